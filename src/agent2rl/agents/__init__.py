@@ -1,0 +1,1 @@
+"""The agent systems, one module each."""

@@ -1,0 +1,43 @@
+"""Errors say whose fault it is and what to do next.
+
+    Agent2RLError
+    ├── UserError       the command line, a configuration, a task folder: mend the input
+    ├── WorldError      a hub, a provider, the network: try again or go without it
+    ├── MachineError    this computer lacks something: bubblewrap, disk, memory
+    ├── Refusal         the agent's submission breaks a rule; the agent is told how to mend it
+    └── GradingError    a grading child crashed, hung, ran out of memory or spoke nonsense
+
+Anything else that is raised is a bug of agent2rl.
+"""
+
+
+class Agent2RLError(Exception):
+    """What happened, and what the reader can do about it (`mend`)."""
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.mend}".strip()
+
+
+class UserError(Agent2RLError):
+    """The input is wrong."""
+
+
+class WorldError(Agent2RLError):
+    """Something outside this computer did not answer as it should."""
+
+
+class MachineError(Agent2RLError):
+    """This computer cannot keep a promise that a run needs."""
+
+
+class Refusal(Agent2RLError):
+    """A submission breaks a rule."""
+
+
+class GradingError(Agent2RLError):
+    """A grading did not come to a score."""

@@ -1,0 +1,14 @@
+"""A base model that ships with the package."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Model:
+    id: str
+    engine: str
+    """The engine that runs it, as `--engine` would name it."""
+    write: Callable[[Path], None]
+    """Write the model into an empty directory; the same bytes each time."""

@@ -1,0 +1,222 @@
+"""Records: everything that is on disk, on the wire or in a configuration.
+
+Frozen, and strict about unknown keys. Scores are percentages; an unknown number is None, never 0.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+Split = Literal["feedback", "heldout"]
+Mode = Literal["free", "sft-only", "rl-only", "multi"]
+Protocol = Literal["heldout", "paper"]
+Verdict = Literal["scored", "rejected", "failed"]
+Lineage = Literal["derived", "copied", "foreign", "unknown"]
+Ending = Literal[
+    "completed",  # the agent ended by itself, in order
+    "deadline",  # the budget's time ran out
+    "agent-failed",  # the agent ended with an error
+    "out-of-memory",
+    "too-many-processes",
+    "disk-full",
+    "interrupted",  # somebody stopped the run
+    "failed",  # the harness could not run it: the reason says why
+]
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Budget(Record):
+    """What the agent may spend."""
+
+    wall_seconds: Annotated[float, Field(gt=0)]
+    """Wall time from the agent's start; grading and queueing count."""
+    submissions: Annotated[int, Field(ge=1)] | None = None
+    """Accepted submissions, whatever their verdict."""
+
+
+class Limits(Record):
+    """What one sandbox may use of the machine."""
+
+    memory_bytes: Annotated[int, Field(gt=0)]
+    """Resident memory of all its processes together."""
+    disk_bytes: Annotated[int, Field(gt=0)]
+    """Workspace, HOME and /tmp together."""
+    processes: Annotated[int, Field(gt=0)]
+    """Processes alive at once (threads are not counted)."""
+
+
+class RunSpec(Record):
+    """All that decides a run. Equal specs are the same experiment."""
+
+    task: str
+    agent: str
+    model: str
+    engine: str
+    sandbox: str = "bubblewrap"
+    mode: Mode = "free"
+    protocol: Protocol = "heldout"
+    """`heldout`: feedback answers, held-out ranks. `paper`: the whole test set does both."""
+    budget: Budget
+    limits: Limits
+    grading_seconds: Annotated[float, Field(gt=0)] = 3600
+    """Time limit of one grading."""
+    seed: int = 0
+    data_dir: str | None = None
+    """Where the task's official files lie, if not at their own source."""
+
+
+class Interval(Record):
+    low: float
+    high: float
+    method: Literal["wilson", "bootstrap", "paired-bootstrap"]
+    level: float = 0.95
+
+
+class ExampleResult(Record):
+    """What the model said to one example and what it was worth (0 to 1)."""
+
+    id: str
+    output: str
+    score: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    note: str = ""
+
+
+class Score(Record):
+    """A mean over examples, in percent, with its interval."""
+
+    value: Percent
+    ci: Interval
+    n: Annotated[int, Field(ge=1)]
+    split: Split
+
+
+class FileHash(Record):
+    path: str
+    size: int
+    sha256: str
+
+
+class Manifest(Record):
+    """Every file of a frozen submission; `sha256` is over the sorted entries."""
+
+    files: tuple[FileHash, ...]
+    sha256: str
+
+
+class Submission(Record):
+    """One submission as it stands. `verdict` is None while it waits or is graded."""
+
+    id: Annotated[int, Field(ge=1)]
+    path: str
+    gpu: str | None = None
+    accepted_at: float
+    """Seconds since the epoch."""
+    verdict: Verdict | None = None
+    score: Score | None = None
+    lineage: Lineage = "unknown"
+    improvement: float | None = None
+    same_as: int | None = None
+    """An earlier submission with the same content, whose verdict this one shares."""
+    content_sha256: str | None = None
+    weights_sha256: str | None = None
+    freeze_seconds: float | None = None
+    queue_seconds: float | None = None
+    grading_seconds: float | None = None
+    message: str = ""
+
+    @model_validator(mode="after")
+    def score_exactly_when_scored(self) -> Self:
+        if (self.score is not None) != (self.verdict == "scored"):
+            raise ValueError("a score exists exactly when the verdict is 'scored'")
+        return self
+
+
+class Promise(Record):
+    """One thing a sandbox promises, and whether it was seen to hold."""
+
+    name: str
+    holds: bool
+    mend: str = ""
+
+
+class Isolation(Record):
+    sandbox: str
+    isolates: bool
+    """False where the sandbox promises nothing."""
+    promises: tuple[Promise, ...] = ()
+
+    @property
+    def broken(self) -> tuple[Promise, ...]:
+        return tuple(promise for promise in self.promises if not promise.holds)
+
+
+class Asset(Record):
+    """An input of the run, pinned by its content."""
+
+    name: str
+    source: str
+    sha256: str
+
+
+class Clock(Record):
+    """Where the time went, in seconds."""
+
+    agent: float
+    queue: float
+    grading: float
+
+
+class Comparison(Record):
+    """Held-out improvement of the chosen submission over the baseline, on the same examples."""
+
+    improvement: float
+    ci: Interval
+
+
+class RunResult(Record):
+    """What came of a run; written last."""
+
+    run_id: str
+    spec: RunSpec
+    ending: Ending
+    reason: str = ""
+    started_at: float
+    ended_at: float
+    isolation: Isolation | None = None
+    assets: tuple[Asset, ...] = ()
+    baseline: Score | None = None
+    """The untouched model on the split that answers submissions."""
+    best: Submission | None = None
+    """Chosen by the feedback split."""
+    baseline_heldout: Score | None = None
+    best_heldout: Score | None = None
+    heldout: Comparison | None = None
+    optimism_gap: float | None = None
+    """Feedback improvement minus held-out improvement: what choosing by feedback flattered."""
+    score: Percent | None = None
+    """What ranks: held-out score of the best; under the paper's protocol its test-set score."""
+    improvement: float | None = None
+    submissions: int = 0
+    scored: int = 0
+    clock: Clock | None = None
+    ledger_head: str | None = None
+    """Hash of the last ledger record before this result."""
+
+    @property
+    def ended_well(self) -> bool:
+        return self.ending in ("completed", "deadline")
+
+
+class LedgerEntry(Record):
+    """One link of the chain; `hash` is over all the rest."""
+
+    index: int
+    time: float
+    kind: str
+    data: dict[str, JsonValue]
+    previous: str
+    hash: str

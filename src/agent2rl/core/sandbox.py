@@ -1,0 +1,84 @@
+"""A sandbox runs one command with a stated view of the world, stated limits and a deadline."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal, Protocol
+
+from agent2rl.core.records import Isolation, Limits
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or directory of the host, seen inside at `target`, read-only unless `writable`.
+
+    A relative target is below the workspace.
+    """
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class Door:
+    """A unix socket of the harness, reached inside as HTTP at the loopback URL in `$variable`."""
+
+    variable: str
+    socket: Path
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The whole environment besides PATH, HOME and the doors: nothing is inherited."""
+    mounts: tuple[Mount, ...] = ()
+    """Files that the command itself brings along."""
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """What a command may see, use and reach."""
+
+    role: Literal["agent", "grader"]
+    workspace: Path
+    """The one directory that is writable and outlives the run; the command starts in it."""
+    scratch: Path
+    """Holds HOME and /tmp; counted with the workspace, deleted by the caller."""
+    log: Path
+    """Where stdout and stderr go, written from outside so that the command cannot take it back."""
+    wall_seconds: float
+    limits: Limits
+    mounts: tuple[Mount, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    """Directories of the host that shared mounts would show and that are empty inside."""
+    doors: tuple[Door, ...] = ()
+    grace_seconds: float = 5.0
+    """Between the interrupt at the deadline and the kill."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a command ended. `code` is known only where it exited by itself."""
+
+    reason: Literal["exited", "deadline", "stopped", "memory", "processes", "disk"]
+    code: int | None
+    wall_seconds: float
+    detail: str = ""
+    """One sentence for people, empty where the reason says it all."""
+
+
+class Sandbox(Protocol):
+    def workspace(self, workspace: Path) -> PurePosixPath:
+        """Where the workspace is seen inside."""
+        ...
+
+    def check(self) -> Isolation:
+        """Try every promise for real; what does not hold is named with its mend."""
+        ...
+
+    def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        """Run to the end, the deadline, a limit, or until `stop` is set. Nothing of it survives."""
+        ...

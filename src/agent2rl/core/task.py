@@ -1,0 +1,56 @@
+"""A task is a value made of parts: examples, a description, an evaluator. A new task is a new value."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import JsonValue
+
+from agent2rl.core.engine import Engine
+from agent2rl.core.records import ExampleResult
+
+
+@dataclass(frozen=True)
+class Example:
+    """One problem: what the model is asked, and what a right answer looks like."""
+
+    id: str
+    prompt: str
+    target: str
+    meta: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """`train` goes to the agent; `feedback` answers submissions; `heldout` is opened once, at the end."""
+
+    train: tuple[Example, ...]
+    feedback: tuple[Example, ...]
+    heldout: tuple[Example, ...]
+
+
+class Evaluator(Protocol):
+    """Scores a model on examples. `version` changes whenever the same outputs could score differently."""
+
+    @property
+    def version(self) -> str: ...
+
+    def evaluate(self, engine: Engine, examples: Sequence[Example], seed: int) -> list[ExampleResult]:
+        """One result for each example, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    id: str
+    level: Literal[1, 2, 3]
+    description: str
+    """Markdown for the agent: what the model must learn, the data's format, how it is scored."""
+    load: Callable[[Path | None], Splits]
+    """All examples, from a directory the user names, or from the task's own source."""
+    evaluator: Evaluator
+    exposes: Mapping[str, Path] = field(default_factory=dict)
+    """Further files for the agent: name in the workspace → file."""
+    code: tuple[Path, ...] = ()
+    """Files outside the package that the grading child needs to build this value again."""

@@ -1,0 +1,1 @@
+"""Ways to run a model, one module each."""

@@ -1,0 +1,1 @@
+"""Ways to score a model on examples."""

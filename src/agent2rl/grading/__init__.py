@@ -1,0 +1,1 @@
+"""The grading service: freeze, check, grade in a child process, record, answer."""

@@ -1,0 +1,1 @@
+"""The base models that agent2rl ships, one module each."""

@@ -1,0 +1,157 @@
+"""Names to plugins. A plugin is one module; its name is its module; nothing is imported until it is wanted.
+
+    gsm8k                 the module agent2rl.tasks.gsm8k
+    gsm8k-mini            its miniature, agent2rl.tasks.gsm8k.mini
+    script:train.py       the module agent2rl.agents.script, with an argument
+    my.package:NAME       an attribute of any importable module
+    fast-gsm8k            an entry point of the group "agent2rl.tasks"
+
+A module ends in one constant named after its kind (TASK, AGENT, …). One that takes an argument has a
+function `parse(argument)` too, or instead.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from agent2rl.core.agent import Agent
+from agent2rl.core.engine import OpenEngine
+from agent2rl.core.errors import UserError
+from agent2rl.core.model import Model
+from agent2rl.core.sandbox import Sandbox
+from agent2rl.core.task import Task
+
+Kind = Literal["tasks", "agents", "models", "engines", "sandboxes"]
+CONSTANT: dict[Kind, str] = {
+    "tasks": "TASK",
+    "agents": "AGENT",
+    "models": "MODEL",
+    "engines": "ENGINE",
+    "sandboxes": "SANDBOX",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A plugin as a listing shows it."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class _Plugin:
+    module: str
+    summary: str
+
+
+def task(name: str) -> Task:
+    return cast(Task, _find("tasks", name))
+
+
+def agent(name: str) -> Agent:
+    return cast(Agent, _find("agents", name))
+
+
+def model(name: str) -> Model:
+    return cast(Model, _find("models", name))
+
+
+def engine(name: str) -> OpenEngine:
+    return cast(OpenEngine, _find("engines", name))
+
+
+def sandbox(name: str) -> Sandbox:
+    return cast(Sandbox, _find("sandboxes", name))
+
+
+def names(kind: Kind) -> list[str]:
+    return [entry.name for entry in entries(kind)]
+
+
+def entries(kind: Kind) -> list[Entry]:
+    """What exists, with the first line of each module's docstring; imports no plugin."""
+    found = [Entry(name, plugin.summary) for name, plugin in _plugins(kind).items()]
+    found += [Entry(point.name, f"from {point.value}") for point in entry_points(group=f"agent2rl.{kind}")]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def in_folders(name: str, folders: tuple[Path, ...]) -> str:
+    """The name itself, or `folder:PATH` where one of the user's folders holds it."""
+    for folder in folders:
+        if (folder / name / "config.yaml").is_file():
+            return f"folder:{(folder / name).resolve()}"
+    return name
+
+
+def folder_entries(folders: tuple[Path, ...]) -> list[Entry]:
+    """The plugins in the user's folders."""
+    configs = [config for folder in folders for config in sorted(folder.glob("*/config.yaml"))]
+    return [Entry(config.parent.name, f"the folder {config.parent}") for config in configs]
+
+
+def _find(kind: Kind, name: str) -> Any:
+    head, _, argument = name.partition(":")
+    if head in _plugins(kind):
+        return _load(kind, head, argument)
+    for point in entry_points(group=f"agent2rl.{kind}"):
+        if point.name == name:
+            return point.load()
+    if argument and "." in head:
+        return _attribute(kind, head, argument)
+    close = get_close_matches(head, names(kind), n=1)
+    raise UserError(
+        f"There is no {kind[:-1]} named {name!r}.",
+        (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
+    )
+
+
+def _load(kind: Kind, name: str, argument: str) -> Any:
+    plugin = _plugins(kind)[name]
+    module = importlib.import_module(plugin.module)
+    if argument:
+        if not hasattr(module, "parse"):
+            raise UserError(f"The {kind[:-1]} {name!r} takes no argument, but got {argument!r}.")
+        return module.parse(argument)
+    if not hasattr(module, CONSTANT[kind]):
+        raise UserError(f"The {kind[:-1]} {name!r} needs an argument: {name}:ARGUMENT.", plugin.summary)
+    return getattr(module, CONSTANT[kind])
+
+
+def _attribute(kind: Kind, module_name: str, attribute: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except ImportError as error:
+        raise UserError(f"Cannot import {module_name!r} for {kind[:-1]} {attribute!r}: {error}.") from error
+    except AttributeError:
+        raise UserError(f"The module {module_name!r} has no {attribute!r}.") from None
+
+
+@cache
+def _plugins(kind: Kind) -> dict[str, _Plugin]:
+    """Every module of a kind that ends in the kind's constant or has a `parse`, read but not imported."""
+    root = Path(__file__).parent / kind
+    found = {}
+    for origin in sorted([*root.glob("*.py"), *root.glob("*/__init__.py"), *root.glob("*/mini.py")]):
+        tree = ast.parse(origin.read_text(encoding="utf-8"))
+        if {CONSTANT[kind], "parse"} & set(_defined(tree)):
+            parts = origin.relative_to(root).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            name = "-".join(parts).replace("_", "-")
+            summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[name] = _Plugin(f"agent2rl.{kind}.{'.'.join(parts)}", summary)
+    return found
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id

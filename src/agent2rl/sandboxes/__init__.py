@@ -1,0 +1,1 @@
+"""Ways to enclose a process, one module each, and what they share."""
