@@ -1,0 +1,36 @@
+"""What the tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.runs import Bench
+
+settings.register_profile("agent2rl", database=None, deadline=None)
+settings.load_profile("agent2rl")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real task data beside the checkout, or in AGENT2RL_SHARED_DATA; tests that need it skip without."""
+    named = os.environ.get("AGENT2RL_SHARED_DATA")
+    path = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("no official task data here: name it in AGENT2RL_SHARED_DATA")
+    return path
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared models, data and baselines, shared by the runs of a test process."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, cache: Path) -> Bench:
+    """A place for whole runs."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return Bench(tmp_path / "runs", cache, home)

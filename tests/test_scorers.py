@@ -1,0 +1,195 @@
+"""Exact numbers out of answers: a table of hard cases, properties, and every official answer."""
+
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.evaluators.scorers import exact_number, final_answer
+
+SHARED_DATA = (
+    os.environ.get("AGENT2RL_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
+OFFICIAL = Path(SHARED_DATA) / "gsm8k"
+
+SAME_NUMBER = [
+    ("#### 18", 18),
+    ("####18", 18),
+    ("####\n18", 18),
+    ("It is 3 * 6 = <<3*6=18>>18.\n#### 18\n", 18),
+    ("#### 18.00", 18),
+    ("#### 018", 18),
+    ("#### 18.", 18),
+    ("#### 18.50", Fraction(37, 2)),
+    ("#### .5", Fraction(1, 2)),
+    ("#### -7", -7),
+    ("#### \u22127", -7),
+    ("#### - 7", -7),
+    ("#### +7", 7),
+    ("#### -0", 0),
+    ("#### 1,080", 1080),
+    ("#### 109,200,000", 109_200_000),
+    ("#### 1,080.50", Fraction(2161, 2)),
+    ("#### 1,080, and no more", 1080),
+    ("#### $1,080", 1080),
+    ("#### $ 1080", 1080),
+    ("#### -$5", -5),
+    ("#### $-5", -5),
+    ("#### \u20ac3.20", Fraction(16, 5)),
+    ("#### 3.20 \u20ac", Fraction(16, 5)),
+    ("#### \u00a340", 40),
+    ("#### 40\u00a3", 40),
+    ("#### 1/2", Fraction(1, 2)),
+    ("#### 5 / 2", Fraction(5, 2)),
+    ("#### -1/2", Fraction(-1, 2)),
+    ("#### 2 1/2", Fraction(5, 2)),
+    ("#### -2 1/2 hours", Fraction(-5, 2)),
+    ("#### 1,000/4", 250),
+    ("#### 50%", 50),
+    ("#### 42 apples.", 42),
+    ("#### 42km", 42),
+    ("#### 42 m2", 42),
+    ("#### 5 / day", 5),
+    ("#### 10-pack", 10),
+    ("#### 42\n43", 42),
+    ("#### 1 #### 2", 1),
+]
+
+NO_NUMBER = [
+    "",
+    "18",
+    "### 18",
+    "####",
+    "#### ",
+    "#### $",
+    "#### .",
+    "#### -",
+    "#### eighteen",
+    "#### the answer is 18",
+    "#### x #### 18",
+    "##### 18",
+    r"#### \boxed{18}",
+    "#### 1,08",
+    "#### 1,0800",
+    "#### 10,80,000",
+    "#### 1080,000",
+    "#### 0,123",
+    "#### 1.080,50",
+    "#### 1 080",
+    "#### 1  080",
+    "#### 1'080",
+    "#### 1_080",
+    "#### 1.2.3",
+    "#### 12:30",
+    "#### 1e9",
+    "#### 1E-9",
+    "#### 0x1F",
+    "#### 3-4",
+    "#### 3 - 4",
+    "#### 3 + $4",
+    "#### 3 x 4",
+    "#### 3^2",
+    "#### 3 = 3",
+    "#### --3",
+    "#### -$-3",
+    "#### 7/0",
+    "#### 7 / 0",
+    "#### 1/2/3",
+    "#### 2 3/2",
+    "#### 2 1/0",
+    "#### 1.5/2",
+    "#### 4\u0662",
+    "#### " + "9" * 41,
+    "#### " + "9" * 1_000_000,
+    "#### 1/" + "9" * 1_000_000,
+    "#### " + "1,000" * 100_000,
+]
+
+
+@pytest.mark.parametrize(("text", "number"), SAME_NUMBER)
+def test_a_number_is_read_however_it_is_written(text: str, number: Fraction | int) -> None:
+    assert final_answer(text) == number
+
+
+@pytest.mark.parametrize("text", NO_NUMBER, ids=lambda text: ascii(text[:24]))
+def test_what_is_no_plain_number_is_no_answer(text: str) -> None:
+    assert final_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["#### 5" + " " * 200_000 + "x", "####" + " " * 200_000, "1" + "." * 200_000]
+)
+def test_long_runs_of_one_character_take_no_time(text: str) -> None:
+    final_answer(text, last_number_fallback=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("So 3 * 6 = 18.", 18),
+        ("She pays $1,080.50 in 2 parts", 2),
+        ("She pays $1,080.50.", Fraction(2161, 2)),
+        ("16-3-4=9", 9),
+        ("It falls to -4", -4),
+        ("That is 2 1/2.", Fraction(5, 2)),
+        ("In 2020 5 of them", 5),
+        ("Is it 1,08?", None),
+        ("none at all", None),
+        ("3 of them #### none", None),
+    ],
+)
+def test_the_last_number_counts_only_on_request_and_only_without_a_marker(
+    text: str, number: Fraction | int | None
+) -> None:
+    assert final_answer(text, last_number_fallback=True) == number
+    assert final_answer(text) is None
+
+
+@given(st.text() | st.text("0123456789#.,/-+ $e\n%"), st.booleans())
+def test_no_text_is_too_strange(text: str, fallback: bool) -> None:
+    for answer in (text, f"#### {text}"):
+        assert isinstance(final_answer(answer, fallback), Fraction | None)
+
+
+@given(
+    number=st.integers(-(10**12), 10**12),
+    separated=st.booleans(),
+    currency=st.sampled_from(["", "$", "\u20ac", "\u00a3"]),
+    zeros=st.integers(0, 4),
+    unit=st.sampled_from(["", ".", " apples", "%", " dollars.", "\nmore 5"]),
+)
+def test_an_integer_survives_its_decorations(
+    number: int, separated: bool, currency: str, zeros: int, unit: str
+) -> None:
+    digits = f"{abs(number):,}" if separated else str(abs(number))
+    decimals = "." + "0" * zeros if zeros else ""
+    text = f"#### {'-' if number < 0 else ''}{currency}{digits}{decimals}{unit}"
+    assert final_answer(text) == number
+    assert exact_number(text, f"#### {number}") == 1.0
+    assert exact_number(text, f"#### {number + 1}") == 0.0
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(1, 10**9))
+def test_a_fraction_is_exact(top: int, bottom: int) -> None:
+    assert final_answer(f"#### {top}/{bottom}") == Fraction(top, bottom)
+
+
+def test_a_target_without_a_number_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(ValueError, match="no number"):
+        exact_number("#### 1", "about one")
+
+
+@pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official GSM8K files are not on this machine")
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_official_answer_is_right_and_its_neighbour_wrong(split: str) -> None:
+    lines = (OFFICIAL / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        answer = json.loads(line)["answer"]
+        number = final_answer(answer)
+        assert number is not None, answer
+        assert exact_number(answer, answer) == 1.0
+        assert exact_number(f"#### {number + 1}", answer) == 0.0
