@@ -1,0 +1,172 @@
+"""A task of your own, in the published format: `folder:PATH`, or a name under --tasks-dir.
+
+    config.yaml         name; optional: description, eval_mode (per_sample), expose_files
+    eval.py             evaluate(question, model_answer, reference_answer, **kwargs) -> float, from 0 to 1
+    description.md      optional; what the agent is told
+    data/train.jsonl    the agent's: a question and an answer a line; other keys are evaluate's kwargs
+    data/test.jsonl     what scores; divided into feedback and held-out halves
+
+`eval.py` is user code: it is run only when an answer is scored, in the grading child. It stands alone: the
+child sees no other file of the folder but the configuration and the description.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators.examples import halves, rows
+from agent2rl.evaluators.single_turn import SingleTurn
+
+SPLIT_SEED = 0
+RESERVED = ("model_answer", "reference_answer")
+
+
+class Config(BaseModel):
+    """config.yaml. Published folders have further keys, which mean nothing here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    eval_mode: str = "per_sample"
+    description: str = ""
+    expose_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvalFile:
+    """The user's `evaluate`, as the scorer of an example."""
+
+    path: Path
+
+    def __call__(self, output: str, example: Example) -> float:
+        row = dict(example.meta)
+        reference = row.pop("answer", example.target)
+        return _evaluate(self.path)(
+            question=example.prompt, model_answer=output, reference_answer=reference, **row
+        )
+
+
+def parse(argument: str) -> Task:
+    folder = Path(argument).resolve()
+    config = _config(folder / "config.yaml")
+    script, page = folder / "eval.py", folder / "description.md"
+    if not script.is_file():
+        raise UserError(f"The task folder {folder} has no eval.py.", "It defines evaluate(…) -> float.")
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+
+    def load(data_dir: Path | None) -> Splits:
+        return _splits(config, folder, data_dir or folder / "data")
+
+    return Task(
+        id=config.name,
+        level=1,
+        description=page.read_text(encoding="utf-8") if page.is_file() else _description(config),
+        load=load,
+        evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
+        exposes=_exposed(config, folder),
+        code=tuple(path for path in (folder / "config.yaml", script, page) if path.is_file()),
+    )
+
+
+def _config(path: Path) -> Config:
+    try:
+        values = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UserError(
+            f"Cannot read {path}: {error.strerror}.", "A task folder has a config.yaml."
+        ) from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no keys and values.", "It names the task at least: `name: my-task`.")
+    try:
+        config = Config.model_validate({key: value for key, value in values.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {key}: {first['msg']}.") from error
+    if config.eval_mode != "per_sample":
+        raise UserError(
+            f"{path}: eval_mode {config.eval_mode!r} is not supported.",
+            "The one that is: per_sample, where eval.py scores each answer.",
+        )
+    return config
+
+
+def _description(config: Config) -> str:
+    return f"# {config.name}\n\n{config.description}".rstrip() + "\n"
+
+
+def _exposed(config: Config, folder: Path) -> Mapping[str, Path]:
+    """What the agent sees besides the training data. Whether it exists is seen where the data is loaded:
+    in the grading child it does not."""
+    test, found = folder / "data" / "test.jsonl", {}
+    for name in config.expose_files:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder) or path.is_dir():
+            raise UserError(f"expose_files: {name!r} is not a file inside {folder}.")
+        if path == test.resolve() or (path.exists() and test.exists() and path.samefile(test)):
+            raise UserError(
+                f"expose_files: {name!r} is the test data, which the agent must not see.",
+                "Leave it out; data/train.jsonl is the agent's anyway.",
+            )
+        found[str(PurePosixPath(path.relative_to(folder)))] = path
+    return found
+
+
+def _splits(config: Config, folder: Path, data: Path) -> Splits:
+    for name, path in _exposed(config, folder).items():
+        if not path.is_file():
+            raise UserError(f"expose_files: there is no {name!r} in {folder}.")
+    if not (data / "test.jsonl").is_file():
+        raise UserError(
+            f"There is no test.jsonl in {data}: a score on training data would mean nothing.",
+            "Put problems that the agent never sees into data/test.jsonl.",
+        )
+    feedback, heldout = halves(_examples(config, data, "test"), SPLIT_SEED)
+    if not feedback:
+        raise UserError(f"{data / 'test.jsonl'} has fewer than two rows, so it cannot be divided.")
+    return Splits(_examples(config, data, "train"), feedback, heldout)
+
+
+def _examples(config: Config, data: Path, split: str) -> tuple[Example, ...]:
+    found = []
+    for index, (place, row) in enumerate(rows(data / f"{split}.jsonl")):
+        if clash := [key for key in RESERVED if key in row]:
+            raise UserError(f"{place}: the key {clash[0]!r} is an argument of evaluate.", "Rename the key.")
+        question, answer = row.pop("question"), row["answer"]
+        if isinstance(answer, str):
+            del row["answer"]  # else it stays in the meta, so that evaluate gets it as it was written
+        found.append(Example(f"{config.name}-{split}-{index:04d}", _text(question), _text(answer), row))
+    return tuple(found)
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@cache
+def _evaluate(path: Path) -> Callable[..., float]:
+    """Runs eval.py, once; without leaving compiled files in the user's folder."""
+    module = ModuleType("agent2rl_task_eval")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except Exception as error:
+        raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
+    if not callable(getattr(module, "evaluate", None)):
+        raise UserError(f"{path} defines no function evaluate.")
+    evaluate: Callable[..., float] = module.evaluate
+    return evaluate

@@ -1,0 +1,91 @@
+"""GSM8K: grade-school word problems, answered with one exact number.
+
+The official data set, from the hub at a pinned revision or from a directory with the official files. Its
+training set is the agent's; its test set is divided once and for all into feedback and held-out halves.
+"""
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent2rl.core.engine import Sampling
+from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators.examples import Row, halves, rows
+from agent2rl.evaluators.scorers import exact_number, final_answer
+from agent2rl.evaluators.single_turn import SingleTurn
+
+HUB_DATASET = "openai/gsm8k"
+HUB_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
+SPLIT_SEED = 0
+
+
+def score(output: str, example: Example) -> float:
+    return exact_number(output, example.target)
+
+
+EVALUATOR = SingleTurn(
+    rule="gsm8k-exact-number-1",
+    score=score,
+    # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
+    instruction="Reason step by step. End with a line that holds #### and the answer as a plain number.",
+    sampling=Sampling(max_tokens=512),
+)
+
+
+def load(data_dir: Path | None) -> Splits:
+    train, test = (_examples(split, _rows(split, data_dir)) for split in ("train", "test"))
+    return Splits(train, *halves(test, SPLIT_SEED))
+
+
+def _rows(split: str, data_dir: Path | None) -> Iterable[Row]:
+    if data_dir is None:
+        return _hub_rows(split)
+    path = data_dir / f"{split}.jsonl"
+    if not path.is_file():
+        raise UserError(
+            f"There is no {split}.jsonl in {data_dir}.",
+            "--data-dir wants the directory with the official train.jsonl and test.jsonl.",
+        )
+    return rows(path)
+
+
+def _examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
+    found = []
+    for index, (place, row) in enumerate(placed):
+        question, answer = row["question"], row["answer"]
+        if not (isinstance(question, str) and isinstance(answer, str)):
+            raise UserError(f"{place}: question and answer must be text.")
+        if final_answer(answer) is None:
+            raise UserError(f"{place}: the answer does not end in #### and a number.")
+        found.append(Example(f"gsm8k-{split}-{index:04d}", question, answer))
+    if len(found) < 2:
+        raise UserError(f"The {split} set has fewer than two problems.")
+    return tuple(found)
+
+
+def _hub_rows(split: str) -> Iterable[Row]:
+    mend = "Install agent2rl[hub] and check the network, or name a directory that has the files: --data-dir."
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise UserError(
+            f"GSM8K's data comes from the hub, and {error.name} is not installed.", mend
+        ) from error
+    file = f"main/{split}-00000-of-00001.parquet"
+    try:
+        path = hub.hf_hub_download(HUB_DATASET, file, repo_type="dataset", revision=HUB_REVISION)
+        table = parquet.read_table(path, columns=["question", "answer"])
+    except Exception as error:  # the hub, its HTTP client and pyarrow each have errors of their own
+        raise WorldError(f"The hub did not give {HUB_DATASET}'s {file}: {error}", mend) from error
+    return [(f"{HUB_DATASET}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
+
+
+TASK: Task = Task(
+    id="gsm8k",
+    level=1,
+    description=Path(__file__).with_name("description.md").read_text(encoding="utf-8"),
+    load=load,
+    evaluator=EVALUATOR,
+)

@@ -1,0 +1,174 @@
+"""The official data, from a directory and from the hub's cache."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example, Task
+from agent2rl.engines.scripted import Scripted
+from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, TASK
+
+SHARED_DATA = (
+    os.environ.get("AGENT2RL_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
+OFFICIAL = Path(SHARED_DATA) / "gsm8k"
+ROWS = [
+    {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
+    for n in range(9)
+]
+
+
+def write(directory: Path, split: str, rows: list[dict[str, str]]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (directory / f"{split}.jsonl").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    write(tmp_path, "train", ROWS)
+    write(tmp_path, "test", ROWS)
+    return tmp_path
+
+
+def test_the_registry_knows_the_task_and_its_miniature() -> None:
+    assert registry.task("gsm8k") is TASK
+    assert registry.task("gsm8k-mini").evaluator is TASK.evaluator
+
+
+def test_a_directory_with_the_official_files_is_read(data_dir: Path) -> None:
+    splits = TASK.load(data_dir)
+    assert splits.train[7] == Example("gsm8k-train-0007", ROWS[7]["question"], ROWS[7]["answer"])
+    assert (len(splits.train), len(splits.feedback), len(splits.heldout)) == (9, 4, 5)
+
+
+def test_feedback_and_heldout_divide_the_test_set_and_never_change(data_dir: Path) -> None:
+    splits = TASK.load(data_dir)
+    assert [example.id[-4:] for example in splits.feedback] == ["0000", "0002", "0004", "0006"]
+    together = {example.id for example in (*splits.feedback, *splits.heldout)}
+    assert together == {f"gsm8k-test-{n:04d}" for n in range(9)}
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_missing_file_is_named(data_dir: Path, split: str) -> None:
+    (data_dir / f"{split}.jsonl").unlink()
+    with pytest.raises(UserError, match=rf"no {split}\.jsonl"):
+        TASK.load(data_dir)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "no question and answer"),
+        ('{"question": "How many?"}', "no question and answer"),
+        ('{"question": "How many?", "answer": 3}', "must be text"),
+        ('{"question": "How many?", "answer": "3"}', "does not end in ####"),
+        (r'{"question": "\ud800", "answer": "#### 3"}', "not JSON"),
+    ],
+)
+def test_a_malformed_row_is_named_by_its_line(data_dir: Path, line: str, fault: str) -> None:
+    path = data_dir / "test.jsonl"
+    path.write_text(path.read_text(encoding="utf-8") + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"test\.jsonl, line 11.*{fault}"):
+        TASK.load(data_dir)
+
+
+def test_bytes_that_are_no_text_are_the_users_error(data_dir: Path) -> None:
+    (data_dir / "train.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"Cannot read .*train\.jsonl"):
+        TASK.load(data_dir)
+
+
+def test_too_few_problems_cannot_be_divided(data_dir: Path) -> None:
+    write(data_dir, "test", ROWS[:1])
+    with pytest.raises(UserError, match="fewer than two"):
+        TASK.load(data_dir)
+
+
+def test_the_description_states_what_the_model_is_asked() -> None:
+    chat = EVALUATOR.chat(Example("e", "How many?", "#### 1"))
+    question, instruction = chat[0].content.split("\n\n")
+    assert question == "How many?"
+    assert instruction in TASK.description
+    assert not any(letter.isdigit() for letter in instruction)
+
+
+def gold_score(task: Task, examples: tuple[Example, ...]) -> float:
+    answers: Iterator[str] = iter([example.target for example in examples])
+    results = task.evaluator.evaluate(Scripted(lambda _: next(answers)), examples, seed=0)
+    return sum(result.score for result in results) / len(results)
+
+
+@pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official GSM8K files are not on this machine")
+def test_the_official_files_load_and_gold_answers_are_right() -> None:
+    splits = TASK.load(OFFICIAL)
+    assert (len(splits.train), len(splits.feedback), len(splits.heldout)) == (7473, 659, 660)
+    assert gold_score(TASK, splits.feedback) == gold_score(TASK, splits.heldout) == 1.0
+
+
+LOAD = """
+import sys
+from agent2rl.core.errors import Agent2RLError
+from agent2rl.tasks.gsm8k import TASK
+assert not any(map(sys.modules.get, ("huggingface_hub", "pyarrow")))
+try:
+    splits = TASK.load(None)
+    print(len(splits.train), len(splits.feedback), len(splits.heldout), splits.train[3].target)
+except Agent2RLError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def load_from_hub(cache: Path, before: str = "") -> str:
+    """In a process of its own: the hub's library reads its environment when it is imported."""
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": str(cache),
+        "HF_HOME": str(cache),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", before + LOAD], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_hubs_cache_is_read_at_the_pinned_revision(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    repository = tmp_path / "datasets--openai--gsm8k"
+    snapshot = repository / "snapshots" / HUB_REVISION / "main"
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for split, rows in (("train", ROWS), ("test", ROWS[:4])):
+        blob = repository / "blobs" / hashlib.sha256(split.encode()).hexdigest()
+        parquet.write_table(pyarrow.Table.from_pylist(rows), blob)
+        (snapshot / f"{split}-00000-of-00001.parquet").symlink_to(Path("../../../blobs") / blob.name)
+    assert load_from_hub(tmp_path) == f"9 2 2 {ROWS[3]['answer']}"
+
+
+def test_an_unreachable_hub_is_the_worlds_fault_and_the_mend_names_the_way_out(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    pytest.importorskip("pyarrow")
+    said = load_from_hub(tmp_path)
+    assert said.startswith("WorldError")
+    assert "--data-dir" in said
+
+
+def test_without_the_extra_the_mend_names_it(tmp_path: Path) -> None:
+    said = load_from_hub(tmp_path, before="import sys; sys.modules['huggingface_hub'] = None\n").splitlines()[
+        -1
+    ]
+    assert said.startswith("UserError")
+    assert "agent2rl[hub]" in said
+    assert "--data-dir" in said
