@@ -1,0 +1,86 @@
+"""A Python function as a model: `scripted:package.module:function`.
+
+The function opens a model directory and returns what answers a chat:
+
+    def function(model_dir: Path) -> Callable[[Chat], str]: ...
+
+It is as deterministic as the function; temperature and seed have no effect. A token is a run of characters
+without white space.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agent2rl.core.engine import Chat, Completion, Engine, OpenEngine, Sampling
+from agent2rl.core.errors import GradingError, UserError
+
+
+@dataclass(frozen=True)
+class Scripted:
+    answer: Callable[[Chat], str]
+
+    def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        return [self._complete(chat, sampling) for chat in chats]
+
+    def _complete(self, chat: Chat, sampling: Sampling) -> Completion:
+        text: object = self.answer(chat)
+        if not isinstance(text, str):
+            raise GradingError(f"The scripted model answered with {type(text).__name__} instead of text.")
+        # A lone surrogate cannot be written down as UTF-8, and no real engine gives one.
+        text = text.encode("utf-8", errors="replace").decode("utf-8")
+        for stop in filter(None, sampling.stop):
+            text = text.partition(stop)[0]
+        ends = [token.end() for token in re.finditer(r"\S+", text)]
+        if len(ends) > sampling.max_tokens:
+            ends = ends[: sampling.max_tokens]
+            text = text[: ends[-1]] if ends else ""
+        return Completion(text, tokens=len(ends))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is held."""
+
+
+def replay(model_dir: Path) -> Callable[[Chat], str]:
+    """Answers written down beforehand: `answers.jsonl` has one JSON string a line, given in this order."""
+    lines = iter((model_dir / "answers.jsonl").read_text(encoding="utf-8").splitlines())
+
+    def answer(_: Chat) -> str:
+        line = next(lines, None)
+        if line is None:
+            raise GradingError("There are fewer written answers than questions.")
+        return str(json.loads(line))
+
+    return answer
+
+
+def parse(argument: str) -> OpenEngine:
+    """The engine of the function that `package.module:function` names."""
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", argument):
+        raise UserError(
+            f"{argument!r} does not name a function.", "Write it as scripted:package.module:function."
+        )
+    module, _, name = argument.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UserError(
+            f"Cannot import the module {module!r}: {error}.", "Is it installed, or on PYTHONPATH?"
+        ) from error
+    if not callable(function):
+        raise UserError(f"The module {module!r} has no function {name!r}.")
+
+    def open_engine(model_dir: Path) -> Engine:
+        return Scripted(function(model_dir))
+
+    return open_engine
