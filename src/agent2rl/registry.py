@@ -71,6 +71,18 @@ def sandbox(name: str) -> Sandbox:
     return cast(Sandbox, _find("sandboxes", name))
 
 
+def require(kind: Kind, name: str) -> None:
+    """Refuse a name that nothing answers to, without importing the plugin."""
+    head, _, argument = name.partition(":")
+    known = head in _plugins(kind) or name in {point.name for point in entry_points(group=f"agent2rl.{kind}")}
+    if not known and not (argument and "." in head):
+        close = get_close_matches(head, names(kind), n=1)
+        raise UserError(
+            f"There is no {kind[:-1]} named {name!r}.",
+            (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
+        )
+
+
 def names(kind: Kind) -> list[str]:
     return [entry.name for entry in entries(kind)]
 
@@ -97,19 +109,14 @@ def folder_entries(folders: tuple[Path, ...]) -> list[Entry]:
 
 
 def _find(kind: Kind, name: str) -> Any:
+    require(kind, name)
     head, _, argument = name.partition(":")
     if head in _plugins(kind):
         return _load(kind, head, argument)
     for point in entry_points(group=f"agent2rl.{kind}"):
         if point.name == name:
             return point.load()
-    if argument and "." in head:
-        return _attribute(kind, head, argument)
-    close = get_close_matches(head, names(kind), n=1)
-    raise UserError(
-        f"There is no {kind[:-1]} named {name!r}.",
-        (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
-    )
+    return _attribute(kind, head, argument)
 
 
 def _load(kind: Kind, name: str, argument: str) -> Any:

@@ -26,7 +26,7 @@ class Brief:
 class Agent(Protocol):
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of environment variables that the agent is given from the user's environment; no others are."""
+        """The variables of the user's environment that the agent is given; it gets no others."""
         ...
 
     def command(self, brief: Brief) -> Command:

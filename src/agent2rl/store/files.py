@@ -1,0 +1,57 @@
+"""Writing files so that a crash leaves the old one or the new one, and hashing them."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: the same bytes on every machine."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Durable and all or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def write_record(path: Path, record: BaseModel) -> str:
+    """Write a record for people and programs; returns the sha256 of the bytes."""
+    text = record.model_dump_json(indent=2) + "\n"
+    write_atomically(path, text)
+    return sha256_text(text)
+
+
+def write_lines(path: Path, records: Iterable[BaseModel]) -> str:
+    """Write records one a line; returns the sha256 of the bytes."""
+    text = "".join(record.model_dump_json() + "\n" for record in records)
+    write_atomically(path, text)
+    return sha256_text(text)
+
+
+def sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

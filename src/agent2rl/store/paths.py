@@ -1,0 +1,133 @@
+"""Where a run keeps its files. No other module knows their names.
+
+<runs>/<run_id>/              0700, the harness's
+  spec.json                   what was asked for
+  lock                        held while a harness works on the run
+  ledger.jsonl                hash-chained: each decision, before the agent hears of it
+  ledger.head                 index and hash of the last ledger record
+  events.jsonl                the timeline, for people and plots
+  agent.log                   what the agent printed
+  baseline/<split>.jsonl      the untouched model's answers, one example a line
+  submissions/<n>/
+    model/                    the frozen copy that was graded
+    manifest.json             sha256 of each of its files
+    submission.json           verdict, score, interval, message
+    <split>.jsonl             the model's answers, one example a line
+    grading.log               what the grading child printed
+  report/                     made from all of this, and nothing else
+  result.json                 written last
+  scratch/                    HOME and /tmp of the sandboxes, gone after the run
+  workspace/                  the agent's: the only part it sees
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Split
+
+
+@dataclass(frozen=True)
+class SubmissionPaths:
+    root: Path
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.json"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "submission.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "grading.log"
+
+    def results(self, split: Split) -> Path:
+        return self.root / f"{split}.jsonl"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.root.name
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.jsonl"
+
+    @property
+    def ledger_head(self) -> Path:
+        return self.root / "ledger.head"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def baseline(self) -> SubmissionPaths:
+        return SubmissionPaths(self.root / "baseline")
+
+    @property
+    def submissions(self) -> Path:
+        return self.root / "submissions"
+
+    def submission(self, number: int) -> SubmissionPaths:
+        return SubmissionPaths(self.submissions / str(number))
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def scratch(self) -> Path:
+        return self.root / "scratch"
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    def relative(self, path: Path) -> str:
+        """A path as records name it: below the run directory."""
+        return path.relative_to(self.root).as_posix()
+
+
+def find_run(name: str, runs: Path) -> RunPaths:
+    """A run by its directory, or by its id (or an unambiguous start of it) below `runs`."""
+    if (Path(name) / "spec.json").is_file():
+        return RunPaths(Path(name).resolve())
+    found = [path.parent for path in sorted(runs.glob("*/spec.json")) if path.parent.name.startswith(name)]
+    exact = [path for path in found if path.name == name]
+    if len(exact or found) == 1:
+        return RunPaths((exact or found)[0].resolve())
+    if found:
+        raise UserError(
+            f"{name!r} fits {len(found)} runs.", f"One of: {', '.join(p.name for p in found[:8])}."
+        )
+    raise UserError(
+        f"There is no run {name!r}: neither a run directory nor an id below {runs}.",
+        "Name the directory, or the runs directory with --runs-dir.",
+    )

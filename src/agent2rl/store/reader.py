@@ -1,0 +1,85 @@
+"""Reads a run directory in any state: going, finished, crashed or damaged. Writes nothing."""
+
+import fcntl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import ExampleResult, Record, RunResult, RunSpec, Score, Submission
+from agent2rl.store import ledger
+from agent2rl.store.paths import RunPaths
+
+R = TypeVar("R", bound=Record)
+State = Literal["running", "finished", "crashed"]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run as its directory tells it. `notes` says what could not be read."""
+
+    paths: RunPaths
+    spec: RunSpec
+    state: State
+    result: RunResult | None
+    baseline: Score | None
+    submissions: tuple[Submission, ...]
+    chain: ledger.Reading
+    notes: tuple[str, ...]
+
+
+def read_run(paths: RunPaths) -> RunView:
+    notes: list[str] = []
+    spec = _record(paths.spec, RunSpec, notes)
+    if spec is None:
+        raise UserError(f"{paths.root} is not a run that can be read: {notes[0]}.")
+    result = _record(paths.result, RunResult, notes) if paths.result.exists() else None
+    chain = ledger.read(paths.ledger, paths.ledger_head)
+    numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if path.name.isdigit())
+    found = [_record(paths.submission(number).record, Submission, notes) for number in numbers]
+    return RunView(
+        paths=paths,
+        spec=spec,
+        state="finished" if result else "running" if is_held(paths) else "crashed",
+        result=result,
+        baseline=result.baseline if result else _baseline(chain),
+        submissions=tuple(submission for submission in found if submission),
+        chain=chain,
+        notes=tuple(notes),
+    )
+
+
+def read_results(path: Path) -> list[ExampleResult]:
+    """The model's answers that a grading left."""
+    return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
+
+
+def is_held(paths: RunPaths) -> bool:
+    """Whether a harness is at work on the run."""
+    if not paths.lock.exists():
+        return False
+    with paths.lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _baseline(chain: ledger.Reading) -> Score | None:
+    for entry in chain.entries:
+        if entry.kind == "baseline" and entry.data.get("split") == "feedback":
+            return Score.model_validate(entry.data["score"])
+    return None
+
+
+def _record(path: Path, kind: type[R], notes: list[str]) -> R | None:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        notes.append(f"{path.name} is missing")
+    except (ValidationError, OSError) as error:
+        notes.append(f"{path.name} cannot be read ({type(error).__name__})")
+    return None

@@ -1,0 +1,108 @@
+"""Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
+
+import fcntl
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import JsonValue
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import ExampleResult, Manifest, Record, RunResult, RunSpec, Split, Submission
+from agent2rl.store.files import canonical, sha256_text, write_atomically, write_lines, write_record
+from agent2rl.store.ledger import Ledger
+from agent2rl.store.paths import RunPaths, SubmissionPaths
+
+
+class Event(Record):
+    """Something that happened, for the timeline and for whoever watches."""
+
+    time: float
+    kind: str
+    data: dict[str, JsonValue]
+
+
+Notify = Callable[[Event], None]
+
+
+class Recorder:
+    def __init__(self, paths: RunPaths, notify: Notify) -> None:
+        self.paths = paths
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._held = paths.lock.open("w")
+        fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._events = paths.events.open("a", encoding="utf-8")
+        self._ledger = Ledger(paths.ledger, paths.ledger_head)
+
+    @classmethod
+    def create(cls, runs: Path, spec: RunSpec, notify: Notify) -> Self:
+        """A new run directory with its specification."""
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        agent = Path(spec.agent.partition(":")[0]).name
+        task = Path(spec.task.rpartition(":")[2]).name
+        paths = RunPaths((runs / f"{stamp}-{task}-{agent}-{secrets.token_hex(3)}").resolve())
+        try:
+            paths.root.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise UserError(f"Cannot create the run directory {paths.root}: {error.strerror}.") from error
+        recorder = cls(paths, notify)
+        digest = write_record(paths.spec, spec)
+        recorder.entry("opened", run_id=paths.run_id, spec_sha256=digest, spec=spec.model_dump(mode="json"))
+        return recorder
+
+    @property
+    def ledger_head(self) -> str:
+        return self._ledger.last
+
+    def event(self, kind: str, **data: JsonValue) -> None:
+        """Note something on the timeline."""
+        event = Event(time=time.time(), kind=kind, data=data)
+        with self._lock:
+            self._events.write(canonical(event.model_dump()) + "\n")
+            self._events.flush()
+        self._notify(event)
+
+    def entry(self, kind: str, **data: JsonValue) -> None:
+        """Note something in the ledger; it is on the disk when this returns."""
+        self._ledger.append(kind, data)
+        self.event(kind, **data)
+
+    def frozen(self, submission: Submission, manifest: Manifest | None) -> None:
+        """A submission was taken in. Nothing of it can change from here on without `verify` naming it."""
+        paths = self.paths.submission(submission.id)
+        paths.root.mkdir(parents=True, exist_ok=True)
+        digest = write_record(paths.manifest, manifest) if manifest else None
+        write_record(paths.record, submission)
+        self.entry("submitted", submission=submission.model_dump(mode="json"), manifest_sha256=digest)
+
+    def graded(self, submission: Submission) -> None:
+        """A submission has its verdict; the agent is told only after this returns."""
+        digest = write_record(self.paths.submission(submission.id).record, submission)
+        self.entry("graded", submission=submission.model_dump(mode="json"), record_sha256=digest)
+
+    def results(self, where: SubmissionPaths, split: Split, results: Sequence[ExampleResult]) -> None:
+        """The model's answers on a split."""
+        where.root.mkdir(parents=True, exist_ok=True)
+        digest = write_lines(where.results(split), results)
+        name = self.paths.relative(where.results(split))
+        self.entry("results", file=name, sha256=digest, n=len(results))
+
+    def close(self, result: RunResult) -> None:
+        """The last word: its hash goes into the ledger, then it is written."""
+        text = result.model_dump_json(indent=2) + "\n"
+        self.entry("closed", ending=result.ending, result_sha256=sha256_text(text))
+        write_atomically(self.paths.result, text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.paths.scratch, ignore_errors=True)
+        self._events.close()
+        self._ledger.close()
+        self._held.close()

@@ -1,0 +1,130 @@
+"""The ledger shows any single edited, dropped, repeated or reordered record."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from agent2rl.store.files import canonical, sha256_text
+from agent2rl.store.ledger import Ledger, read
+
+RECORDS = 6
+
+
+def write(directory: Path, records: int = RECORDS) -> tuple[Path, Path]:
+    path, head = directory / "ledger.jsonl", directory / "ledger.head"
+    ledger = Ledger(path, head)
+    for number in range(records):
+        ledger.append("note", {"number": number, "text": f"näher {number}"})
+    ledger.close()
+    return path, head
+
+
+@cache
+def written() -> tuple[bytes, bytes]:
+    """A ledger and its head, written once for the tests that change copies of them."""
+    with TemporaryDirectory() as directory:
+        path, head = write(Path(directory))
+        return path.read_bytes(), head.read_bytes()
+
+
+@contextmanager
+def copies(raw: bytes) -> Iterator[tuple[Path, Path]]:
+    with TemporaryDirectory() as directory:
+        path, head = Path(directory) / "ledger.jsonl", Path(directory) / "ledger.head"
+        path.write_bytes(raw)
+        head.write_bytes(written()[1])
+        yield path, head
+
+
+def faulty(path: Path, head: Path) -> bool:
+    reading = read(path, head)
+    return reading.fault is not None or reading.torn
+
+
+def test_an_untouched_ledger_holds(tmp_path: Path) -> None:
+    path, head = write(tmp_path)
+    reading = read(path, head)
+    assert reading.fault is None
+    assert [entry.data["number"] for entry in reading.entries] == list(range(RECORDS))
+
+
+def test_a_reopened_ledger_goes_on_with_the_chain(tmp_path: Path) -> None:
+    path, head = write(tmp_path, 2)
+    ledger = Ledger(path, head)
+    ledger.append("more", {})
+    ledger.close()
+    assert read(path, head).fault is None
+    assert len(read(path, head).entries) == 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(position=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255))
+def test_any_changed_byte_shows(position: float, byte: int) -> None:
+    raw = bytearray(written()[0])
+    index = int(position * len(raw))
+    assume(raw[index] != byte)
+    raw[index] = byte
+    with copies(bytes(raw)) as (path, head):
+        assert faulty(path, head)
+
+
+@pytest.mark.parametrize("record", range(RECORDS))
+def test_a_dropped_record_shows_even_the_last(tmp_path: Path, record: int) -> None:
+    path, head = write(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:record] + lines[record + 1 :]))
+    assert faulty(path, head)
+
+
+@settings(max_examples=100, deadline=None)
+@given(record=st.integers(0, RECORDS - 1), place=st.integers(0, RECORDS))
+def test_a_repeated_record_shows_wherever_it_is_put(record: int, place: int) -> None:
+    lines = written()[0].splitlines(keepends=True)
+    with copies(b"".join([*lines[:place], lines[record], *lines[place:]])) as (path, head):
+        assert faulty(path, head)
+
+
+@settings(max_examples=100, deadline=None)
+@given(order=st.permutations(range(RECORDS)))
+def test_any_other_order_shows(order: list[int]) -> None:
+    lines = written()[0].splitlines(keepends=True)
+    with copies(b"".join(lines[index] for index in order)) as (path, head):
+        assert faulty(path, head) == (order != list(range(RECORDS)))
+
+
+def test_a_record_rewritten_with_a_fitting_hash_breaks_the_next_link(tmp_path: Path) -> None:
+    path, head = write(tmp_path)
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[2])
+    record["data"]["number"] = 99
+    del record["hash"]
+    record["hash"] = sha256_text(canonical(record))
+    path.write_text("\n".join([*lines[:2], canonical(record), *lines[3:]]) + "\n")
+    assert read(path, head).fault == "ledger record 3 does not follow the one before"
+
+
+def test_a_line_cut_off_by_a_crash_is_told_from_a_change(tmp_path: Path) -> None:
+    path, head = write(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"index": 6, "ti')
+    reading = read(path, head)
+    assert reading.torn
+    assert reading.fault is None
+    assert len(reading.entries) == RECORDS
+
+
+def test_a_crash_between_record_and_head_is_no_fault(tmp_path: Path) -> None:
+    path, head = write(tmp_path, RECORDS - 1)
+    before = head.read_bytes()
+    ledger = Ledger(path, head)
+    ledger.append("note", {})
+    ledger.close()
+    head.write_bytes(before)
+    assert read(path, head).fault is None
