@@ -1,0 +1,60 @@
+"""Scores with intervals. Pure functions; resampling is seeded, so the same results give the same interval."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent2rl.core.records import Comparison, ExampleResult, Interval, Score, Split
+
+RESAMPLES = 10_000
+BLOCK = 200
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a rate, in percent."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    rate = successes / n
+    middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, middle - half)
+    high = 1.0 if successes == n else min(1.0, middle + half)
+    return Interval(low=100 * low, high=100 * high, method="wilson", level=level)
+
+
+def score(results: Sequence[ExampleResult], split: Split) -> Score:
+    """The mean in percent: Wilson's interval for rates, a bootstrap over examples for graded scores."""
+    values = [result.score for result in results]
+    n = len(values)
+    if all(value in (0.0, 1.0) for value in values):
+        return Score(value=100 * sum(values) / n, ci=wilson(int(sum(values)), n), n=n, split=split)
+    low, high = _bootstrap(np.array(values))
+    interval = Interval(low=100 * low, high=100 * high, method="bootstrap")
+    return Score(value=100 * math.fsum(values) / n, ci=interval, n=n, split=split)
+
+
+def compare(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> Comparison:
+    """Mean difference over the same examples, with a paired bootstrap."""
+    was = {result.id: result.score for result in before}
+    if set(was) != {result.id for result in after}:
+        raise ValueError("a paired comparison needs the same examples on both sides")
+    differences = np.array([result.score - was[result.id] for result in after])
+    low, high = _bootstrap(differences)
+    return Comparison(
+        improvement=100 * float(differences.mean()),
+        ci=Interval(low=100 * low, high=100 * high, method="paired-bootstrap"),
+    )
+
+
+def _bootstrap(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """Percentile interval of the mean, in blocks so that memory stays small for any n."""
+    random = np.random.default_rng(0)
+    n = len(values)
+    means = np.concatenate(
+        [values[random.integers(0, n, size=(BLOCK, n))].mean(axis=1) for _ in range(RESAMPLES // BLOCK)]
+    )
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)

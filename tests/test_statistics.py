@@ -1,0 +1,63 @@
+"""Scores and intervals."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.analysis.statistics import compare, score, wilson
+from agent2rl.core.records import ExampleResult
+
+
+def results(*scores: float) -> list[ExampleResult]:
+    return [ExampleResult(id=str(index), output="", score=value) for index, value in enumerate(scores)]
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [(0, 10, 0.0, 27.75), (5, 10, 23.66, 76.34), (10, 10, 72.25, 100.0), (81, 263, 25.53, 36.62)],
+)
+def test_wilson_agrees_with_published_values(successes: int, n: int, low: float, high: float) -> None:
+    interval = wilson(successes, n)
+    assert interval.low == pytest.approx(low, abs=0.01)
+    assert interval.high == pytest.approx(high, abs=0.01)
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_rate_and_stays_in_range(case: tuple[int, int]) -> None:
+    successes, n = case
+    interval = wilson(successes, n)
+    assert 0 <= interval.low <= 100 * successes / n <= interval.high <= 100
+
+
+def test_a_rate_gets_wilson_and_a_graded_score_a_bootstrap() -> None:
+    assert score(results(0, 1, 1), "feedback").ci.method == "wilson"
+    assert score(results(0, 0.5, 1), "feedback").ci.method == "bootstrap"
+
+
+def test_the_same_results_give_the_same_interval() -> None:
+    values = results(*np.random.default_rng(1).random(50))
+    assert score(values, "heldout") == score(values, "heldout")
+
+
+def test_a_paired_comparison_is_sharper_than_two_intervals() -> None:
+    before = results(*([0] * 50 + [1] * 50))
+    after = results(*([0] * 40 + [1] * 60))
+    compared = compare(before, after)
+    assert compared.improvement == pytest.approx(10)
+    assert 0 < compared.ci.low < 10 < compared.ci.high
+    assert wilson(50, 100).high > wilson(60, 100).low
+
+
+def test_different_examples_cannot_be_paired() -> None:
+    with pytest.raises(ValueError, match="same examples"):
+        compare(results(1), [ExampleResult(id="other", output="", score=1)])
+
+
+def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
+    random = np.random.default_rng(2)
+    hits = 0
+    for _ in range(200):
+        sample = score(results(*random.beta(2, 3, size=60)), "feedback")
+        hits += sample.ci.low <= 40 <= sample.ci.high
+    assert 178 <= hits <= 200
