@@ -1,0 +1,308 @@
+"""Copies a submission out of the agent's reach, hashing it on the way, before anything else looks at it.
+
+The agent is hostile and still running, and the harness may be root: so the tree is walked by directory file
+descriptors and never by path, no link of any kind is followed, nothing but a regular file with one name is
+opened, and what is read is bounded. The hash is of the bytes that were copied, so what is graded is what the
+manifest says, whatever the agent does meanwhile. Change during the copy is refused too, since half of one
+checkpoint and half of the next is nothing anybody meant; a write so quick that it leaves no trace in the time
+stamps goes unseen, and harms only the agent. What the files mean is for `checks`.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from agent2rl.core.errors import MachineError, Refusal
+from agent2rl.core.records import FileHash, Manifest
+from agent2rl.store.files import sha256_file
+
+CHUNK = 4 * 2**20
+PATH_LENGTH = 4096
+FICLONE = 0x40049409
+"""The ioctl that makes one file share another's blocks, where the filesystem can."""
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_MODE, FILE_MODE = 0o755, 0o644
+"""Whatever the umask: the grading child may be another user, and the run directory lets nobody else in."""
+
+
+@dataclass(frozen=True)
+class FreezeLimits:
+    """How much one submission may hold."""
+
+    files: int = 200
+    """Files and directories together."""
+    bytes: int = 64 * 2**30
+    """By apparent size: a hole counts like data."""
+    depth: int = 4
+    """Directories inside one another, below the submission."""
+    name_length: int = 255
+    """Bytes of one name."""
+
+
+class _State(NamedTuple):
+    """What changes when a file or directory does."""
+
+    mode: int
+    inode: int
+    links: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def freeze(workspace: Path, relative: PurePosixPath, destination: Path, limits: FreezeLimits) -> Manifest:
+    """Copy `workspace / relative` to `destination`, which must not exist, and say what was copied."""
+    source = _open_below(workspace, relative, limits)
+    try:
+        _make(destination)
+        try:
+            copy = _Copy(relative, limits)
+            copy.directory(source, relative, destination)
+        except BaseException:
+            shutil.rmtree(destination, ignore_errors=True)
+            raise
+    finally:
+        os.close(source)
+    return _manifest(copy.files)
+
+
+def manifest_of(directory: Path) -> Manifest:
+    """The manifest of a directory that nobody else writes to: a base model, a frozen submission."""
+    paths = [Path(folder, name) for folder, _, names in os.walk(directory, onerror=_fail) for name in names]
+    return _manifest(
+        FileHash(
+            path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_file(path)
+        )
+        for path in paths
+    )
+
+
+def _manifest(files: Iterable[FileHash]) -> Manifest:
+    entries = tuple(sorted(files, key=lambda file: file.path))
+    lines = sorted(f"{file.sha256}  {file.size}  {file.path}\n" for file in entries)
+    return Manifest(files=entries, sha256=hashlib.sha256("".join(lines).encode()).hexdigest())
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+class _Copy:
+    """One walk over a submission, and what it has used of the limits."""
+
+    def __init__(self, root: PurePosixPath, limits: FreezeLimits) -> None:
+        self.files: list[FileHash] = []
+        self._root = root
+        self._limits = limits
+        self._entries = 0
+        self._bytes = 0
+
+    def directory(self, source: int, path: PurePosixPath, destination: Path, depth: int = 0) -> None:
+        if depth > self._limits.depth:
+            raise Refusal(
+                f"{path} is {depth} directories deep; the limit is {self._limits.depth}.",
+                "Submit the directory that holds the model's files itself.",
+            )
+        before = self._list(source, path)
+        self._admit(before, path)
+        for name, state in before.items():
+            if stat.S_ISDIR(state.mode):
+                with _directory(name, source, path / name) as child:
+                    _make(destination / name)
+                    self.directory(child, path / name, destination / name, depth + 1)
+                with suppress(OSError):  # only an empty one goes: it is in no manifest, so not in the copy
+                    (destination / name).rmdir()
+            else:
+                self._file(source, path / name, state, destination / name)
+        if self._list(source, path) != before:
+            raise _changed(path)
+
+    def _list(self, source: int, path: PurePosixPath) -> dict[str, _State]:
+        """Every entry, or one more than the limit: a directory of millions is not read to its end."""
+        with _reading(path):
+            with os.scandir(source) as entries:
+                names = sorted(entry.name for entry in islice(entries, self._limits.files + 1))
+            return {name: _state(os.stat(name, dir_fd=source, follow_symlinks=False)) for name in names}
+
+    def _admit(self, listing: dict[str, _State], path: PurePosixPath) -> None:
+        """Refuse what will not be copied before any of it is."""
+        self._entries += len(listing)
+        if self._entries > self._limits.files:
+            raise Refusal(
+                f"The submission has more than {self._limits.files} files and directories.",
+                "Leave only the model's own files in it.",
+            )
+        for name, state in listing.items():
+            _check_name(name, self._limits)
+            _check_kind(path / name, state)
+        self._bytes += sum(state.size for state in listing.values() if stat.S_ISREG(state.mode))
+        if self._bytes > self._limits.bytes:
+            raise Refusal(
+                f"The submission has {self._bytes:,} bytes; the limit is {self._limits.bytes:,}.",
+                "Leave only the model's own files in it, in the base model's precision.",
+            )
+
+    def _file(self, directory: int, path: PurePosixPath, state: _State, target: Path) -> None:
+        with _reading(path):
+            source = os.open(path.name, FILE, dir_fd=directory)
+        try:
+            if _state(os.fstat(source)) != state:
+                raise _changed(path)
+            with _writing(target):
+                digest = _copy(source, target, state.size)
+            if digest is None or _state(os.fstat(source)) != state:
+                raise _changed(path)
+        finally:
+            os.close(source)
+        name = str(path.relative_to(self._root))
+        self.files.append(FileHash(path=name, size=state.size, sha256=digest))
+
+
+def _make(directory: Path) -> None:
+    with _writing(directory):
+        directory.mkdir()
+        directory.chmod(FOLDER_MODE)
+
+
+def _copy(source: int, target: Path, size: int) -> str | None:
+    """The sha256 of exactly `size` bytes that `target` now holds, or None where there were fewer or more."""
+    digest = hashlib.sha256()
+    count = 0
+    with open(os.open(target, COPY), "r+b") as copy:
+        os.fchmod(copy.fileno(), FILE_MODE)
+        cloned = _clone(source, copy.fileno())
+        while count <= size and (chunk := os.read(copy.fileno() if cloned else source, CHUNK)):
+            count += len(chunk)
+            digest.update(chunk)
+            if not cloned:
+                copy.write(chunk)
+    return digest.hexdigest() if count == size else None
+
+
+def _clone(source: int, target: int) -> bool:
+    try:
+        fcntl.ioctl(target, FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
+def _open_below(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) -> int:
+    """A descriptor of the submission's directory, reached without following a link."""
+    if relative.is_absolute() or not relative.parts or ".." in relative.parts:
+        raise Refusal(
+            f"{str(relative)[:80]!r} does not name a directory below the workspace.",
+            "Save the model in a directory of its own, for example output/model, and submit that.",
+        )
+    for part in relative.parts:
+        _check_name(part, limits)
+    if len(os.fsencode(relative)) > PATH_LENGTH:
+        raise Refusal(f"The submission's path is longer than {PATH_LENGTH} bytes.", "Use a shorter one.")
+    try:
+        directory = os.open(workspace, DIRECTORY)
+    except OSError as error:
+        raise MachineError(f"Cannot open the workspace {workspace}: {error.strerror}.") from error
+    for depth, part in enumerate(relative.parts, start=1):
+        try:
+            with _reading(PurePosixPath(*relative.parts[:depth])):
+                child = os.open(part, DIRECTORY, dir_fd=directory)
+        finally:
+            os.close(directory)
+        directory = child
+    return directory
+
+
+@contextmanager
+def _directory(name: str, parent: int, path: PurePosixPath) -> Iterator[int]:
+    with _reading(path):
+        directory = os.open(name, DIRECTORY, dir_fd=parent)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _state(status: os.stat_result) -> _State:
+    return _State(
+        status.st_mode,
+        status.st_ino,
+        status.st_nlink,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _check_name(name: str, limits: FreezeLimits) -> None:
+    if not name.isprintable():
+        raise Refusal(
+            f"The name {name[:255]!r} holds control characters or is not UTF-8.", "Use a plain file name."
+        )
+    if len(name.encode()) > limits.name_length:
+        raise Refusal(
+            f"The name {name[:40]!r}... has {len(name.encode())} bytes; the limit is {limits.name_length}.",
+            "Use a shorter file name.",
+        )
+
+
+def _check_kind(path: PurePosixPath, state: _State) -> None:
+    if stat.S_ISLNK(state.mode):
+        raise Refusal(f"{path} is a symbolic link.", "Copy the files themselves: cp -rL FROM TO.")
+    if not stat.S_ISREG(state.mode) and not stat.S_ISDIR(state.mode):
+        raise Refusal(f"{path} is neither a file nor a directory.", f"rm {shlex.quote(path.name)}")
+    if stat.S_ISREG(state.mode) and state.links != 1:
+        raise Refusal(
+            f"{path} is a hard link: it has {state.links} names.", "Copy the file itself: cp FROM TO."
+        )
+
+
+def _changed(path: PurePosixPath) -> Refusal:
+    return Refusal(
+        f"{path} changed while it was copied:",
+        "wait for the training process to finish writing, then submit again.",
+    )
+
+
+@contextmanager
+def _reading(path: PurePosixPath) -> Iterator[None]:
+    """Tell the agent's doings from the machine's where the agent's tree cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Refusal(
+            f"There is no {path} in the workspace.", "Save the model, then submit again."
+        ) from error
+    except BlockingIOError as error:
+        raise _changed(path) from error  # a process holds a lease on it, so as to write
+    except PermissionError as error:
+        raise Refusal(f"{path} cannot be read by the grader.", "chmod -R u+rwX,go+rX DIRECTORY") from error
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG):
+            raise Refusal(
+                f"{path} is a link or of the wrong kind: a submission is one real directory of real files.",
+                "Copy the files themselves: cp -rL FROM TO.",
+            ) from error
+        raise MachineError(f"Cannot read {path} in the workspace: {error.strerror}.") from error
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Whatever fails once the source is open is the machine's doing."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"Cannot copy the submission to {target}: {error.strerror}.", "Free some disk space."
+        ) from error

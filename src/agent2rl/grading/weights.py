@@ -1,0 +1,170 @@
+"""Reads safetensors as the checks need them: what tensors there are, and one digest of them all.
+
+The header is validated here and not by the safetensors library, which accepts more (any number of tensors,
+any rank, a header of 100 MB, repeated keys) and maps the whole file. What is accepted here it accepts too: a
+test holds that. Values are never looked at, and whether they fit the base model is for `checks`.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent2rl.core.errors import MachineError, Refusal
+from agent2rl.grading.untrusted import MIB, json_object, listed, read_object, shown
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+HEADER_BYTES = 16 * MIB
+TENSORS = 20_000
+RANK = 8
+ELEMENTS = 2**48
+"""Of one tensor, counting empty dimensions as one: no product overflows anywhere."""
+CHUNK = 4 * MIB
+SHARD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,243}\.safetensors")
+DTYPE_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
+}
+MEND = "Save the weights with model.save_pretrained(path, safe_serialization=True)."
+
+
+@dataclass(frozen=True)
+class Tensor:
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    offsets: tuple[int, int]
+    """Where its bytes begin and end in the file."""
+
+    @property
+    def parameters(self) -> int:
+        return math.prod(self.shape)
+
+
+def tensors(directory: Path) -> dict[str, Tensor]:
+    """Every tensor of a model by name, from one file or from an index and its shards."""
+    single, index = directory / SINGLE, directory / INDEX
+    if single.is_file() and index.is_file():
+        raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"rm the one that is left over. {MEND}")
+    if single.is_file():
+        return _file(single)
+    if index.is_file():
+        return _shards(directory, index)
+    raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", MEND)
+
+
+def weights_sha256(directory: Path) -> str:
+    """The digest of all names, dtypes, shapes and values: the same however they are ordered and sharded."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors(directory).items()):
+        digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode() + b"\n")
+        for chunk in _chunks(tensor):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def tensor_sha256(tensor: Tensor) -> str:
+    """The digest of one tensor's values."""
+    digest = hashlib.sha256()
+    for chunk in _chunks(tensor):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(tensor: Tensor) -> Iterator[bytes]:
+    begin, end = tensor.offsets
+    with tensor.file.open("rb") as file:
+        file.seek(begin)
+        while begin < end:
+            chunk = file.read(min(CHUNK, end - begin))
+            if not chunk:
+                raise MachineError(f"{tensor.file} became shorter while it was read.")
+            begin += len(chunk)
+            yield chunk
+
+
+def _shards(directory: Path, index: Path) -> dict[str, Tensor]:
+    placed = read_object(index, HEADER_BYTES).get("weight_map")
+    if not isinstance(placed, dict) or not 1 <= len(placed) <= TENSORS:
+        raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", MEND)
+    names: dict[str, set[str]] = {}
+    for name, file in placed.items():
+        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
+            raise Refusal(f"{INDEX} places {shown(name)} in {shown(file)}: no name of a shard.", MEND)
+        names.setdefault(file, set()).add(name)
+    missing = sorted(file for file in names if not (directory / file).is_file())
+    if missing:
+        raise Refusal(f"{INDEX} names files that are not there: {listed(missing)}.", MEND)
+    found: dict[str, Tensor] = {}
+    for file in sorted(names):
+        shard = _file(directory / file)
+        if different := shard.keys() ^ names[file]:
+            raise Refusal(f"{INDEX} and {file} disagree about {listed(sorted(different))}.", MEND)
+        found |= shard
+    return found
+
+
+def _file(path: Path) -> dict[str, Tensor]:
+    """Every tensor of one file, in which no byte is left over or used twice."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise _refusal(path, "it is cut off before the end of its header")
+        if length > HEADER_BYTES:
+            raise _refusal(path, f"its header has {length:,} bytes; the limit is {HEADER_BYTES:,}")
+        text = file.read(length)
+    if not text.startswith(b"{"):
+        raise _refusal(path, "its header is not a JSON object")
+    header = json_object(text, f"The header of {path.name}")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _refusal(path, "its __metadata__ does not map text to text")
+    if not 1 <= len(header) <= TENSORS:
+        raise _refusal(path, f"it has {len(header):,} tensors; 1 to {TENSORS:,} are accepted")
+    found = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_layout(path, found, 8 + length, size)
+    return found
+
+
+def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _refusal(path, f"{shown(name)} needs dtype, shape and data_offsets, and nothing else")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise _refusal(path, f"{shown(name)} has the unknown dtype {shown(dtype)}")
+    if not _sizes(shape) or len(shape) > RANK:
+        raise _refusal(path, f"{shown(name)} has the impossible shape {shown(shape)}")
+    if not _sizes(offsets) or len(offsets) != 2:
+        raise _refusal(path, f"{shown(name)} has the impossible data_offsets {shown(offsets)}")
+    if math.prod(max(1, dimension) for dimension in shape) > ELEMENTS:
+        raise _refusal(path, f"{shown(name)} has the shape {shown(shape)}: more than any file can hold")
+    if offsets[1] - offsets[0] != math.prod(shape) * DTYPE_BYTES[dtype]:
+        raise _refusal(path, f"{shown(name)} has data_offsets that do not fit its shape {shown(shape)}")
+    return Tensor(dtype, tuple(shape), path, (start + offsets[0], start + offsets[1]))
+
+
+def _sizes(value: object) -> bool:
+    """Whether it is a list of natural numbers; to Python, True is one too."""
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _check_layout(path: Path, found: Mapping[str, Tensor], start: int, size: int) -> None:
+    for name, tensor in sorted(found.items(), key=lambda item: item[1].offsets):
+        if tensor.offsets[0] != start:
+            raise _refusal(path, f"{shown(name)} overlaps another tensor or leaves a hole before it")
+        start = tensor.offsets[1]
+    if start != size:
+        raise _refusal(path, f"its tensors end at byte {start:,} of {size:,}")
+
+
+def _refusal(path: Path, reason: str) -> Refusal:
+    return Refusal(f"{path.name} is not a sound safetensors file: {reason}.", MEND)
