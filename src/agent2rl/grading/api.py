@@ -1,0 +1,231 @@
+"""The grading API: what an agent can ask over HTTP. Every error is problem+json and says what to do next."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from agent2rl import __version__
+from agent2rl.core.errors import Agent2RLError, Refusal
+from agent2rl.core.records import Interval, Record, Submission
+from agent2rl.grading.service import Busy, Closed, Service
+
+BODY_BYTES = 64 << 10
+POLL_SECONDS = 0.05
+
+
+class Problem(Record):
+    """RFC 9457: what went wrong, and in `mend` what to do next."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    mend: str
+
+
+class SubmitRequest(Record):
+    model_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    """The model directory: absolute as you see it, or relative to the workspace."""
+    gpu: Annotated[str | int, Field()] | None = None
+    """The GPU to grade on, where the run has several."""
+
+
+class Best(Record):
+    submission_id: int
+    score: float
+
+
+class SubmissionAnswer(Record):
+    submission_id: int
+    verdict: str | None
+    """scored, rejected or failed; null while it waits or is graded."""
+    score: float | None
+    """Percent on the feedback split; null unless the verdict is `scored`."""
+    ci: Interval | None
+    baseline_score: float
+    improvement: float | None
+    best: Best | None
+    total_submissions: int
+    lineage: str
+    model_path: str
+    elapsed_seconds: float | None
+    message: str
+
+
+class TimeAnswer(Record):
+    start_time: float
+    timeout_s: float
+    now: float
+    remaining: float
+    submissions_left: int | None
+    counts: list[str]
+    """What the clock counts: the agent's own time, waiting for a grading, and the grading."""
+
+
+class HealthAnswer(Record):
+    status: str
+    task: str
+    available_gpus: list[str]
+
+
+PROBLEM: dict[str, Any] = {"model": Problem, "content": {"application/problem+json": {}}}
+
+
+def application(service: Service, task: str) -> FastAPI:
+    app = FastAPI(title="agent2rl grading", version=__version__, docs_url=None, redoc_url=None)
+    app.add_middleware(_BodyLimit)
+    freezing = anyio.CapacityLimiter(1)
+
+    def answer(submission: Submission) -> SubmissionAnswer:
+        return _answer(submission, service)
+
+    async def take(body: SubmitRequest) -> Submission:
+        gpu = None if body.gpu is None else str(body.gpu)
+        return await anyio.to_thread.run_sync(service.submit, body.model_path, gpu, limiter=freezing)
+
+    async def settled(number: int, seconds: float) -> Submission:
+        until = time.monotonic() + seconds
+        while True:
+            submission = service.submission(number)
+            if submission is None:
+                raise HTTPException(404, f"There is no submission {number}.")
+            if submission.verdict or time.monotonic() >= until:
+                return submission
+            await asyncio.sleep(POLL_SECONDS)
+
+    refused: dict[int | str, dict[str, Any]] = {403: PROBLEM, 422: PROBLEM, 429: PROBLEM, 413: PROBLEM}
+
+    @app.post("/submit", responses=refused)
+    async def submit(body: SubmitRequest) -> SubmissionAnswer:
+        """Submit a model and wait for its verdict."""
+        return answer(await settled((await take(body)).id, float("inf")))
+
+    @app.post("/submissions", status_code=202, responses=refused)
+    async def post_submission(body: SubmitRequest, response: Response) -> SubmissionAnswer:
+        """Submit a model; it is frozen when this answers, and graded in its turn."""
+        submission = await take(body)
+        response.headers["Location"] = f"/submissions/{submission.id}"
+        return answer(submission)
+
+    @app.get("/submissions")
+    async def get_submissions() -> list[SubmissionAnswer]:
+        """All submissions, in order."""
+        return [answer(submission) for submission in service.submissions()]
+
+    @app.get("/submissions/{number}", responses={404: PROBLEM, 422: PROBLEM})
+    async def get_submission(
+        number: int, wait: Annotated[float, Query(ge=0, le=600)] = 0
+    ) -> SubmissionAnswer:
+        """One submission; with `wait`, up to so many seconds for its verdict."""
+        return answer(await settled(number, wait))
+
+    @app.get("/time")
+    async def get_time() -> TimeAnswer:
+        """The clock."""
+        most = service.budget.submissions
+        return TimeAnswer(
+            start_time=service.started_at,
+            timeout_s=service.budget.wall_seconds,
+            now=time.time(),
+            remaining=service.remaining(),
+            submissions_left=None if most is None else max(0, most - len(service.submissions())),
+            counts=["agent", "queue", "grading"],
+        )
+
+    @app.get("/health")
+    async def health() -> HealthAnswer:
+        """Whether the service is there."""
+        return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
+
+    _problems(app)
+    return app
+
+
+def _answer(submission: Submission, service: Service) -> SubmissionAnswer:
+    best = service.best()
+    return SubmissionAnswer(
+        submission_id=submission.id,
+        verdict=submission.verdict,
+        score=submission.score.value if submission.score else None,
+        ci=submission.score.ci if submission.score else None,
+        baseline_score=service.graded.baseline.value,
+        improvement=submission.improvement,
+        best=Best(submission_id=best.id, score=best.score.value) if best and best.score else None,
+        total_submissions=len(service.submissions()),
+        lineage=submission.lineage,
+        model_path=submission.path,
+        elapsed_seconds=submission.grading_seconds,
+        message=submission.message,
+    )
+
+
+def _problems(app: FastAPI) -> None:
+    """Every error leaves as problem+json."""
+
+    @app.exception_handler(Agent2RLError)
+    async def ours(_: Request, error: Agent2RLError) -> JSONResponse:
+        status = {Closed: 403, Busy: 429, Refusal: 422}.get(type(error), 500)
+        return problem(
+            status, type(error).__name__, error.message, error.mend or "Stop here: nothing is lost."
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        mend = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
+        return problem(422, "Malformed request", f"{where}: {first['msg']}.", mend)
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> JSONResponse:
+        return problem(
+            error.status_code, "Not possible", str(error.detail), "GET /openapi.json lists what is."
+        )
+
+
+def problem(status: int, title: str, detail: str, mend: str) -> JSONResponse:
+    body = Problem(title=title, status=status, detail=detail, mend=mend)
+    return JSONResponse(body.model_dump(), status, media_type="application/problem+json")
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class _BodyLimit:
+    """Reads no more of a request than a path needs: the agent must not fill the harness's memory."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        chunks, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > BODY_BYTES:
+                mend = "Save the model in the workspace and send its path, not its bytes."
+                refusal = problem(413, "Too large", f"A request has at most {BODY_BYTES} bytes.", mend)
+                return await refusal(scope, receive, send)
+            if not message.get("more_body", False):
+                break
+        whole = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+
+        async def replay() -> MutableMapping[str, Any]:
+            return whole.pop() if whole else await receive()
+
+        return await self._app(scope, replay, send)

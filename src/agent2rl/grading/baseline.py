@@ -1,0 +1,55 @@
+"""The untouched model's score, cached by content: the same model, data, evaluator and engine run once."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.core.errors import GradingError
+from agent2rl.core.records import ExampleResult, Record, Split
+from agent2rl.grading.checks import BaseModel
+from agent2rl.grading.child import Child
+from agent2rl.store.files import canonical, sha256_text, write_record
+
+
+class CachedBaseline(Record):
+    results: tuple[ExampleResult, ...]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    child: Child
+    base: BaseModel
+    evaluator_version: str
+    cache: Path
+
+    def key(self, split: Split) -> str:
+        """The whole model directory counts: a tokenizer or template changes answers as weights do."""
+        return sha256_text(
+            canonical(
+                {
+                    "model": self.base.manifest.sha256,
+                    "task": self.child.task,
+                    "data": self.child.splits[split].sha256,
+                    "evaluator": self.evaluator_version,
+                    "engine": self.child.engine,
+                    "seed": self.child.seed,
+                }
+            )
+        )
+
+    def grade(
+        self, split: Split, log: Path, scratch: Path, stop: threading.Event
+    ) -> tuple[list[ExampleResult], bool]:
+        """Results and whether they came from the cache. A baseline that fails is an error, never a zero."""
+        kept = self.cache / f"{self.key(split)}.json"
+        if kept.exists():
+            return list(CachedBaseline.model_validate_json(kept.read_bytes()).results), True
+        try:
+            results = self.child.grade(self.base.directory, split, log, scratch, stop)
+        except GradingError as error:
+            raise GradingError(
+                f"The untouched model could not be graded: {error.message}", error.mend
+            ) from error
+        self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_record(kept, CachedBaseline(results=tuple(results)))
+        return results, False

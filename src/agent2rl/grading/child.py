@@ -1,0 +1,119 @@
+"""Grades one model on one split in a child process, in its own sandbox, with limits.
+
+Whatever goes wrong in there (a crash, a hang, too much memory, an answer that is not one) comes out as a
+GradingError that says what happened; the next grading starts afresh.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from agent2rl.core.errors import GradingError
+from agent2rl.core.records import ExampleResult, Limits, Split
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
+from agent2rl.store.files import write_record
+
+RESULT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A split's examples, in a file that only a grading child opens."""
+
+    path: Path
+    n: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Child:
+    """How to grade: everything but the model."""
+
+    sandbox: Sandbox
+    task: str
+    engine: str
+    seed: int
+    splits: dict[Split, SplitFile]
+    limits: Limits
+    seconds: float
+    gpu: str | None = None
+    code: tuple[Path, ...] = ()
+    """Files and directories outside the package that the task or the engine is made of."""
+    python_path: tuple[Path, ...] = ()
+    """The user's own import path, for tasks and engines given as package.module:NAME."""
+
+    def grade(
+        self, model: Path, split: Split, log: Path, scratch: Path, stop: threading.Event
+    ) -> list[ExampleResult]:
+        scratch.mkdir(parents=True, exist_ok=True)
+        here = Path(tempfile.mkdtemp(prefix="grading-", dir=scratch))
+        try:
+            work, rest = here / "work", here / "scratch"
+            work.mkdir()
+            rest.mkdir()
+            write_record(work / JOB, Job(task=self.task, engine=self.engine, seed=self.seed))
+            ended = self.sandbox.run(self._command(), self._enclosure(model, split, work, rest, log), stop)
+            return self._read(ended, work / RESULT, self.splits[split].n)
+        finally:
+            shutil.rmtree(here, ignore_errors=True)
+
+    def _command(self) -> Command:
+        environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+        if self.python_path:
+            environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
+        if self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpu
+        return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
+
+    def _enclosure(self, model: Path, split: Split, work: Path, scratch: Path, log: Path) -> Enclosure:
+        files = [Mount(model, MODEL), Mount(self.splits[split].path, EXAMPLES)]
+        files += [Mount(path, str(path)) for path in (*self.code, *self.python_path)]
+        return Enclosure(
+            role="grader",
+            workspace=work,
+            scratch=scratch,
+            log=log,
+            wall_seconds=self.seconds,
+            limits=self.limits,
+            mounts=tuple(files),
+            grace_seconds=0,
+        )
+
+    def _read(self, ended: Exit, path: Path, n: int) -> list[ExampleResult]:
+        if ended.reason == "deadline":
+            raise GradingError(f"Grading did not end within its {self.seconds:g} s.")
+        if ended.reason == "stopped":
+            raise GradingError("Grading was stopped with the run.")
+        if ended.reason != "exited":
+            raise GradingError(f"Grading was ended: {ended.detail or ended.reason}")
+        outcome = _outcome(path)
+        if outcome is not None and outcome.error is not None:
+            raise GradingError(outcome.error)
+        if outcome is None or ended.code != 0:
+            raise GradingError(f"The grading child crashed (exit code {ended.code}).")
+        if len(outcome.results) != n or len({result.id for result in outcome.results}) != n:
+            raise GradingError(f"The grading child answered {len(outcome.results)} of {n} examples.")
+        return list(outcome.results)
+
+
+def _outcome(path: Path) -> Outcome | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_size > RESULT_BYTES:
+            raise GradingError(f"The grading child's answer is larger than {RESULT_BYTES >> 20} MiB.")
+        try:
+            return Outcome.model_validate_json(file.read())
+        except ValidationError as error:
+            raise GradingError(
+                f"The grading child's answer is malformed: {error.errors()[0]['msg']}."
+            ) from None

@@ -1,0 +1,70 @@
+"""Serves an application on a unix socket from a thread, for as long as the run lasts."""
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+CONNECTIONS = 200
+START_SECONDS = 30
+
+
+class _Bounded(H11Protocol):
+    """Closes connections beyond a number, so that an agent cannot use up the harness's descriptors."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the harness, not to a server in one of its threads."""
+
+    def install_signal_handlers(self) -> None:
+        pass
+
+
+@contextmanager
+def serve(application: Any) -> Iterator[Path]:
+    """The socket's path. It lies in a directory of its own because such paths must be short."""
+    home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
+    socket = home / "http.sock"
+    config = uvicorn.Config(
+        application,
+        uds=str(socket),
+        http=_Bounded,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+    )
+    server = _Server(config)
+    thread = threading.Thread(target=server.run, name="grading-http", daemon=True)
+    thread.start()
+    try:
+        _wait_for(server, thread)
+        yield socket
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait_for(server: uvicorn.Server, thread: threading.Thread) -> None:
+    pause = threading.Event()
+    for _ in range(START_SECONDS * 100):
+        if server.started:
+            return
+        if not thread.is_alive():
+            break
+        pause.wait(0.01)
+    raise RuntimeError("the grading server did not start")

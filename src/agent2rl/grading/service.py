@@ -1,0 +1,275 @@
+"""Takes submissions in and gives each a verdict, in order.
+
+A submission is frozen before this answers with its number; then it waits in the lane of its GPU (or in the
+one lane of a machine without), where it is checked and graded in a child process. Every step is in the
+ledger before the agent hears of it. The HTTP side is in `api`; this knows nothing of it.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from agent2rl.analysis import statistics
+from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
+from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
+from agent2rl.grading.checks import BaseModel, check
+from agent2rl.grading.child import Child
+from agent2rl.grading.freeze import FreezeLimits, freeze
+from agent2rl.grading.weights import weights_sha256
+from agent2rl.store.recorder import Recorder
+
+FAULT = "A fault of the grading service ({}), not of your model: it is on the record. Submit again later."
+WAITING = 64
+"""Submissions that may wait for their grading at once."""
+
+
+class Closed(Agent2RLError):
+    """The service takes no more submissions."""
+
+
+class Busy(Agent2RLError):
+    """Too many submissions wait already."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What the service grades against."""
+
+    seen_at: PurePosixPath
+    """Where the agent sees its workspace."""
+    base: BaseModel
+    base_seen_at: PurePosixPath
+    """Where the agent sees the base model, below the workspace."""
+    baseline: Score
+    child: Child
+    gpus: tuple[str, ...] = ()
+
+
+class Service:
+    def __init__(self, graded: Graded, budget: Budget, recorder: Recorder) -> None:
+        self.graded = graded
+        self.budget = budget
+        self.started_at = time.time()
+        self._deadline = time.monotonic() + budget.wall_seconds
+        self._recorder = recorder
+        self._taking = threading.Lock()
+        self._changed = threading.Lock()
+        self._open = True
+        self._stop = threading.Event()
+        self._submissions: dict[int, Submission] = {}
+        self._lanes = {gpu: _Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
+
+    # What the agent can ask
+
+    def submit(self, path: str, gpu: str | None = None) -> Submission:
+        """Take a submission in: from here on nothing the agent does changes it."""
+        with self._taking:
+            self._refuse_when_closed()
+            gpu, lane = self._lane(gpu)
+            submission = Submission(
+                id=len(self._submissions) + 1, path=path, gpu=gpu, accepted_at=time.time()
+            )
+            begin = time.monotonic()
+            try:
+                manifest = self._freeze(submission)
+            except Refusal as refusal:
+                manifest = None
+                submission = submission.model_copy(update={"verdict": "rejected", "message": str(refusal)})
+            except (Agent2RLError, OSError) as error:
+                manifest = None
+                self._recorder.event("fault", where="freezing", trace=traceback.format_exc())
+                message = FAULT.format(type(error).__name__)
+                submission = submission.model_copy(update={"verdict": "failed", "message": message})
+            submission = submission.model_copy(
+                update={
+                    "freeze_seconds": time.monotonic() - begin,
+                    "content_sha256": manifest.sha256 if manifest else None,
+                }
+            )
+            kept = manifest if self._recorder.paths.submission(submission.id).model.exists() else None
+            self._recorder.frozen(submission, kept)
+            if submission.verdict:
+                self._recorder.graded(submission)
+            with self._changed:
+                self._submissions[submission.id] = submission
+            if not submission.verdict:
+                lane.put(submission.id)
+            return submission
+
+    def submission(self, number: int) -> Submission | None:
+        with self._changed:
+            return self._submissions.get(number)
+
+    def submissions(self) -> list[Submission]:
+        with self._changed:
+            return list(self._submissions.values())
+
+    def best(self) -> Submission | None:
+        """Best score on the split that answers, the earliest of equals; copies of the base do not count."""
+        scored = [s for s in self.submissions() if s.score and s.lineage not in ("copied", "foreign")]
+        return max(scored, key=lambda s: (s.score.value if s.score else 0, -s.id), default=None)
+
+    def remaining(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    # What the runner does
+
+    def finish(self, abort: bool = False) -> None:
+        """Take no more, and wait until everything taken has its verdict.
+
+        With `abort`, what is being graded is stopped and what waits is not begun.
+        """
+        if abort:
+            self._stop.set()
+        with self._taking:
+            self._open = False
+        for lane in self._lanes.values():
+            lane.close()
+
+    def clock(self, agent_seconds: float) -> Clock:
+        done = self.submissions()
+        return Clock(
+            agent=agent_seconds,
+            queue=sum(s.queue_seconds or 0 for s in done),
+            grading=sum(s.grading_seconds or 0 for s in done),
+        )
+
+    # Steps
+
+    def _refuse_when_closed(self) -> None:
+        if not self._open or self.remaining() <= 0:
+            raise Closed("The budget's time is over: no more submissions are taken.")
+        most = self.budget.submissions
+        if most is not None and len(self._submissions) >= most:
+            raise Closed(f"The budget's {most} submissions are used up.")
+        if sum(s.verdict is None for s in self._submissions.values()) >= WAITING:
+            raise Busy(f"{WAITING} submissions wait already.", "Wait for their verdicts, then submit again.")
+
+    def _lane(self, gpu: str | None) -> tuple[str | None, "_Lane"]:
+        """The GPU that will grade, where there is one, and its lane."""
+        if gpu is None:
+            gpu = self.graded.gpus[0] if self.graded.gpus else None
+        elif gpu not in self.graded.gpus:
+            known = ", ".join(self.graded.gpus) or "none"
+            raise Refusal(f"This run has no GPU {gpu!r} (it has: {known}).", "Leave `gpu` out.")
+        return gpu, self._lanes[gpu or "cpu"]
+
+    def _freeze(self, submission: Submission) -> Manifest:
+        relative = self._relative(submission.path)
+        if relative == self.graded.base_seen_at:
+            return self.graded.base.manifest
+        limits = FreezeLimits(bytes=2 * self.graded.base.bytes + (256 << 20))
+        target = self._recorder.paths.submission(submission.id)
+        target.root.mkdir(parents=True)
+        return freeze(self._recorder.paths.workspace, relative, target.model, limits)
+
+    def _relative(self, path: str) -> PurePosixPath:
+        """The path below the workspace, as the agent names it: absolute or relative to the workspace."""
+        named = PurePosixPath(path)
+        if not named.is_absolute():
+            return named
+        if not named.is_relative_to(self.graded.seen_at):
+            raise Refusal(
+                f"{path!r} is not in the workspace.", f"Save the model below {self.graded.seen_at}."
+            )
+        return named.relative_to(self.graded.seen_at)
+
+    def _grade(self, number: int) -> None:
+        """One submission's turn in its lane."""
+        waiting = self._submissions[number]
+        begin = time.monotonic()
+        try:
+            if self._stop.is_set():
+                raise GradingError("The run was stopped before this submission's turn.")
+            verdict = self._verdict(waiting)
+        except Refusal as refusal:
+            verdict = {"verdict": "rejected", "message": str(refusal)}
+        except GradingError as error:
+            verdict = {"verdict": "failed", "message": str(error)}
+        except Exception as error:
+            self._recorder.event("fault", where="grading", trace=traceback.format_exc())
+            verdict = {"verdict": "failed", "message": FAULT.format(type(error).__name__)}
+        done = Submission.model_validate(
+            {
+                **waiting.model_dump(),
+                "queue_seconds": max(0.0, time.time() - waiting.accepted_at - (time.monotonic() - begin)),
+                "grading_seconds": time.monotonic() - begin,
+                **verdict,
+            }
+        )
+        self._recorder.graded(done)
+        with self._changed:
+            self._submissions[number] = done
+
+    def _verdict(self, submission: Submission) -> dict[str, object]:
+        graded, paths = self.graded, self._recorder.paths.submission(submission.id)
+        if submission.content_sha256 == graded.base.manifest.sha256:
+            return self._copied(graded.base.weights_sha256)
+        earlier = self._same_content(submission)
+        if earlier is not None:
+            shared = earlier.model_dump(
+                include={"verdict", "score", "improvement", "lineage", "weights_sha256"}
+            )
+            message = (
+                f"The same files as submission {earlier.id}: its verdict stands. {earlier.message}".strip()
+            )
+            return {**shared, "same_as": earlier.id, "message": message}
+        check(paths.model, graded.base)
+        digest = weights_sha256(paths.model)
+        if digest == graded.base.weights_sha256:
+            return self._copied(digest)
+        self._recorder.event("grading", submission=submission.id)
+        child = replace(graded.child, gpu=submission.gpu)
+        results = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
+        self._recorder.results(paths, "feedback", results)
+        score = statistics.score(results, "feedback")
+        return {
+            "verdict": "scored",
+            "score": score.model_dump(),
+            "improvement": score.value - graded.baseline.value,
+            "lineage": "unknown",
+            "weights_sha256": digest,
+        }
+
+    def _copied(self, digest: str) -> dict[str, object]:
+        return {
+            "verdict": "scored",
+            "score": self.graded.baseline.model_dump(),
+            "improvement": 0.0,
+            "lineage": "copied",
+            "weights_sha256": digest,
+            "message": "These are the base model's own weights, so this is the baseline. Train, then submit.",
+        }
+
+    def _same_content(self, submission: Submission) -> Submission | None:
+        for earlier in self.submissions():
+            settled = earlier.verdict in ("scored", "rejected") and earlier.same_as is None
+            if settled and earlier.content_sha256 == submission.content_sha256 and earlier.id < submission.id:
+                return earlier
+        return None
+
+
+class _Lane:
+    """One thread that takes numbers in order: gradings on one device never overlap."""
+
+    def __init__(self, work: Callable[[int], None]) -> None:
+        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._work = work
+        self._thread = threading.Thread(target=self._run, name="grading-lane", daemon=True)
+        self._thread.start()
+
+    def put(self, number: int) -> None:
+        self._queue.put(number)
+
+    def close(self) -> None:
+        """Finish what is queued, then end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (number := self._queue.get()) is not None:
+            self._work(number)
