@@ -1,0 +1,60 @@
+"""Runs a published-format agent folder, `folder:PATH` or by name below --agents-dir: config.yaml + start.sh.
+
+`config.yaml` has `name`, `start` (default start.sh) and `env_vars`. One key is ours: `secrets`, a list of the
+variables of your environment that the agent may have; the published format hands over all of them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from agent2rl.core.agent import Brief
+from agent2rl.core.errors import UserError
+from agent2rl.core.sandbox import Command, Mount
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: Path
+    start: str
+    variables: dict[str, str]
+    secrets: tuple[str, ...]
+
+    def command(self, brief: Brief) -> Command:
+        """The folder lies read-only in the workspace's `agent/`."""
+        environment = {**self.variables, **brief.environment}
+        return Command(
+            ("bash", str(brief.workspace / "agent" / self.start)), environment, (Mount(self.path, "agent"),)
+        )
+
+
+def parse(argument: str) -> Folder:
+    path = Path(argument).resolve()
+    config = path / "config.yaml"
+    try:
+        read = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise UserError(f"There is no agent folder {argument!r}: it has no config.yaml.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{config} cannot be read: {error}.") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{config} must be a mapping with `name`, `start` and `env_vars`.")
+    start = str(read.get("start", "start.sh"))
+    if not (path / start).resolve().is_relative_to(path) or not (path / start).is_file():
+        raise UserError(f"{config} names the start script {start!r}, which is not in the folder.")
+    return Folder(path, start, _variables(config, read), _secrets(config, read))
+
+
+def _variables(config: Path, read: dict[str, object]) -> dict[str, str]:
+    variables = read.get("env_vars") or {}
+    if not isinstance(variables, dict):
+        raise UserError(f"`env_vars` in {config} must map names to values.")
+    return {str(name): str(value) for name, value in variables.items()}
+
+
+def _secrets(config: Path, read: dict[str, object]) -> tuple[str, ...]:
+    secrets = read.get("secrets") or []
+    if not isinstance(secrets, list):
+        raise UserError(f"`secrets` in {config} must be a list of variable names.")
+    return tuple(str(name) for name in secrets)

@@ -1,0 +1,36 @@
+"""Runs a script as the agent: `script:PATH` for yours (.py, .sh, executable), else the shipped one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.core.agent import Agent, Brief
+from agent2rl.core.errors import UserError
+from agent2rl.core.sandbox import Command, Mount
+
+INTERPRETERS = {".py": ("python",), ".sh": ("bash",)}
+
+
+@dataclass(frozen=True)
+class Script:
+    path: Path
+    secrets: tuple[str, ...] = ()
+
+    def command(self, brief: Brief) -> Command:
+        """The script lies read-only in the workspace's `agent/`."""
+        seen = f"agent/{self.path.name}"
+        argv = (*INTERPRETERS.get(self.path.suffix, ()), str(brief.workspace / seen))
+        return Command(argv, brief.environment, (Mount(self.path, seen),))
+
+
+def parse(argument: str) -> Script:
+    path = Path(argument).resolve()
+    if not path.is_file():
+        raise UserError(
+            f"There is no script {argument!r}.", "Give the path of a .py, .sh or executable file."
+        )
+    if path.suffix not in INTERPRETERS and not path.stat().st_mode & 0o111:
+        raise UserError(f"{argument!r} is neither .py nor .sh nor executable.", f"chmod +x {argument}")
+    return Script(path)
+
+
+AGENT: Agent = Script(Path(__file__).with_name("train.py"))

@@ -1,0 +1,46 @@
+"""The shipped script: trains the miniature base model three times, on more data each time.
+
+It runs inside the sandbox and uses only what any agent has: the workspace, the published variables, the
+grading API and the Python beside it. Start here to write your own.
+"""
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from agent2rl.models.abacus import Abacus
+
+STAGES = {"v1": 30, "v2": 120, "v3": None}
+"""How many training problems each submission has seen; None is all of them."""
+
+
+def main() -> None:
+    workspace = Path(os.environ["WORKSPACE"])
+    seed = json.loads((workspace / "run_meta.json").read_text())["seed"]
+    lines = (Path(os.environ["DATA_PATH"]) / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    for name, many in STAGES.items():
+        model = Abacus.load(Path(os.environ["MODEL_PATH"]))
+        seen = rows[:many]
+        model.fit([row["question"] for row in seen], [row["answer"] for row in seen], seed=seed)
+        output = Path(os.environ["OUTPUT_DIR"]) / name
+        output.mkdir()
+        model.save(output)
+        answer = submit(output)
+        print(f"{name}: {len(seen)} problems, {answer['verdict']}, score {answer['score']}", flush=True)
+
+
+def submit(model: Path) -> Any:
+    request = urllib.request.Request(
+        os.environ["GRADING_SERVER_URL"] + "/submit",
+        json.dumps({"model_path": str(model)}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+if __name__ == "__main__":
+    main()
