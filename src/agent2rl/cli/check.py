@@ -1,0 +1,56 @@
+"""agent2rl check"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from agent2rl import registry
+from agent2rl.cli.options import as_json
+from agent2rl.runner.preflight import Finding, check_machine, check_task
+from agent2rl.runner.settings import settings
+
+MARKS = {
+    "ok": "[green]ok[/green]     ",
+    "missing": "[yellow]missing[/yellow]",
+    "broken": "[red]BROKEN[/red] ",
+}
+DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+
+
+@click.command("check")
+@click.argument("task", required=False)
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox to try.")
+@click.option("--data-dir", type=DIRECTORY, help="The task's official files.")
+@click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
+@as_json
+def command(
+    task: str | None, sandbox: str, data_dir: Path | None, tasks_dir: tuple[Path, ...], as_json: bool
+) -> None:
+    """Check this machine, or a task.
+
+    Without TASK: tries every promise of the sandbox for real, and looks for GPUs, keys, disk and data.
+    With TASK: gold answers must score 100 and wrong ones 0, graded as submissions are.
+
+    Exit code 1 where something is broken; what is only missing is said and left.
+    """
+    where = settings()
+    if task is None:
+        findings = check_machine(where, sandbox)
+    else:
+        name = registry.in_folders(task, (*tasks_dir, *where.tasks))
+        findings = check_task(registry.task(name), name, data_dir, where)
+    console = Console(highlight=False, soft_wrap=True)
+    seen: list[Finding] = []
+    for finding in findings:
+        seen.append(finding)
+        if not as_json:
+            mend = f"  → {finding.mend}" if finding.mend else ""
+            console.print(f"{MARKS[finding.state]}  {escape(f'{finding.name}: {finding.detail}{mend}')}")
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in seen]))
+    sys.exit(1 if any(finding.state == "broken" for finding in seen) else 0)

@@ -1,0 +1,39 @@
+"""agent2rl list"""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from agent2rl import registry
+from agent2rl.cli.options import as_json
+from agent2rl.runner.settings import settings
+
+KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes"]
+
+
+@click.command("list")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.option(
+    "--tasks-dir", type=click.Path(path_type=Path, exists=True), multiple=True, help="Task folders."
+)
+@click.option(
+    "--agents-dir", type=click.Path(path_type=Path, exists=True), multiple=True, help="Agent folders."
+)
+@as_json
+def command(
+    kind: registry.Kind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
+) -> None:
+    """List tasks, agents, models, engines or sandboxes."""
+    where = settings()
+    folders = {"tasks": (*tasks_dir, *where.tasks), "agents": (*agents_dir, *where.agents)}.get(kind, ())
+    entries = [*registry.entries(kind), *registry.folder_entries(folders)]
+    if as_json:
+        click.echo(json.dumps([{"name": entry.name, "summary": entry.summary} for entry in entries]))
+        return
+    table = Table(box=None, show_header=False)
+    for entry in entries:
+        table.add_row(f"[bold]{entry.name}[/bold]", entry.summary)
+    Console(highlight=False).print(table)

@@ -1,0 +1,69 @@
+"""`agent2rl`: each command is a module of this package, imported when it is called."""
+
+import importlib
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from agent2rl import __version__
+from agent2rl.core.errors import Agent2RLError, UserError
+
+COMMANDS = {
+    "run": "Run an agent on a task and print the result.",
+    "show": "Show a run: going, finished or crashed.",
+    "verify": "Check that a run's record still holds.",
+    "check": "Check this machine, or a task.",
+    "list": "List tasks, agents, models, engines or sandboxes.",
+}
+
+
+class Lazy(click.Group):
+    """Knows its commands by name, so that --help loads none of them."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"agent2rl.cli.{name}").command
+        return command
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="agent2rl")
+def cli() -> None:
+    """Can an LLM agent engineer the RL post-training of another model?
+
+    An agent gets a sandboxed workspace with a base model, training data and a grading API, trains within a
+    budget, and submits. agent2rl grades, records and reports.
+
+    \b
+    Start here:
+      agent2rl check                                        is this machine ready?
+      agent2rl run --task gsm8k-mini --agent script         a whole run in seconds
+      agent2rl run --task gsm8k-mini --agent script:my.py   with your script as the agent
+      agent2rl show RUN                                     look at a run again
+    """
+
+
+def main() -> NoReturn:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        cli(standalone_mode=True)
+    except Agent2RLError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.mend:
+            click.echo(f"       {error.mend}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

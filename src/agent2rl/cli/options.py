@@ -1,0 +1,61 @@
+"""What several commands take: durations, sizes, directories and --json."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent2rl.core.errors import UserError
+from agent2rl.runner.settings import settings
+from agent2rl.store.paths import RunPaths, find_run
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Duration(click.ParamType[float]):
+    """90s, 10m, 12h, 1h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", str(value))
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value!r} is not a duration. Write 90s, 10m, 12h or 1h30m.", param, ctx)
+        seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
+        if seconds <= 0:
+            self.fail("a budget must be longer than 0s.", param, ctx)
+        return seconds
+
+
+class Size(click.ParamType[int]):
+    """512M, 16G, 1.5T."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([MGT])i?B?", str(value))
+        if not match or float(match[1]) <= 0:
+            self.fail(f"{value!r} is not a size. Write 512M, 16G or 1T.", param, ctx)
+        return int(float(match[1]) * BYTES[match[2]])
+
+
+def find(name: str, runs: Path | None) -> RunPaths:
+    """The run that a command names."""
+    try:
+        return find_run(name, (runs or settings().runs).absolute())
+    except OSError as error:
+        raise UserError(f"Cannot read {name!r}: {error.strerror}.") from error
+
+
+runs_dir = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where runs are kept.  [default: $AGENT2RL_RUNS or ./runs]",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -1,0 +1,140 @@
+"""agent2rl run"""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent2rl import registry
+from agent2rl.cli.options import Duration, Size, as_json, runs_dir
+from agent2rl.cli.print import Progress, print_run
+from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.report import page
+from agent2rl.runner.assets import default_engine
+from agent2rl.runner.machine import default_limits
+from agent2rl.runner.run import run
+from agent2rl.runner.settings import Settings, settings
+from agent2rl.store.reader import read_run
+
+MODES = ["free", "sft-only", "rl-only", "multi"]
+FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
+
+
+@click.command("run")
+@click.option(
+    "--task", required=True, help="A task (agent2rl list tasks), or a folder's name below --tasks-dir."
+)
+@click.option("--agent", required=True, help="An agent (agent2rl list agents), e.g. script:train.py.")
+@click.option(
+    "--model", default="abacus", show_default=True, help="The base model: a shipped name or a directory."
+)
+@click.option("--engine", help="What runs the model.  [default: what the model asks for]")
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
+@click.option(
+    "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
+)
+@click.option("--max-submissions", type=click.IntRange(1), help="How often the agent may submit.")
+@click.option(
+    "--mode", type=click.Choice(MODES), default="free", show_default=True, help="What training is allowed."
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["heldout", "paper"]),
+    default="heldout",
+    show_default=True,
+    help="heldout: rank on a split never queried. paper: rank on the test set that answers submissions.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
+@click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
+@click.option("--agents-dir", type=FOLDERS, multiple=True, help="Look for agent folders here too.")
+@click.option("--max-memory", type=Size(), help="Memory of the sandbox.  [default: 3/4 of the machine's]")
+@click.option("--max-disk", type=Size(), help="Disk of the sandbox.  [default: 3/4 of what is free]")
+@click.option(
+    "--max-processes", type=click.IntRange(8), help="Processes of the sandbox.  [default: at least 400]"
+)
+@click.option(
+    "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
+)
+@runs_dir
+@as_json
+def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
+    """Run an agent on a task and print the result.
+
+    The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback
+    split; its best submission is graded once more on a held-out split, and that is the score.
+
+    \b
+    agent2rl run --task gsm8k-mini --agent script
+    agent2rl run --task gsm8k-mini --agent script:train.py --budget 10m --seed 1
+    agent2rl run --task gsm8k --data-dir DIR --agent nop
+
+    Exit code: 0 where the run ended as it should, 1 where it did not, 2 for a wrong command line,
+    130 where it was interrupted.
+    """
+    where = settings()
+    runs = (runs_dir or where.runs).absolute()
+    spec = specification(options, where, runs)
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    with Progress(quiet=as_json) as progress:
+        finished = run(
+            spec, Settings(runs, where.cache, python_path=where.python_path), progress.notify, stop
+        )
+    report = page.write(finished.paths)
+    if as_json:
+        click.echo(finished.result.model_dump_json())
+    else:
+        print_run(read_run(finished.paths))
+        click.echo(f"report: {_short(report)}")
+    sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
+
+
+def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
+    """The run that the command line asks for."""
+    limits = default_limits(runs)
+    data_dir, model = options["data_dir"], options["model"]
+    return RunSpec(
+        task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
+        agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
+        model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+        engine=options["engine"] or default_engine(model),
+        sandbox=options["sandbox"],
+        mode=options["mode"],
+        protocol=options["protocol"],
+        budget=Budget(wall_seconds=options["budget"], submissions=options["max_submissions"]),
+        limits=Limits(
+            memory_bytes=options["max_memory"] or limits.memory_bytes,
+            disk_bytes=options["max_disk"] or limits.disk_bytes,
+            processes=options["max_processes"] or limits.processes,
+        ),
+        grading_seconds=options["grading_time"],
+        seed=options["seed"],
+        data_dir=str(data_dir.resolve()) if data_dir else None,
+    )
+
+
+def _agent(name: str) -> str:
+    """A script by its whole path, so that the specification means the same from anywhere."""
+    head, _, argument = name.partition(":")
+    return f"script:{Path(argument).resolve()}" if head == "script" and argument else name
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """The first Ctrl-C ends the run in order; the second one ends it at once."""
+
+    def handle(_: int, __: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("stopping: the agent is ended and the record closed (once more to abandon it)", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handle)
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,31 @@
+"""agent2rl verify"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.grading.verify import verify
+
+
+@click.command("verify")
+@click.argument("run")
+@click.option("--head", help="A ledger hash noted earlier (a result's ledger_head): it must be in the chain.")
+@runs_dir
+@as_json
+def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
+    """Check that a run's record still holds.
+
+    Recomputes the ledger's chain, every submission's manifest and every file that the ledger pins, and names
+    the first thing that does not hold. Exit code 1 where something does not.
+    """
+    found = verify(find(run, runs_dir), head)
+    if as_json:
+        click.echo(found.model_dump_json())
+    else:
+        for note in found.notes:
+            click.echo(f"note: {note}")
+        click.echo(f"{found.records} ledger records, {found.files} files, head {found.head}")
+        click.echo("the record holds" if found.holds else f"DOES NOT HOLD: {found.fault}")
+    sys.exit(0 if found.holds else 1)

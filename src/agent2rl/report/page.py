@@ -1,0 +1,71 @@
+"""The report of a run: report.json and report.md, from the run directory alone, the same bytes each time."""
+
+from pathlib import Path
+
+from agent2rl.core.records import Record, RunResult, RunSpec, Score, Submission
+from agent2rl.report import tables
+from agent2rl.store.files import write_atomically, write_record
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import RunView, read_run
+
+
+class Report(Record):
+    """Everything the page shows."""
+
+    version: int = 1
+    run_id: str
+    state: str
+    spec: RunSpec
+    baseline: Score | None
+    submissions: tuple[Submission, ...]
+    result: RunResult | None
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, view: RunView) -> "Report":
+        return cls(
+            run_id=view.paths.run_id,
+            state=view.state,
+            spec=view.spec,
+            baseline=view.baseline,
+            submissions=view.submissions,
+            result=view.result,
+            notes=view.notes,
+        )
+
+
+def write(paths: RunPaths) -> Path:
+    """Write the report and return the page for people."""
+    view = read_run(paths)
+    paths.report.mkdir(exist_ok=True)
+    write_record(paths.report / "report.json", Report.of(view))
+    page = paths.report / "report.md"
+    write_atomically(page, _markdown(view))
+    return page
+
+
+def _markdown(view: RunView) -> str:
+    lines = [f"# {view.paths.run_id}", "", "| | |", "|---|---|"]
+    lines += [_row(row) for row in tables.headline(view)]
+    lines += ["", "## Submissions", ""]
+    rows = tables.submissions(view)
+    if rows:
+        lines += [_row(tables.SUBMISSION_COLUMNS), "|" + "---|" * len(tables.SUBMISSION_COLUMNS)]
+        lines += [_row(row) for row in rows]
+        lines += ["", "\\* chosen by the feedback split. Scores are percentages.", ""]
+        lines += [f"- {number}: {_text(message)}" for number, message in tables.messages(view)]
+    else:
+        lines.append("None.")
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    """A table row in which nothing that an agent wrote can break out of its cell."""
+    return "| " + " | ".join(_text(cell) for cell in cells) + " |"
+
+
+def _text(cell: str) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in cell)
+    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("[", "&#91;"), ("`", "&#96;")):
+        printable = printable.replace(mark, entity)
+    return printable

@@ -1,0 +1,86 @@
+"""A run in rows of text, for terminals and pages alike."""
+
+from agent2rl.core.records import Interval, RunResult, Score, Submission
+from agent2rl.store.reader import RunView
+
+Rows = list[tuple[str, ...]]
+
+SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
+
+
+def headline(view: RunView) -> Rows:
+    """What was run and what came of it."""
+    spec = view.spec
+    rows: Rows = [
+        ("run", view.paths.run_id),
+        ("task", spec.task),
+        ("agent", f"{spec.agent} ({spec.mode})"),
+        ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
+        ("state", view.state),
+    ]
+    if view.baseline:
+        rows.append(("baseline", scored(view.baseline)))
+    if view.result:
+        rows += _result(view.result)
+    if view.chain.fault:
+        rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
+    rows += [("note", note) for note in view.notes]
+    return rows
+
+
+def _result(result: RunResult) -> Rows:
+    rows: Rows = [("ending", f"{result.ending}. {result.reason}" if result.reason else result.ending)]
+    if result.best and result.best.score:
+        rows.append(("best", f"submission {result.best.id}: {scored(result.best.score)}"))
+    if result.baseline_heldout and result.best_heldout and result.heldout:
+        rows.append(("held-out", f"{scored(result.baseline_heldout)} → {scored(result.best_heldout)}"))
+        gain = f"{result.heldout.improvement:+.2f} {interval(result.heldout.ci)}"
+        rows.append(("improvement", f"{gain}, optimism gap {result.optimism_gap:+.2f}"))
+    elif result.score is not None and result.improvement is not None:
+        rows.append(
+            ("improvement", f"{result.improvement:+.2f} on the test set that chose it (paper protocol)")
+        )
+    else:
+        rows.append(("score", "none: no submission was scored"))
+    if result.isolation and not result.isolation.isolates:
+        rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
+    if result.clock:
+        clock = result.clock
+        rows.append(
+            (
+                "time",
+                f"agent {clock.agent:.1f} s, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s",
+            )
+        )
+    return rows
+
+
+def submissions(view: RunView) -> Rows:
+    best = view.result.best.id if view.result and view.result.best else None
+    return [_submission(submission, submission.id == best) for submission in view.submissions]
+
+
+def _submission(submission: Submission, best: bool) -> tuple[str, ...]:
+    score, gain, seconds = submission.score, submission.improvement, submission.grading_seconds
+    return (
+        f"{submission.id}{' *' if best else ''}",
+        submission.path.removeprefix("/workspace/"),
+        submission.verdict or "waiting",
+        f"{score.value:.2f}" if score else "",
+        interval(score.ci) if score else "",
+        f"{gain:+.2f}" if gain is not None else "",
+        f"{seconds:.1f} s" if seconds is not None else "",
+    )
+
+
+def messages(view: RunView) -> Rows:
+    """What the agent was told beyond the score."""
+    return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
+
+
+def scored(score: Score) -> str:
+    return f"{score.value:.2f} {interval(score.ci)}"
+
+
+def interval(ci: Interval) -> str:
+    return f"[{ci.low:.1f}, {ci.high:.1f}]"

@@ -1,0 +1,109 @@
+"""The inputs of a run, prepared once and pinned by content: the base model, and the task's three splits.
+
+Prepared things lie in the user's cache, each in a directory named after what it holds. The held-out file is
+written here and opened again only by a grading child.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.model import Model
+from agent2rl.core.records import Asset, Protocol, RunSpec, Split
+from agent2rl.core.task import Example, Task
+from agent2rl.grading.checks import BaseModel, base_model
+from agent2rl.grading.child import SplitFile
+from agent2rl.grading.worker import ExampleRow
+from agent2rl.store.files import sha256_text
+
+
+@dataclass(frozen=True)
+class Assets:
+    base: BaseModel
+    train: Sequence[Example]
+    splits: dict[Split, SplitFile]
+    records: tuple[Asset, ...]
+
+
+def prepare(spec: RunSpec, task: Task, cache: Path) -> Assets:
+    model = model_directory(spec.model, cache)
+    base = base_model(model)
+    loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
+    for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
+        if not examples:
+            raise UserError(f"The task {task.id!r} has no {name} examples.")
+    splits = _splits(spec.protocol, loaded.feedback, loaded.heldout, cache / "tasks" / task.id)
+    records = [Asset(name="model", source=spec.model, sha256=base.manifest.sha256)]
+    source = spec.data_dir or task.id
+    train_sha256 = sha256_text(_text(loaded.train))
+    records.append(Asset(name="train", source=source, sha256=train_sha256))
+    records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
+    return Assets(base, loaded.train, splits, tuple(records))
+
+
+def model_directory(name: str, cache: Path) -> Path:
+    """A directory as it is, or a shipped model, written to the cache the first time."""
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    model = shipped(name)
+    return _once(cache / "models" / model.id, model.write)
+
+
+def default_engine(name: str) -> str:
+    """The engine that a model asks for."""
+    if Path(name).is_dir():
+        raise UserError(f"No engine is known for the model directory {name!r}.", "Name one with --engine.")
+    return shipped(name).engine
+
+
+def shipped(name: str) -> Model:
+    if "/" in name:
+        raise UserError(f"There is no model directory {name!r}.", "Name a directory or a shipped model.")
+    return registry.model(name)
+
+
+def _splits(
+    protocol: Protocol, feedback: Sequence[Example], heldout: Sequence[Example], cache: Path
+) -> dict[Split, SplitFile]:
+    """Under the paper's protocol the whole test set answers submissions and nothing is held out."""
+    if protocol == "paper":
+        return {"feedback": split_file(sorted([*feedback, *heldout], key=lambda e: e.id), cache)}
+    return {"feedback": split_file(feedback, cache), "heldout": split_file(heldout, cache)}
+
+
+def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
+    text = _text(examples)
+    digest = sha256_text(text)
+
+    def write(directory: Path) -> None:
+        (directory / "examples.jsonl").write_text(text, encoding="utf-8")
+
+    directory = _once(cache / digest, write)
+    return SplitFile(directory / "examples.jsonl", len(examples), digest)
+
+
+def _text(examples: Sequence[Example]) -> str:
+    return "".join(ExampleRow.of(example).model_dump_json() + "\n" for example in examples)
+
+
+def _once(target: Path, write: Callable[[Path], None]) -> Path:
+    """A directory that is there whole or not at all, also when two runs prepare it at once."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+    try:
+        write(partial)
+        for path in (partial, *partial.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # sandboxes read as another user
+        partial.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target

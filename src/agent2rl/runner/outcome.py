@@ -1,0 +1,94 @@
+"""What is known of a run so far. A result can be made of it at any point, and says no more than is known."""
+
+import time
+from dataclasses import dataclass, field
+
+from agent2rl.core.records import (
+    Asset,
+    Clock,
+    Comparison,
+    Ending,
+    Isolation,
+    RunResult,
+    RunSpec,
+    Score,
+    Submission,
+)
+from agent2rl.core.sandbox import Exit
+from agent2rl.grading.service import Service
+
+ENDINGS: dict[str, Ending] = {
+    "deadline": "deadline",
+    "stopped": "interrupted",
+    "memory": "out-of-memory",
+    "processes": "too-many-processes",
+    "disk": "disk-full",
+}
+
+
+@dataclass
+class Outcome:
+    run_id: str
+    spec: RunSpec
+    started_at: float = field(default_factory=time.time)
+    ending: Ending = "failed"
+    reason: str = ""
+    isolation: Isolation | None = None
+    assets: tuple[Asset, ...] = ()
+    baseline: Score | None = None
+    best: Submission | None = None
+    baseline_heldout: Score | None = None
+    best_heldout: Score | None = None
+    heldout: Comparison | None = None
+    submissions: int = 0
+    scored: int = 0
+    clock: Clock | None = None
+
+    def agent_ended(self, ended: Exit, service: Service) -> None:
+        """The agent is gone and everything it submitted has its verdict."""
+        if ended.reason == "exited":
+            self.ending = "completed" if ended.code == 0 else "agent-failed"
+            self.reason = "" if ended.code == 0 else f"The agent ended with exit code {ended.code}."
+        else:
+            self.ending = ENDINGS[ended.reason]
+            self.reason = ended.detail
+        self.best = service.best()
+        self.submissions = len(service.submissions())
+        self.scored = sum(submission.verdict == "scored" for submission in service.submissions())
+        self.clock = service.clock(ended.wall_seconds)
+
+    def failed(self, reason: str) -> None:
+        self.ending = "failed"
+        self.reason = reason
+
+    def result(self, ledger_head: str) -> RunResult:
+        score, improvement, gap = None, None, None
+        if self.best and self.spec.protocol == "paper":
+            score = self.best.score.value if self.best.score else None
+            improvement = self.best.improvement
+        elif self.best and self.best_heldout and self.heldout and self.best.improvement is not None:
+            score = self.best_heldout.value
+            improvement = self.heldout.improvement
+            gap = self.best.improvement - improvement
+        return RunResult(
+            run_id=self.run_id,
+            spec=self.spec,
+            ending=self.ending,
+            reason=self.reason,
+            started_at=self.started_at,
+            ended_at=time.time(),
+            isolation=self.isolation,
+            assets=self.assets,
+            baseline=self.baseline,
+            best=self.best,
+            baseline_heldout=self.baseline_heldout,
+            best_heldout=self.best_heldout,
+            heldout=self.heldout,
+            optimism_gap=gap,
+            score=score,
+            improvement=improvement,
+            submissions=self.submissions,
+            scored=self.scored,
+            clock=self.clock,
+            ledger_head=ledger_head,
+        )

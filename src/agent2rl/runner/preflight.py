@@ -1,0 +1,132 @@
+"""Is this machine ready, and is a task sound? Each finding is one line, with the mend where there is one."""
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent2rl import registry
+from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.records import Split
+from agent2rl.core.sandbox import Sandbox
+from agent2rl.core.task import Example, Task
+from agent2rl.grading.child import Child, SplitFile
+from agent2rl.runner import machine
+from agent2rl.runner.assets import model_directory, split_file
+from agent2rl.runner.settings import Settings, secrets
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+DISK_BYTES = 5 << 30
+SECONDS = 600
+REPLAY = "scripted:agent2rl.engines.scripted:replay"
+WRONG = "I do not know."
+
+
+@dataclass(frozen=True)
+class Finding:
+    name: str
+    state: Literal["ok", "missing", "broken"]
+    """`missing` is something that some runs do without; `broken` is something that none do."""
+    detail: str
+    mend: str = ""
+
+
+def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
+    yield from _sandbox(registry.sandbox(sandbox))
+    found = machine.gpus()
+    mend = "" if found else "The miniature tasks need none."
+    yield Finding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
+    keys = sorted(secrets(KEYS))
+    mend = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
+    yield Finding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", mend)
+    yield _disk(settings.runs)
+    yield _cache(settings.cache)
+    yield _data(settings.cache)
+
+
+def check_task(task: Task, name: str, data_dir: Path | None, settings: Settings) -> Iterator[Finding]:
+    """Gold answers must score 100 and wrong ones 0, in a real grading child."""
+    loaded = task.load(data_dir)
+    sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
+    yield Finding("data", "ok", sizes)
+    seen = {example.prompt for example in loaded.train}
+    shared = [e.id for e in (*loaded.feedback, *loaded.heldout) if e.prompt in seen]
+    mend = f"Remove them from the training data: {', '.join(shared[:3])}" if shared else ""
+    yield Finding("overlap", "broken" if shared else "ok", f"{len(shared)} test prompts in train", mend)
+    splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
+    for split, examples in splits.items():
+        file = split_file(examples, settings.cache / "tasks" / task.id)
+        child = _child(task, name, {split: file}, settings)
+        gold = [example.target for example in examples]
+        yield _answers(child, split, "gold answers", gold, 1.0)
+        yield _answers(child, split, "wrong answers", [WRONG] * len(gold), 0.0)
+
+
+def _sandbox(sandbox: Sandbox) -> Iterator[Finding]:
+    isolation = sandbox.check()
+    name = f"sandbox {isolation.sandbox}"
+    if not isolation.isolates:
+        yield Finding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
+    for promise in isolation.promises:
+        yield Finding(name, "ok" if promise.holds else "broken", promise.name, promise.mend)
+
+
+def _disk(runs: Path) -> Finding:
+    free = machine.free_disk_bytes(runs)
+    enough = free >= DISK_BYTES
+    mend = "" if enough else "Free some space, or keep runs elsewhere with --runs-dir."
+    return Finding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", mend)
+
+
+def _cache(cache: Path) -> Finding:
+    parent = cache
+    while not parent.exists():
+        parent = parent.parent
+    writable = os.access(parent, os.W_OK)
+    mend = "" if writable else "Name another directory in AGENT2RL_CACHE."
+    return Finding("cache", "ok" if writable else "broken", str(cache), mend)
+
+
+def _data(cache: Path) -> Finding:
+    """The shipped model and the embedded miniature are all that a first run needs."""
+    try:
+        model_directory("abacus", cache)
+        n = len(registry.task("gsm8k-mini").load(None).train)
+    except (Agent2RLError, OSError) as error:
+        return Finding("data", "broken", f"the embedded model or data cannot be prepared: {error}")
+    return Finding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
+
+
+def _child(task: Task, name: str, splits: dict[Split, SplitFile], settings: Settings) -> Child:
+    return Child(
+        sandbox=registry.sandbox("bubblewrap"),
+        task=name,
+        engine=REPLAY,
+        seed=0,
+        splits=splits,
+        limits=machine.default_limits(settings.runs),
+        seconds=SECONDS,
+        code=task.code,
+        python_path=settings.python_path,
+    )
+
+
+def _answers(child: Child, split: Split, what: str, answers: list[str], expected: float) -> Finding:
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as directory:
+        home = Path(directory)
+        model = home / "model"
+        model.mkdir()
+        lines = "".join(json.dumps(answer) + "\n" for answer in answers)
+        (model / "answers.jsonl").write_text(lines, encoding="utf-8")
+        try:
+            results = child.grade(model, split, home / "log", home / "scratch", threading.Event())
+        except Agent2RLError as error:
+            return Finding(f"{what}, {split}", "broken", error.message, error.mend)
+    wrong = [result.id for result in results if result.score != expected]
+    mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
+    share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
+    return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)

@@ -1,0 +1,161 @@
+"""One run, as a straight line."""
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import agent2rl
+from agent2rl import registry
+from agent2rl.analysis import statistics
+from agent2rl.core.agent import Brief
+from agent2rl.core.errors import Agent2RLError, MachineError
+from agent2rl.core.records import ExampleResult, Isolation, RunResult, RunSpec, Score, Split, Submission
+from agent2rl.core.sandbox import Command, Door, Enclosure, Sandbox
+from agent2rl.core.task import Task
+from agent2rl.grading.api import application
+from agent2rl.grading.baseline import Baseline
+from agent2rl.grading.child import Child
+from agent2rl.grading.server import serve
+from agent2rl.grading.service import Graded, Service
+from agent2rl.runner import machine, workspace
+from agent2rl.runner.assets import Assets, prepare
+from agent2rl.runner.outcome import Outcome
+from agent2rl.runner.settings import Settings, secrets
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.recorder import Notify, Recorder
+
+
+@dataclass(frozen=True)
+class Finished:
+    result: RunResult
+    paths: RunPaths
+
+
+def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> Finished:
+    """From a specification to a result. Set `stop` to end it early with what there is."""
+    task = registry.task(spec.task)
+    agent = registry.agent(spec.agent)
+    sandbox = registry.sandbox(spec.sandbox)
+    registry.require("engines", spec.engine)
+    with Recorder.create(settings.runs, spec, notify) as recorder:
+        paths = recorder.paths
+        outcome = Outcome(paths.run_id, spec)
+        try:
+            outcome.isolation = _isolation(sandbox, recorder)
+            assets = _assets(spec, task, settings, recorder)
+            outcome.assets = assets.records
+            brief = workspace.build(paths.workspace, sandbox.workspace(paths.workspace), spec, task, assets)
+            child = _child(spec, task, sandbox, assets, settings)
+            untouched = Baseline(child, assets.base, task.evaluator.version, settings.cache / "baselines")
+            outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
+            service = Service(_graded(spec, brief, assets, outcome.baseline, child), spec.budget, recorder)
+            with serve(application(service, task.id)) as socket:
+                workspace.write_meta(paths.workspace, spec, task)
+                command = _with_secrets(agent.command(brief), agent.secrets, recorder)
+                recorder.entry("started", deadline=time.time() + service.remaining())
+                ended = sandbox.run(command, _enclosure(spec, assets, socket, recorder), stop)
+                recorder.entry("ended", reason=ended.reason, code=ended.code, detail=ended.detail)
+                service.finish(abort=stop.is_set())
+            outcome.agent_ended(ended, service)
+            if outcome.best and spec.protocol == "heldout" and not stop.is_set():
+                _final(outcome, outcome.best, untouched, recorder, stop)
+        except Agent2RLError as error:
+            outcome.failed(str(error))
+        if stop.is_set():
+            outcome.ending = "interrupted"
+        result = outcome.result(recorder.ledger_head)
+        recorder.close(result)
+    return Finished(result, paths)
+
+
+def _isolation(sandbox: Sandbox, recorder: Recorder) -> Isolation:
+    """Every promise is tried before anything untrusted starts."""
+    recorder.event("phase", name="self-test")
+    isolation = sandbox.check()
+    recorder.entry("isolation", **isolation.model_dump(mode="json"))
+    if isolation.broken:
+        broken = isolation.broken[0]
+        raise MachineError(f"The sandbox does not hold: {broken.name}.", broken.mend)
+    return isolation
+
+
+def _assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -> Assets:
+    recorder.event("phase", name="assets")
+    assets = prepare(spec, task, settings.cache)
+    recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
+    return assets
+
+
+def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings) -> Child:
+    return Child(
+        sandbox=sandbox,
+        task=spec.task,
+        engine=spec.engine,
+        seed=spec.seed,
+        splits=assets.splits,
+        limits=spec.limits,
+        seconds=spec.grading_seconds,
+        code=task.code,
+        python_path=settings.python_path,
+    )
+
+
+def _baseline(
+    baseline: Baseline, split: Split, recorder: Recorder, stop: threading.Event
+) -> tuple[Score, list[ExampleResult]]:
+    recorder.event("phase", name="baseline", split=split)
+    where = recorder.paths.baseline
+    where.root.mkdir(parents=True, exist_ok=True)
+    results, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
+    recorder.results(where, split, results)
+    score = statistics.score(results, split)
+    recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
+    return score, results
+
+
+def _graded(spec: RunSpec, brief: Brief, assets: Assets, baseline: Score, child: Child) -> Graded:
+    return Graded(
+        seen_at=brief.workspace,
+        base=assets.base,
+        base_seen_at=workspace.model_path(spec),
+        baseline=baseline,
+        child=child,
+        gpus=machine.gpus(),
+    )
+
+
+def _with_secrets(command: Command, names: tuple[str, ...], recorder: Recorder) -> Command:
+    found = secrets(names)
+    for name in sorted(set(names) - set(found)):
+        recorder.event("warning", text=f"The agent asks for {name}, which is not set.")
+    return replace(command, environment={**command.environment, **found})
+
+
+def _enclosure(spec: RunSpec, assets: Assets, socket: Path, recorder: Recorder) -> Enclosure:
+    paths = recorder.paths
+    return Enclosure(
+        role="agent",
+        workspace=paths.workspace,
+        scratch=paths.scratch / "agent",
+        log=paths.agent_log,
+        wall_seconds=spec.budget.wall_seconds,
+        limits=spec.limits,
+        mounts=workspace.mounts(paths.workspace, spec, assets),
+        hidden=(Path(agent2rl.__file__).parent / "tasks",),
+        doors=(Door("GRADING_SERVER_URL", socket),),
+    )
+
+
+def _final(
+    outcome: Outcome, best: Submission, baseline: Baseline, recorder: Recorder, stop: threading.Event
+) -> None:
+    """The held-out split is opened now, once: for the baseline and for the submission that feedback chose."""
+    outcome.baseline_heldout, before = _baseline(baseline, "heldout", recorder, stop)
+    recorder.event("phase", name="held-out", submission=best.id)
+    where = recorder.paths.submission(best.id)
+    after = baseline.child.grade(where.model, "heldout", where.log, recorder.paths.scratch, stop)
+    recorder.results(where, "heldout", after)
+    outcome.best_heldout = statistics.score(after, "heldout")
+    outcome.heldout = statistics.compare(before, after)
+    recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

@@ -1,0 +1,40 @@
+"""What the user's environment says. The process environment is read here and nowhere else."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    runs: Path
+    """AGENT2RL_RUNS: where runs are kept (./runs)."""
+    cache: Path
+    """AGENT2RL_CACHE: prepared models, data and baselines (~/.cache/agent2rl)."""
+    tasks: tuple[Path, ...] = ()
+    """AGENT2RL_TASKS: directories of task folders, separated by colons."""
+    agents: tuple[Path, ...] = ()
+    """AGENT2RL_AGENTS: directories of agent folders, separated by colons."""
+    python_path: tuple[Path, ...] = ()
+    """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
+
+
+def settings() -> Settings:
+    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Settings(
+        runs=Path(os.environ.get("AGENT2RL_RUNS") or "runs").absolute(),
+        cache=Path(os.environ.get("AGENT2RL_CACHE") or Path(cache_home) / "agent2rl").absolute(),
+        tasks=_paths("AGENT2RL_TASKS"),
+        agents=_paths("AGENT2RL_AGENTS"),
+        python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
+    )
+
+
+def secrets(names: Iterable[str]) -> dict[str, str]:
+    """The named variables that are set; an agent gets these and no others."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def _paths(variable: str) -> tuple[Path, ...]:
+    return tuple(Path(part).absolute() for part in os.environ.get(variable, "").split(os.pathsep) if part)

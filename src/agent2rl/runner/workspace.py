@@ -1,0 +1,96 @@
+"""Builds what the agent sees.
+
+/workspace/
+  description.md     the task
+  instructions.md    the rules, the map, the grading API with working examples, the clock
+  run_meta.json      the same for programs
+  data/              train.jsonl and whatever else the task shows (read-only)
+  models/<name>/     the base model (read-only)
+  code/              for the agent's code
+  output/            for the models it trains
+"""
+
+import json
+import time
+from pathlib import Path, PurePosixPath
+from string import Template
+
+from agent2rl.core.agent import Brief
+from agent2rl.core.records import RunSpec
+from agent2rl.core.sandbox import Mount
+from agent2rl.core.task import Task
+from agent2rl.runner.assets import Assets
+
+MODES = {
+    "free": "Train in any way you like.",
+    "sft-only": "Supervised fine-tuning only: no training signal may come from rewards.",
+    "rl-only": "Reinforcement learning only: no supervised training on answers.",
+    "multi": "Try more than one training paradigm, compare them, and submit the results of each.",
+}
+
+
+def model_path(spec: RunSpec) -> PurePosixPath:
+    """Where the base model is seen, below the workspace."""
+    name = Path(spec.model).name if Path(spec.model).is_dir() else spec.model
+    return PurePosixPath("models") / name
+
+
+def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> Brief:
+    for name in ("data", "code", "output", str(model_path(spec).parent)):
+        (workspace / name).mkdir(parents=True)
+    rows = [
+        {"id": example.id, "question": example.prompt, "answer": example.target, **example.meta}
+        for example in assets.train
+    ]
+    with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    for name, source in task.exposes.items():
+        target = workspace / "data" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    (workspace / "description.md").write_text(task.description, encoding="utf-8")
+    instructions = _instructions(seen_at, spec)
+    (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
+    environment = {
+        "TASK": task.id,
+        "BASE_MODEL": spec.model,
+        "WORKSPACE": str(seen_at),
+        "MODEL_PATH": str(seen_at / model_path(spec)),
+        "DATA_PATH": str(seen_at / "data"),
+        "OUTPUT_DIR": str(seen_at / "output"),
+    }
+    return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment)
+
+
+def write_meta(workspace: Path, spec: RunSpec, task: Task) -> None:
+    """The clock for programs, written when it starts."""
+    meta = {
+        "task": task.id,
+        "base_model": spec.model,
+        "mode": spec.mode,
+        "seed": spec.seed,
+        "start_time": int(time.time()),
+        "timeout_s": int(spec.budget.wall_seconds),
+        "max_submissions": spec.budget.submissions,
+    }
+    (workspace / "run_meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
+    """What of the workspace is read-only."""
+    return (
+        Mount(assets.base.directory, str(model_path(spec))),
+        Mount(workspace / "data", "data"),
+    )
+
+
+def _instructions(seen_at: PurePosixPath, spec: RunSpec) -> str:
+    most = spec.budget.submissions
+    return Template(Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")).substitute(
+        workspace=seen_at,
+        model=seen_at / model_path(spec),
+        wall=f"{spec.budget.wall_seconds:g}",
+        submissions="as often as you like" if most is None else f"at most {most} times",
+        mode=spec.mode,
+        rule=MODES[spec.mode],
+    )

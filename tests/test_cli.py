@@ -1,0 +1,248 @@
+"""The command line: what it accepts, what it says, how it exits."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.cli.options import Duration, Size
+from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
+from tests.runs import Bench
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("12h", 43200), ("1h30m", 5400), ("0.5h", 1800), ("2d", 172800)],
+)
+def test_a_budget_reads_as_people_write_it(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
+    for kind in (Duration(), Size()):
+        with contextlib.suppress(click.BadParameter):
+            assert kind.convert(text, None, None) > 0
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-5m", "10 m", "ten minutes", "0s", "1e9s"])
+def test_a_budget_that_is_none_says_how_to_write_one(bench: Bench, text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Duration().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--task", "gsm9k", "--agent", "nop"], "Did you mean 'gsm8k'"),
+        (["--task", "gsm8k-mini", "--agent", "nope"], "Known agents"),
+        (["--task", "gsm8k-mini", "--agent", "script:missing.py"], "There is no script"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--model", "gpt-9"], "There is no model"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--model", "./nowhere"], "no model directory"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--sandbox", "cardboard"], "Known sandboxes"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--engine", "steam"], "Known engines"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--budget", "soon"], "not a duration"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(
+    bench: Bench, arguments: list[str], says: str
+) -> None:
+    done = bench.cli("run", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_run_of_nothing_has_a_baseline_and_no_score(bench: Bench) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ending"] == "completed"
+    assert result["baseline"]["value"] >= 0
+    assert result["score"] is None
+    assert result["improvement"] is None
+
+
+def test_the_shipped_script_rises_and_its_gain_is_real(bench: Bench) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "3m")
+    assert done.returncode == 0, done.stderr
+    assert "submission 3 scored" in done.stderr
+    assert "report: " in done.stdout
+    (root,) = bench.runs.iterdir()
+    result = json.loads((root / "result.json").read_text())
+    assert result["submissions"] == 3
+    assert result["heldout"]["ci"]["low"] > 0
+    assert result["best_heldout"]["ci"]["low"] > result["baseline_heldout"]["ci"]["high"]
+    assert result["optimism_gap"] == pytest.approx(result["best"]["improvement"] - result["improvement"])
+    assert not (root / "scratch").exists()
+    report = json.loads((root / "report" / "report.json").read_text())
+    assert [s["verdict"] for s in report["submissions"]] == ["scored"] * 3
+
+
+def test_the_papers_protocol_ranks_on_the_whole_test_set(bench: Bench) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--protocol", "paper", "--json")
+    result = json.loads(done.stdout)
+    assert result["best_heldout"] is None
+    assert result["score"] == result["best"]["score"]["value"]
+    assert result["baseline"]["n"] == 300
+
+
+def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(bench: Bench) -> None:
+    run = bench.run("sys.exit(3)", "--budget", "30s")
+    assert run.code == 1
+    assert run.result.ending == "agent-failed"
+    assert "exit code 3" in run.result.reason
+
+
+def test_a_baseline_that_fails_ends_the_run_with_a_reason(bench: Bench, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "broken_engine.py").write_text(
+        "def open_model(directory):\n    raise RuntimeError('no such thing')\n"
+    )
+    run = bench.run(
+        "say(started=True)", "--engine", "scripted:broken_engine:open_model", PYTHONPATH=str(plugins)
+    )
+    assert run.code == 1
+    assert run.result.ending == "failed"
+    assert "untouched model could not be graded" in run.result.reason
+    assert "no such thing" in run.result.reason
+    assert run.result.baseline is None
+    assert run.said == {}
+
+
+def test_a_second_run_takes_the_baseline_from_the_cache(bench: Bench) -> None:
+    for _ in range(2):
+        done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    assert "baseline" in done.stderr
+    assert "cached" in done.stderr
+
+
+def test_submissions_are_limited_where_the_budget_says_so(bench: Bench) -> None:
+    run = bench.run(
+        "m = trained('m')\nsay(first=submit(m), second=submit(m))",
+        "--max-submissions",
+        "1",
+        "--budget",
+        "60s",
+    )
+    assert run.said["first"]["verdict"] == "scored"
+    assert run.said["second"]["http"] == 403
+    assert "used up" in run.said["second"]["detail"]
+
+
+def test_the_openapi_page_is_true(bench: Bench) -> None:
+    run = bench.run(
+        """
+say(
+    openapi=call("GET", "/openapi.json"),
+    health=call("GET", "/health"),
+    time=call("GET", "/time"),
+    accepted=call("POST", "/submissions", {"model_path": str(trained("m"))}),
+    waited=call("GET", "/submissions/1?wait=60"),
+)
+""",
+        "--budget",
+        "60s",
+    )
+    paths = run.said["openapi"]["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == {
+        "/submit": {"post"},
+        "/submissions": {"post", "get"},
+        "/submissions/{number}": {"get"},
+        "/time": {"get"},
+        "/health": {"get"},
+    }
+    assert set(paths["/submit"]["post"]["responses"]) == {"200", "403", "413", "422", "429"}
+    for name, kind, status in (
+        ("health", HealthAnswer, 200),
+        ("time", TimeAnswer, 200),
+        ("accepted", SubmissionAnswer, 202),
+        ("waited", SubmissionAnswer, 200),
+    ):
+        answer = dict(run.said[name])
+        assert answer.pop("http") == status
+        kind.model_validate(answer)
+    assert run.said["accepted"]["verdict"] is None
+    assert run.said["waited"]["verdict"] == "scored"
+    assert run.said["time"]["remaining"] <= 60
+
+
+def test_verify_names_the_first_thing_that_does_not_hold(bench: Bench) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
+    result = json.loads(done.stdout)
+    root = bench.runs / result["run_id"]
+    assert bench.cli("verify", root.name, "--head", result["ledger_head"]).returncode == 0
+    assert bench.cli("verify", root.name, "--head", "0" * 64).returncode == 1
+    for name in (
+        "spec.json",
+        "result.json",
+        "submissions/1/model/config.json",
+        "submissions/2/feedback.jsonl",
+        "submissions/3/submission.json",
+        "baseline/heldout.jsonl",
+    ):
+        whole = (root / name).read_bytes()
+        (root / name).write_bytes(whole[:-2] + b" \n")
+        found = bench.cli("verify", root.name)
+        assert found.returncode == 1
+        assert f"DOES NOT HOLD: {name} was changed" in found.stdout
+        (root / name).write_bytes(whole)
+    (root / "submissions/1/model/more.txt").write_text("x")
+    assert "more.txt was added" in bench.cli("verify", root.name).stdout
+
+
+def test_show_finds_a_run_by_the_start_of_its_id(bench: Bench) -> None:
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    (root,) = bench.runs.iterdir()
+    assert root.name in bench.cli("show", root.name[:15]).stdout
+    missing = bench.cli("show", "yesterday")
+    assert missing.returncode == 2
+    assert "There is no run" in missing.stderr
+
+
+def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: Bench) -> None:
+    name = "x\\x1b[31m|<script>alert(1)</script>`[a](b)"
+    run = bench.run(
+        f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "30s"
+    )
+    shown = bench.cli("show", run.result.run_id)
+    assert "\x1b" not in shown.stdout
+    report = (run.paths.report / "report.md").read_text()
+    assert "<script>" not in report
+    assert "\x1b" not in report
+
+
+def test_check_says_what_this_machine_can_do(bench: Bench) -> None:
+    done = bench.cli("check", "--json")
+    assert done.returncode == 0, done.stdout
+    findings = json.loads(done.stdout)
+    assert {"gpu", "keys", "disk", "data", "cache"} <= {finding["name"] for finding in findings}
+    assert all(finding["mend"] for finding in findings if finding["state"] != "ok")
+
+
+def test_check_of_a_task_grades_gold_and_wrong_answers(bench: Bench) -> None:
+    done = bench.cli("check", "gsm8k-mini")
+    assert done.returncode == 0, done.stdout
+    assert "150 of 150 score 100" in done.stdout
+    assert "150 of 150 score 0" in done.stdout
+
+
+def test_check_of_the_official_task_holds(bench: Bench, shared_data: Path) -> None:
+    done = bench.cli("check", "gsm8k", "--data-dir", str(shared_data / "gsm8k"))
+    assert done.returncode == 0, done.stdout
+    assert "7473 train, 659 feedback, 660 held-out" in done.stdout or "660 feedback, 659" in done.stdout
+
+
+def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(bench: Bench) -> None:
+    run = bench.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "60s")
+    assert run.result.ending == "completed", run.log
+    assert run.said["answer"]["verdict"] == "scored"
+    assert run.result.isolation is not None
+    assert run.result.isolation.isolates is False
+    assert "isolates nothing" in bench.cli("show", run.result.run_id).stdout
