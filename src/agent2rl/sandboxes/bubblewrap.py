@@ -1,0 +1,222 @@
+"""The default sandbox: namespaces, a system-call filter and a file system built from nothing, by bubblewrap.
+
+Two profiles, because a process that is uid 0 outside can write the kernel's settings from any user namespace:
+
+    harness is an ordinary user   a user namespace, in which it is uid 1000 without capabilities
+    harness is root               no user namespace; the innermost step drops to a uid that nobody else has
+                                  and that was given all that the command may write
+
+There is no network but the doors. Processes, memory and disk are watched from outside. Not covered: the CPU
+time and the disk bandwidth it takes from others, and bugs of the kernel itself.
+"""
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.records import Isolation
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
+from agent2rl.sandboxes.supervise import INSIDE, Start, environment, supervise
+
+FLAGS = (
+    *("--die-with-parent", "--new-session", "--clearenv"),
+    *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
+    *("--hostname", view.HOSTNAME, "--chdir", str(view.WORKSPACE)),
+)
+DROP = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--")
+OWN_PROCESSES = 2  # bwrap's first process in there, and inside.py
+SECONDS_TO_DIE = 30.0
+
+
+class Bubblewrap:
+    def workspace(self, workspace: Path) -> PurePosixPath:  # noqa: ARG002 (the same for all)
+        return view.WORKSPACE
+
+    def check(self) -> Isolation:
+        return selftest.check("bubblewrap", self)
+
+    def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        program = _find("bwrap", "bubblewrap")
+        enclosure = mountpoints.resolved(enclosure)
+        user = identity(enclosure.role)
+        mounts = mountpoints.all_mounts(command, enclosure)
+        _prepare(enclosure, mounts, user)
+        with view.View(enclosure.hidden) as seen, Status() as status:
+            doors = view.build(seen, enclosure, mounts, user.uid)
+            filter_file = seen.file(seccomp.program())
+            speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
+            flags = (*FLAGS, *user.flags(program), *speaking)
+            start = Start(
+                argv=(program, *flags, *seen.arguments, "--", *user.drop(), *INSIDE),
+                plan={
+                    "argv": command.argv,
+                    "environment": environment(command, str(view.HOME), str(view.TEMPORARY)),
+                    "doors": doors,
+                    "limits": _rlimits(enclosure.limits.processes),
+                },
+                members=_members,
+                own_processes=OWN_PROCESSES,
+                end=status.end,
+                descriptors=(*seen.descriptors, status.writer),
+            )
+            return supervise(start, enclosure, stop)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the command is: its uid inside, and whether a root harness drops to it."""
+
+    uid: int
+    dropped: bool
+
+    def flags(self, program: str) -> tuple[str, ...]:
+        if self.dropped:
+            return ()
+        namespace = ("--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid), "--cap-drop", "ALL")
+        return (*namespace, "--disable-userns") if "--disable-userns" in _help(program) else namespace
+
+    def drop(self) -> tuple[str, ...]:
+        if not self.dropped:
+            return ()
+        return (_find("setpriv", "util-linux"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
+
+
+def identity(role: Literal["agent", "grader"]) -> Identity:
+    """As root, a uid of this harness process and role alone, so that neither files nor process limits mix."""
+    if os.geteuid() != 0:
+        return Identity(1000, dropped=False)
+    odd = int(role == "grader")
+    for uid in (0x70000000 + 2 * os.getpid() + odd, 20000 + 2 * (os.getpid() % 20000) + odd):
+        if _mapped("uid_map", uid) and _mapped("gid_map", uid):
+            return Identity(uid, dropped=True)
+    raise MachineError(
+        "The harness is root of a user namespace that has no user id to spare for the sandbox.",
+        "Run it as an ordinary user, or map at least 65536 ids into the namespace.",
+    )
+
+
+def _mapped(table: str, number: int) -> bool:
+    lines = Path("/proc/self", table).read_text(encoding="ascii").splitlines()
+    ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
+    return any(first <= number < first + count for first, count in ranges)
+
+
+def _find(program: str, package: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise MachineError(
+            f"{program} is not installed.",
+            f"Install it: `apt-get install {package}` or `dnf install {package}`.",
+        )
+    return path
+
+
+@functools.cache
+def _help(program: str) -> str:
+    return subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
+
+
+def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> None:
+    """Make the places that will be mounted or mounted upon, and give a dropped user what it may write."""
+    writable = [enclosure.workspace, enclosure.scratch]
+    for name in ("home", "tmp"):
+        (enclosure.scratch / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for mount in mounts:
+        target = view.WORKSPACE / mount.target
+        if target.is_relative_to(view.WORKSPACE):
+            mountpoints.make(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
+        if mount.writable:
+            writable.append(mount.source)
+        elif user.dropped:
+            _require_readable(mount.source)
+    if user.dropped:
+        for path in writable:
+            _give(path, user.uid)
+        for door in enclosure.doors:
+            os.lchown(door.socket, user.uid, user.uid)
+
+
+def _require_readable(source: Path) -> None:
+    needed = 0o005 if source.is_dir() else 0o004
+    if source.stat().st_mode & needed != needed:
+        raise MachineError(
+            f"{source} is to be read in the sandbox, but only root can read it.",
+            f"`chmod -R o+rX {source}`; its parent directories may stay closed.",
+        )
+
+
+def _give(tree: Path, uid: int) -> None:
+    os.lchown(tree, uid, uid)
+    for directory, folders, files in os.walk(tree):
+        for name in (*folders, *files):
+            os.lchown(Path(directory, name), uid, uid)
+
+
+def _rlimits(processes: int) -> dict[str, int]:
+    """Threads count as processes here, so this is generous: it bounds a fork bomb between two looks."""
+    crowd = 4 * processes + 512 * (os.cpu_count() or 1)
+    return {"RLIMIT_NPROC": crowd, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
+
+
+def _members(started: int) -> list[watch.Process]:
+    return watch.descendants({started}, watch.processes())
+
+
+class Status:
+    """What bwrap says of itself, a line of JSON at a time: above all which process is the sandbox's first."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._said = b""
+
+    def end(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill bwrap, and with it everything in its pid namespace; wait until the last of it is gone.
+
+        The first process dies with bwrap only once it is set up, so bwrap must have named it before.
+        """
+        limit = time.monotonic() + SECONDS_TO_DIE
+        while self._first() is None and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+        while (first := self._first()) is not None and _is_bwrap(first):
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+            if time.monotonic() > limit:
+                raise MachineError(f"The sandbox's first process {first} does not die.", "Look at `dmesg`.")
+            time.sleep(0.005)
+
+    def _first(self) -> int | None:
+        with suppress(BlockingIOError):
+            self._said += os.read(self._reader, 1 << 16)
+        line, end, _ = self._said.partition(b"\n")
+        return int(json.loads(line)["child-pid"]) if end else None
+
+    def __enter__(self) -> "Status":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reader)
+        os.close(self.writer)
+
+
+def _is_bwrap(pid: int) -> bool:
+    """By name, because its pid could by now be somebody else's."""
+    process = watch.process(pid)
+    return process is not None and process.name == "bwrap"
+
+
+SANDBOX: Sandbox = Bubblewrap()

@@ -1,0 +1,119 @@
+"""Says when a sandbox uses more than its limits: processes, memory, disk.
+
+Asked a few times a second, and spends at most a twentieth of the time on each of its two questions: looking
+at processes slows its own pace (`pause`), looking at the disk goes on in small slices. What grows between
+two looks can overshoot; it cannot stay. Mounts are not counted, not even writable ones.
+"""
+
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Literal
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.sandbox import Enclosure
+from agent2rl.sandboxes import watch
+
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
+SHARE = 20
+DISK_PAUSE_SECONDS = 2.0
+FREE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Breach:
+    reason: Literal["memory", "processes", "disk"]
+    detail: str
+
+
+class Guard:
+    """Holds one sandbox to its limits."""
+
+    def __init__(self, enclosure: Enclosure, own_processes: int) -> None:
+        self.pause = SHORTEST_PAUSE_SECONDS
+        """How long to wait before the next look."""
+        self._own_processes = own_processes
+        self._limits = enclosure.limits
+        self._disk = _Disk(enclosure)
+
+    def look(self, members: Callable[[], list[watch.Process]]) -> Breach | None:
+        began = time.monotonic()
+        breach = self._crowd(members())
+        cost = time.monotonic() - began
+        self.pause = min(max(SHORTEST_PAUSE_SECONDS, SHARE * cost), LONGEST_PAUSE_SECONDS)
+        return breach or self._disk.look(self.pause / SHARE)
+
+    def _crowd(self, members: list[watch.Process]) -> Breach | None:
+        if (count := len(members) - self._own_processes) > self._limits.processes:
+            detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
+            return Breach("processes", detail)
+        limit = self._limits.memory_bytes
+        if sum(member.resident_bytes for member in members) <= limit:
+            return None
+        # A shared page is resident in each process that shares it; before anything is ended, count it once.
+        used = sum(map(watch.proportional_bytes, members))
+        if used <= limit:
+            return None
+        return Breach("memory", f"Its processes held {_gib(used)} of memory; the limit is {_gib(limit)}.")
+
+
+class _Disk:
+    """Adds up what the sandbox's directories hold, a slice at a time.
+
+    A file that is moved while the sum is made can be counted twice, so two sums in a row must be over the
+    limit.
+    """
+
+    def __init__(self, enclosure: Enclosure) -> None:
+        self._roots = (enclosure.workspace, enclosure.scratch)
+        self._limit = enclosure.limits.disk_bytes
+        self._walk: Generator[int, None, None] | None = None
+        self._sum = 0
+        self._over = False
+        self._next = 0.0
+        if (free := self._free()) < FREE_BYTES:
+            raise MachineError(
+                f"Only {_gib(free)} of disk are free where {enclosure.workspace} lies.",
+                f"Free some: a sandbox is ended when less than {_gib(FREE_BYTES)} are left.",
+            )
+
+    def look(self, seconds: float) -> Breach | None:
+        if self._free() < FREE_BYTES:
+            return Breach("disk", f"It left less than {_gib(FREE_BYTES)} of the file system free.")
+        try:
+            if not self._summed(seconds):
+                return None
+        except watch.TooDeep:
+            return Breach("disk", f"Its directories are nested deeper than {watch.DEEPEST} levels.")
+        over = self._sum > self._limit
+        if over and self._over:
+            return Breach("disk", f"Its files took more than the limit of {_gib(self._limit)}.")
+        self._over = over
+        self._next = time.monotonic() + (0 if over else DISK_PAUSE_SECONDS)
+        return None
+
+    def _summed(self, seconds: float) -> bool:
+        """Go on adding for a while; True once the sum is complete, or over the limit."""
+        until = time.monotonic() + seconds
+        if self._walk is None:
+            if time.monotonic() < self._next:
+                return False
+            self._walk, self._sum = watch.allocated(self._roots), 0
+        for size in self._walk:
+            self._sum += size
+            if self._sum > self._limit:
+                break
+            if time.monotonic() > until:
+                return False
+        self._walk.close()
+        self._walk = None
+        return True
+
+    def _free(self) -> int:
+        systems = [os.statvfs(root) for root in self._roots]
+        return min(system.f_bavail * system.f_frsize for system in systems)
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"

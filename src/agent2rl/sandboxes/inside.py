@@ -1,0 +1,161 @@
+"""The first program inside a sandbox: it sets limits, opens the doors, starts the command and stops it.
+
+Started by path as `python -I -S inside.py`, so it is the standard library only, and as little of it as will
+do: the command waits for these imports. One line of JSON on stdin says what to do (on stdin and not in the
+arguments, because everybody on the machine can read those):
+
+    argv          the command
+    environment   its whole environment, to which each door's URL is added
+    doors         variable -> the unix socket that answers behind it
+    limits        name of an rlimit -> value
+    ready         a descriptor that gets one byte when all stands and the command is about to start
+
+Afterwards a line `stop` on stdin interrupts the command, and the end of stdin means that the harness is gone.
+The exit code is the command's own, 128 + n where signal n ended it, 127 where it could not be started.
+
+It runs with the command's own rights, so the command can kill it; that ends the sandbox and nothing else.
+SIGINT, SIGTERM and SIGHUP are survived: an agent that clears the table with `pkill python` keeps its doors.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+
+HARNESS_GONE = 125
+NOT_STARTED = 127
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the command would inherit
+    line = sys.stdin.buffer.readline()
+    if not line or _harness_is_gone():
+        return HARNESS_GONE
+    plan = json.loads(line)
+    _write("/proc/self/comm", "agent2rl-inside")
+    _write("/proc/self/oom_score_adj", "1000")  # if the kernel must kill somebody, then somebody in here
+    _limit(plan["limits"])
+    doors = [(variable, _listener(), path) for variable, path in plan["doors"].items()]
+    environment = plan["environment"] | {variable: _url(listener) for variable, listener, _ in doors}
+    os.write(plan["ready"], b"1")
+    os.close(plan["ready"])
+    child = _start(plan["argv"], environment)
+    threading.Thread(target=_obey, args=(child,), daemon=True).start()
+    if doors:
+        routes = [(listener, path) for _, listener, path in doors]
+        threading.Thread(target=_forward, args=(routes,), daemon=True).start()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def _harness_is_gone() -> bool:
+    """Whether the other end of stdin is closed: if the harness died during set-up, nothing must begin."""
+    control = select.poll()
+    control.register(0, 0)
+    return bool(control.poll(0))
+
+
+def _write(path: str, text: str) -> None:
+    """As far as the kernel lets us: these are courtesies, not promises."""
+    with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def _limit(limits: dict[str, int]) -> None:
+    for name, value in limits.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _listener() -> socket.socket:
+    """A loopback port that the kernel chose. Connections queue from now on until forwarding runs."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1024)
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def _start(argv: list[str], environment: dict[str, str]) -> int:
+    """In a process group of its own. By hand, because importing subprocess would double the start-up."""
+    child = os.fork()
+    if child:
+        with contextlib.suppress(OSError):  # both sides do it, and the child may be faster, or over
+            os.setpgid(child, child)
+        return child
+    try:
+        os.setpgid(0, 0)
+        os.umask(0o022)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect not to
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        os.write(2, f"{argv[0]}: cannot be started: {error.strerror}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def _obey(group: int) -> None:
+    for line in sys.stdin.buffer:
+        if line == b"stop\n":
+            _signal(group, signal.SIGINT)
+    _signal(group, signal.SIGKILL)
+    os._exit(HARNESS_GONE)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _forward(routes: list[tuple[socket.socket, str]]) -> None:
+    """Carry bytes between the loopback ports and the unix sockets, for ever."""
+    import asyncio  # here, because it takes longer than all the rest and the command need not wait for it
+    import functools
+
+    links: set[object] = set()  # asyncio itself holds running connections by weak references only
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 18):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+    async def carry(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
+        links.add(asyncio.current_task())
+        try:
+            far_reader, far_writer = await asyncio.open_unix_connection(path)
+            writers.append(far_writer)
+            await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+        except OSError:
+            pass  # either side hung up: so does the other
+        finally:
+            links.discard(asyncio.current_task())
+            for each in writers:
+                each.close()
+
+    async def serve() -> None:
+        for listener, path in routes:
+            await asyncio.start_server(functools.partial(carry, path), sock=listener, backlog=1024)
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -1,0 +1,105 @@
+"""No isolation at all: the command runs as you, sees what you see and reaches what you reach.
+
+For machines without bubblewrap and for code you trust; the result records it. Limits, deadline, stop, doors
+and the clean environment are as in the real sandbox. The end is best effort: processes are found by descent
+and by a mark in their environment, so one that clears its environment and leaves its parents survives.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Isolation
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.sandboxes import mountpoints, watch
+from agent2rl.sandboxes.supervise import INSIDE, Start, environment, supervise
+
+MARK = "AGENT2RL_LOCAL_SANDBOX"
+SECONDS_TO_DIE = 10.0
+
+
+class Local:
+    def workspace(self, workspace: Path) -> PurePosixPath:
+        return PurePosixPath(workspace.resolve())
+
+    def check(self) -> Isolation:
+        return Isolation(sandbox="local", isolates=False)
+
+    def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        enclosure = mountpoints.resolved(enclosure)
+        for mount in mountpoints.all_mounts(command, enclosure):
+            _link(mount, enclosure.workspace)
+        home, temporary = (enclosure.scratch / name for name in ("home", "tmp"))
+        for directory in (home, temporary):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        family = _Family(secrets.token_hex(16))
+        start = Start(
+            argv=INSIDE,
+            plan={
+                "argv": command.argv,
+                "environment": environment(command, str(home), str(temporary)) | {MARK: family.mark},
+                "doors": {door.variable: str(door.socket.resolve()) for door in enclosure.doors},
+                "limits": {"RLIMIT_CORE": 0},  # the others count what else this user runs
+            },
+            members=family.members,
+            end=family.end,
+            directory=enclosure.workspace,
+        )
+        return supervise(start, enclosure, stop)
+
+
+def _link(mount: Mount, workspace: Path) -> None:
+    """A link in the workspace stands for a mount below it; a mount elsewhere must be there already."""
+    target, source = PurePosixPath(mount.target), mount.source.resolve()
+    place = workspace / target
+    if place.resolve() == source or (target.is_absolute() and place.exists()):
+        return
+    if target.is_absolute():
+        raise UserError(
+            f"The local sandbox cannot show {source} at {target}.",
+            "Use --sandbox bubblewrap, or make that path yourself.",
+        )
+    with mountpoints.parent(workspace, target) as directory:
+        try:
+            os.symlink(source, target.name, dir_fd=directory)
+        except FileExistsError:
+            raise UserError(f"{place} is in the way of a link to {source}.", "Move it away.") from None
+
+
+class _Family:
+    """The processes of one run: those below its first, those that carry its mark, and those below them."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def members(self, first: int) -> list[watch.Process]:
+        everyone = watch.processes()
+        below = watch.descendants({first}, everyone)
+        known = {first} | {each.pid for each in below}
+        astray = {pid for pid in everyone.keys() - known if self._marked(pid)}
+        lost = watch.descendants(astray, everyone)
+        return [*below, *(everyone[pid] for pid in astray), *lost]
+
+    def end(self, process: "subprocess.Popen[bytes]") -> None:
+        limit = time.monotonic() + SECONDS_TO_DIE
+        process.kill()
+        while (alive := self.members(process.pid)) and time.monotonic() < limit:
+            for each in alive:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(each.pid, signal.SIGKILL)
+            time.sleep(0.005)
+        process.wait()
+
+    def _marked(self, pid: int) -> bool:
+        with suppress(OSError):
+            return f"{MARK}={self.mark}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        return False
+
+
+SANDBOX: Sandbox = Local()

@@ -1,0 +1,146 @@
+"""Runs in a sandbox and tries to break each of its promises; prints what it found as one line of JSON.
+
+Standard library only. The one argument says, as JSON, what the harness has laid out for it:
+
+    secret         a file outside that must not be seen
+    read_only      a directory inside that must not be writable
+    word           what the door at $DOOR answers
+    variables      the names that the environment may hold
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+CLONE_NEWUSER = 0x10000000
+PTRACE_TRACEME = 0
+AF_VSOCK = 40
+SIOCGIFFLAGS = 0x8913
+IFF_UP = 1
+# Of a range that is never given to anybody (RFC 5737), so that a broken sandbox bothers no stranger.
+SOMEWHERE = ("192.0.2.1", 80)
+
+
+def main() -> None:
+    told = json.loads(sys.argv[1])
+    found = {
+        "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
+        "no-capabilities": not any(_capabilities()),
+        "workspace": _writable(Path.cwd()) and _writable(Path.home()) and _writable(Path("/tmp")),
+        "read-only": not any(
+            _writable(Path(place)) for place in (told["read_only"], "/", "/usr", "/etc", "/run")
+        ),
+        "files": not Path(told["secret"]).exists(),
+        "environment": set(os.environ) <= set(told["variables"]),
+        "kernel-settings": not _opens("/proc/sys/kernel/core_pattern") and not _opens("/proc/sysrq-trigger"),
+        "processes": _visible() <= {1, os.getppid(), os.getpid()},
+        "door": _door(os.environ["DOOR"]) == told["word"],
+        "network": _interfaces_up() == {"lo"} and not _connects(),
+        "vsock": not _has_socket(AF_VSOCK),
+        "namespaces": not _succeeds("unshare", CLONE_NEWUSER),
+        "tracing": not _succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
+    }
+    _leave_daemon()
+    print(json.dumps(found), flush=True)
+
+
+def _capabilities() -> list[int]:
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
+
+
+def _writable(directory: Path) -> bool:
+    mark = directory / f".agent2rl-{os.getpid()}"
+    try:
+        mark.write_text("", encoding="ascii")
+    except OSError:
+        return False
+    mark.unlink()
+    return True
+
+
+def _opens(path: str) -> bool:
+    """Whether it can be opened for writing; nothing is written."""
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError:
+        return False
+    return True
+
+
+def _visible() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+
+
+def _door(url: str) -> str:
+    place = urlsplit(url)
+    try:
+        with socket.create_connection((place.hostname, place.port), timeout=5) as link:
+            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            answer = link.makefile("rb").read()
+    except OSError:
+        return ""
+    return answer.rpartition(b"\r\n\r\n")[2].decode()
+
+
+def _interfaces_up() -> set[str]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
+        names = [name for _, name in socket.if_nameindex()]
+        asked = [
+            fcntl.ioctl(anything, SIOCGIFFLAGS, struct.pack("16sh14x", name.encode(), 0)) for name in names
+        ]
+    flags = [struct.unpack("16sh14x", answer)[1] for answer in asked]
+    return {name for name, flag in zip(names, flags, strict=True) if flag & IFF_UP}
+
+
+def _connects() -> bool:
+    """Whether there is a way out. Only an error at once is a no: silence may be a firewall of today."""
+    try:
+        socket.create_connection(SOMEWHERE, timeout=1).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _has_socket(family: int) -> bool:
+    try:
+        socket.socket(family, socket.SOCK_STREAM).close()
+    except OSError:
+        return False
+    return True
+
+
+def _succeeds(name: str, *arguments: int) -> bool:
+    """Whether the C library's function returns 0, tried in a child that bears the consequences."""
+    child = os.fork()
+    if child == 0:
+        os._exit(getattr(ctypes.CDLL(None), name)(*arguments) != 0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _leave_daemon() -> None:
+    """Leave a process behind, in a session of its own, that holds a lock as long as it lives."""
+    ready, ready_daemon = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            lock = os.open("daemon.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(ready_daemon, b"1")
+            signal.pause()
+        os._exit(0)
+    os.wait()
+    os.read(ready, 1)
+
+
+if __name__ == "__main__":
+    main()

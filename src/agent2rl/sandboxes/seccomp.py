@@ -1,0 +1,236 @@
+"""The system-call filter of the sandbox, as the bytes that `bwrap --seccomp` wants.
+
+A namespace hides things; it does not take system calls away. This refuses what a training job never needs
+and what has led out of sandboxes: other processes' memory, mounts, new namespaces, modules, clocks,
+io_uring, bpf, file handles, and socket families that no network namespace covers (AF_VSOCK reaches the
+hypervisor).
+
+It is a list of refusals, not of permissions: a new harmless system call works, a new dangerous one must be
+added here. It does not look behind pointers, so paths and addresses are the business of the namespaces.
+"""
+
+import errno
+import platform
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent2rl.core.errors import MachineError
+
+# Numbers that are the same on every architecture (all system calls since 5.1).
+COMMON = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "fspick": 433,
+    "pidfd_getfd": 438,
+    "process_madvise": 440,
+    "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "memfd_secret": 447,  # memory that nobody else can count
+    "open_tree_attr": 467,
+}
+X86_64 = COMMON | {
+    "ptrace": 101,
+    "syslog": 103,
+    "uselib": 134,
+    "ustat": 136,
+    "sysfs": 139,
+    "vhangup": 153,
+    "modify_ldt": 154,
+    "pivot_root": 155,
+    "_sysctl": 156,
+    "adjtimex": 159,
+    "chroot": 161,
+    "acct": 163,
+    "settimeofday": 164,
+    "mount": 165,
+    "umount2": 166,
+    "swapon": 167,
+    "swapoff": 168,
+    "reboot": 169,
+    "sethostname": 170,
+    "setdomainname": 171,
+    "iopl": 172,
+    "ioperm": 173,
+    "create_module": 174,
+    "init_module": 175,
+    "delete_module": 176,
+    "get_kernel_syms": 177,
+    "query_module": 178,
+    "quotactl": 179,
+    "nfsservctl": 180,
+    "lookup_dcookie": 212,
+    "clock_settime": 227,
+    "kexec_load": 246,
+    "add_key": 248,
+    "request_key": 249,
+    "keyctl": 250,
+    "unshare": 272,
+    "perf_event_open": 298,
+    "fanotify_init": 300,
+    "name_to_handle_at": 303,
+    "open_by_handle_at": 304,
+    "clock_adjtime": 305,
+    "setns": 308,
+    "process_vm_readv": 310,
+    "process_vm_writev": 311,
+    "kcmp": 312,
+    "finit_module": 313,
+    "kexec_file_load": 320,
+    "bpf": 321,
+    "userfaultfd": 323,
+}
+AARCH64 = COMMON | {
+    "lookup_dcookie": 18,
+    "umount2": 39,
+    "mount": 40,
+    "pivot_root": 41,
+    "nfsservctl": 42,
+    "chroot": 51,
+    "vhangup": 58,
+    "quotactl": 60,
+    "acct": 89,
+    "unshare": 97,
+    "kexec_load": 104,
+    "init_module": 105,
+    "delete_module": 106,
+    "clock_settime": 112,
+    "syslog": 116,
+    "ptrace": 117,
+    "reboot": 142,
+    "sethostname": 161,
+    "setdomainname": 162,
+    "settimeofday": 170,
+    "adjtimex": 171,
+    "add_key": 217,
+    "request_key": 218,
+    "keyctl": 219,
+    "swapon": 224,
+    "swapoff": 225,
+    "perf_event_open": 241,
+    "fanotify_init": 262,
+    "name_to_handle_at": 264,
+    "open_by_handle_at": 265,
+    "clock_adjtime": 266,
+    "setns": 268,
+    "process_vm_readv": 270,
+    "process_vm_writev": 271,
+    "kcmp": 272,
+    "finit_module": 273,
+    "bpf": 280,
+    "userfaultfd": 282,
+    "kexec_file_load": 294,
+}
+CLONE3 = 435
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What differs between architectures; the fields named after system calls hold their numbers."""
+
+    audit: int
+    refused: dict[str, int]
+    ioctl: int
+    clone: int
+    socket: int
+    socketpair: int
+    foreign: int | None = None
+    """System-call numbers from here on belong to another calling convention."""
+
+
+MACHINES = {
+    "x86_64": Machine(0xC000003E, X86_64, ioctl=16, clone=56, socket=41, socketpair=53, foreign=0x40000000),
+    "aarch64": Machine(0xC00000B7, AARCH64, ioctl=29, clone=220, socket=198, socketpair=199),
+}
+
+# Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is not one: there its bit is part of the exit signal.
+NEW_NAMESPACE = 0x7E020000
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+NETLINK_ROUTE = 0
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+
+
+def refuse(error: int) -> int:
+    """The filter's answer that makes a system call fail with `error`."""
+    return 0x00050000 | error
+
+
+# Classic BPF: an operation, two jump distances (if true, if false) and a constant.
+Instruction = tuple[int, int, int, int]
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+NUMBER, ARCHITECTURE = 0, 4
+
+
+def _argument(index: int) -> int:
+    """Where the low half of an argument lies (little-endian); of those tested the kernel reads no more."""
+    return 16 + 8 * index
+
+
+def _when(test: int, value: int, answer: int) -> list[Instruction]:
+    return [(test, 0, 1, value), (RETURN, 0, 0, answer)]
+
+
+def _call(number: int, body: list[Instruction]) -> list[Instruction]:
+    """`body` decides this call, and must end in an answer."""
+    return [(EQUAL, 0, len(body), number), *body]
+
+
+def _families(allowed: Iterable[int]) -> list[Instruction]:
+    tests = [test for family in allowed for test in _when(EQUAL, family, ALLOW)]
+    return [(LOAD, 0, 0, _argument(0)), *tests]
+
+
+def _socket() -> list[Instruction]:
+    return [
+        *_families((AF_UNIX, AF_INET, AF_INET6)),
+        (EQUAL, 1, 0, AF_NETLINK),
+        (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT)),
+        (LOAD, 0, 0, _argument(2)),
+        *_when(EQUAL, NETLINK_ROUTE, ALLOW),
+        (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT)),
+    ]
+
+
+def _instructions(machine: Machine) -> list[Instruction]:
+    denied = refuse(errno.EPERM)
+    allow: Instruction = (RETURN, 0, 0, ALLOW)
+    code: list[Instruction] = [
+        (LOAD, 0, 0, ARCHITECTURE),
+        (EQUAL, 1, 0, machine.audit),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, NUMBER),
+    ]
+    if machine.foreign is not None:
+        code += _when(AT_LEAST, machine.foreign, refuse(errno.ENOSYS))
+    for number in sorted(machine.refused.values()):
+        code += _when(EQUAL, number, denied)
+    # Its flags lie behind a pointer; ENOSYS makes every C library fall back to clone.
+    code += _when(EQUAL, CLONE3, refuse(errno.ENOSYS))
+    flags: Instruction = (LOAD, 0, 0, _argument(0))
+    code += _call(machine.clone, [flags, *_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
+    code += _call(machine.socket, _socket())
+    refusal: Instruction = (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT))
+    code += _call(machine.socketpair, [*_families((AF_UNIX,)), refusal])
+    request: Instruction = (LOAD, 0, 0, _argument(1))
+    typing_for_others = _when(EQUAL, TIOCSTI, denied) + _when(EQUAL, TIOCLINUX, denied)
+    code += _call(machine.ioctl, [request, *typing_for_others, allow])
+    return [*code, allow]
+
+
+def program(machine: str = platform.machine()) -> bytes:
+    """The filter for a machine, as an array of the kernel's `struct sock_filter`."""
+    if machine not in MACHINES:
+        raise MachineError(
+            f"There is no system-call filter for {machine!r} machines.",
+            f"Use one of {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
+        )
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[machine]))

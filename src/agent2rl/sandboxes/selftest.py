@@ -1,0 +1,142 @@
+"""The sandbox's self-test: a hostile probe in a real enclosure, and its findings as promises kept or broken.
+
+It shows that the promises hold on this machine today. It does not show that no other way out exists.
+"""
+
+import fcntl
+import json
+import os
+import socketserver
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent2rl.core.errors import Agent2RLError, MachineError
+from agent2rl.core.records import Isolation, Limits, Promise
+from agent2rl.core.sandbox import Command, Door, Enclosure, Mount, Sandbox
+
+PROBE = Path(__file__).with_name("probe.py")
+NAMES = {
+    "no-root": "not root inside",
+    "owner": "not root outside",
+    "no-capabilities": "no capabilities",
+    "workspace": "workspace, HOME and /tmp are writable",
+    "read-only": "everything else is read-only",
+    "files": "files of the host are invisible",
+    "processes": "processes of the host are invisible",
+    "environment": "the environment is clean",
+    "door": "the door answers",
+    "network": "no network but the door",
+    "vsock": "no way to the hypervisor (AF_VSOCK)",
+    "kernel-settings": "/proc/sys is not writable",
+    "namespaces": "no new user namespaces",
+    "tracing": "no tracing of processes",
+    "daemon": "daemons die with the sandbox",
+}
+VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "VIRTUAL_ENV", "DOOR")
+WORD = "open"
+BROKEN = "Do not run agents here: report it with the versions of the kernel and of bubblewrap."
+FORBIDDING = {
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
+    "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),
+    "/proc/sys/user/max_user_namespaces": ("0", "65536"),
+}
+CONTAINER = (
+    "In a container, allow it to make namespaces: --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined."
+)
+
+
+def check(name: str, sandbox: Sandbox) -> Isolation:
+    """One promise each; where nothing could be tried, only that the sandbox starts, which it does not."""
+    try:
+        findings = _try(sandbox)
+    except Agent2RLError as error:
+        promise = Promise(name="the sandbox starts", holds=False, mend=_mend(error))
+        return Isolation(sandbox=name, isolates=True, promises=(promise,))
+    promises = (
+        Promise(name=text, holds=findings[key], mend="" if findings[key] else BROKEN)
+        for key, text in NAMES.items()
+    )
+    return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
+
+
+def _try(sandbox: Sandbox) -> dict[str, bool]:
+    with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
+        root = Path(name)
+        for part in ("workspace", "scratch", "read-only", "secret"):
+            (root / part).mkdir()
+            (root / part).chmod(0o755)  # whatever the umask
+        with _answering(root / "door"):
+            enclosure = Enclosure(
+                role="agent",
+                workspace=root / "workspace",
+                scratch=root / "scratch",
+                log=root / "log",
+                wall_seconds=20,
+                limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
+                mounts=(Mount(root / "read-only", "read-only"),),
+                doors=(Door("DOOR", root / "door"),),
+                grace_seconds=1,
+            )
+            told = {
+                "secret": str(root / "secret"),
+                "read_only": "read-only",
+                "word": WORD,
+                "variables": VARIABLES,
+            }
+            command = Command((sys.executable, "-I", str(PROBE), json.dumps(told)))
+            exit_ = sandbox.run(command, enclosure, threading.Event())
+        said = enclosure.log.read_text(encoding="utf-8", errors="replace")
+        if exit_.code != 0:
+            raise MachineError(f"The self-test did not come to its end ({exit_.reason}): {said[-1000:]}")
+        lock = enclosure.workspace / "daemon.lock"
+        outside = {"owner": lock.stat().st_uid != 0, "daemon": _unlocked(lock)}
+        inside: dict[str, bool] = json.loads(said.splitlines()[-1])
+        return inside | outside
+
+
+def _unlocked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+class _Answer(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + WORD.encode())
+
+
+@contextmanager
+def _answering(path: Path) -> Iterator[None]:
+    """A unix socket behind which something says the word."""
+    with socketserver.UnixStreamServer(str(path), _Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _mend(error: Agent2RLError) -> str:
+    """What happened, and what is known to forbid sandboxes on this machine; else the error's own mend."""
+    hints = []
+    if os.geteuid() != 0:
+        for path, (bad, good) in FORBIDDING.items():
+            setting = path.removeprefix("/proc/sys/").replace("/", ".")
+            if Path(path).exists() and Path(path).read_text(encoding="ascii").strip() == bad:
+                hints.append(
+                    f"This kernel forbids user namespaces; `sudo sysctl -w {setting}={good}` allows them."
+                )
+    if not hints and "Operation not permitted" in error.message:
+        hints.append(CONTAINER)
+    return " ".join([error.message, *(hints or [error.mend])])

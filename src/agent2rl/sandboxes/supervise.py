@@ -1,0 +1,212 @@
+"""Runs a sandbox from its start to its end: output, limits, deadline, stop. What every sandbox here shares.
+
+One thread does it all, because the kernel ties a sandbox to the *thread* that started it, which must
+outlive it. How a sandbox is started and ended, and which processes are its own, this module is told
+(`Start`).
+
+    harness                pipes                    sandbox
+    supervise   --  plan, then "stop"   -->  stdin  inside.py, which starts the command
+                <--  one byte           --   ready
+    log         <--  capped             --   stdout and stderr of all
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.sandbox import Command, Enclosure, Exit
+from agent2rl.sandboxes import watch
+from agent2rl.sandboxes.guard import Guard
+
+INSIDE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py")))
+LOG_BYTES = 256 << 20
+HEAD_BYTES = 2000
+CHUNK_BYTES = 1 << 16
+MOST_CHUNKS_AT_THE_END = 64
+
+
+@dataclass(frozen=True)
+class Start:
+    """How one sandbox is started, counted and ended."""
+
+    argv: tuple[str, ...]
+    """Leads to `inside.py`."""
+    plan: Mapping[str, object]
+    """What `inside.py` is told, but for `ready`."""
+    members: Callable[[int], list[watch.Process]]
+    """The processes whose memory counts, given the pid of the started one."""
+    end: Callable[["subprocess.Popen[bytes]"], None]
+    """Kills what is still alive, and waits until it is gone."""
+    own_processes: int = 0
+    """How many of the members are the sandbox's, not the command's."""
+    descriptors: tuple[int, ...] = ()
+    directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    reason: Literal["exited", "deadline", "stopped", "memory", "processes", "disk"]
+    detail: str = ""
+
+
+def environment(command: Command, home: str, temporary: str) -> dict[str, str]:
+    """The command's whole environment but for the doors, built from nothing."""
+    base = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": home,
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "TMPDIR": temporary,
+    }
+    if sys.prefix != sys.base_prefix:
+        base["VIRTUAL_ENV"] = sys.prefix
+    return base | dict(command.environment)
+
+
+def supervise(start: Start, enclosure: Enclosure, stop: threading.Event) -> Exit:
+    """Run to the end. Afterwards nothing of the sandbox is alive and no descriptor of it is open.
+
+    The exit code is the command's own, 128 + n where signal n ended it.
+    """
+    began = time.monotonic()
+    guard = Guard(enclosure, start.own_processes)
+    with open(enclosure.log, "ab", buffering=0) as file:
+        log = _Log(file)
+        sandbox = _Live(start, log)
+        try:
+            sandbox.begin()
+            ending = _keep(sandbox, guard, enclosure, stop)
+        finally:
+            sandbox.close()
+    if ending.reason == "exited" and not sandbox.stood:
+        reason = log.head.decode(errors="replace").strip() or "it said nothing."
+        raise MachineError(f"The sandbox did not start: {reason}", "`agent2rl check` names the known causes.")
+    code = sandbox.process.returncode if ending.reason == "exited" else None
+    return Exit(ending.reason, code, time.monotonic() - began, ending.detail)
+
+
+def _keep(sandbox: "_Live", guard: Guard, enclosure: Enclosure, stop: threading.Event) -> Ending:
+    """Watch until it ends or must be ended. At the deadline and at a stop it is asked first, with grace."""
+    due = time.monotonic() + enclosure.wall_seconds
+    ending: Ending | None = None
+    while True:
+        sandbox.pump(min(time.monotonic() + guard.pause, due))
+        if sandbox.process.poll() is not None:
+            return ending or Ending("exited")
+        if breach := guard.look(sandbox.members):
+            return ending or Ending(breach.reason, breach.detail)
+        late = time.monotonic() >= due
+        if ending is None and (late or stop.is_set()):
+            ending = Ending("stopped" if stop.is_set() else "deadline")
+            due = time.monotonic() + enclosure.grace_seconds
+            sandbox.tell(b"stop\n")
+        elif ending is not None and late:
+            grace = f"It went on for {enclosure.grace_seconds:g} s after the interrupt and was killed."
+            return Ending(ending.reason, grace)
+
+
+class _Log:
+    """A log file that takes so much and no more, however much there is to take."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._room = LOG_BYTES
+        self.head = b""
+
+    def take(self, chunk: bytes) -> None:
+        self.head += chunk[: HEAD_BYTES - len(self.head)]
+        if self._room < 0:
+            return
+        self._file.write(chunk[: self._room])
+        self._room -= len(chunk)
+        if self._room < 0:
+            self._file.write(b"\n[agent2rl: the log is full; what came after this was dropped]\n")
+
+
+class _Live:
+    """A started sandbox and the harness's ends of its pipes."""
+
+    def __init__(self, start: Start, log: _Log) -> None:
+        self._start = start
+        self._log = log
+        self.stood = False
+        """Whether it came as far as starting the command; known once closed."""
+        self._ready, ready_inside = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                start.argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=start.directory,
+                env={},
+                pass_fds=(*start.descriptors, ready_inside),
+                start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
+            )
+        except BaseException:
+            os.close(self._ready)
+            raise
+        finally:
+            os.close(ready_inside)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._control, self._output = self.process.stdin, self.process.stdout
+        self._silent = False
+        self._ready_inside = ready_inside
+
+    def begin(self) -> None:
+        plan = {**self._start.plan, "ready": self._ready_inside}
+        self.tell(json.dumps(plan).encode() + b"\n")
+
+    def tell(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):  # it has just ended, as the caller will see
+            self._control.write(line)
+            self._control.flush()
+
+    def members(self) -> list[watch.Process]:
+        return self._start.members(self.process.pid)
+
+    def pump(self, until: float) -> None:
+        """Carry output to the log until then, or until the end."""
+        while (left := until - time.monotonic()) > 0 and self.process.poll() is None:
+            if self._silent:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(left)
+            else:
+                self._carry(left)
+
+    def _carry(self, seconds: float) -> bool:
+        """One chunk to the log, if one comes in time."""
+        waiting = select.poll()
+        waiting.register(self._output, select.POLLIN)
+        if not waiting.poll(1000 * seconds):
+            return False
+        chunk = os.read(self._output.fileno(), CHUNK_BYTES)
+        self._log.take(chunk)
+        self._silent = not chunk
+        return not self._silent
+
+    def close(self) -> None:
+        """End it, keep its last words, and give every descriptor back."""
+        try:
+            self._start.end(self.process)
+            # A bound, because where nothing isolates a survivor may write for ever.
+            for _ in range(MOST_CHUNKS_AT_THE_END):
+                if not self._carry(0):
+                    break
+            self.stood = os.read(self._ready, 1) == b"1"
+        finally:
+            os.close(self._ready)
+            self._output.close()
+            with suppress(BrokenPipeError):
+                self._control.close()

@@ -1,0 +1,172 @@
+"""What a command sees in the bubblewrap sandbox: a file system built from nothing, as bwrap's arguments.
+
+    /usr /bin /lib ...            the host's programs                             read-only
+    /etc                          a few shared files, and users, hosts of its own read-only
+    this Python, this package     at their own paths, wherever those are          read-only
+    /proc /dev                    of its own namespaces                           /proc/sys read-only
+    /run/doors/N.sock             the sockets it may talk to
+    /workspace                    the workspace                                   writable
+    /home/agent /tmp              directories of the scratch                      writable
+    mounts                        what the caller adds
+
+Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the sandbox
+starts, so they must not be under the command's control.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from agent2rl.core.sandbox import Enclosure, Mount
+
+WORKSPACE = PurePosixPath("/workspace")
+HOME = PurePosixPath("/home/agent")
+TEMPORARY = PurePosixPath("/tmp")
+DOORS = PurePosixPath("/run/doors")
+HOSTNAME = "agent2rl"
+PACKAGE = Path(__file__).parents[1]
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SETTINGS = (
+    "/etc/alternatives",
+    "/etc/crypto-policies",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+    "/etc/ssl",
+)
+PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+MOST_SHARED_MEMORY_BYTES = 2 << 30
+
+
+class View:
+    """Collects arguments, and the open files they speak of, which are closed at the end of its context.
+
+    Every parent is made first and 0755: those that bwrap makes by itself are 0700.
+    """
+
+    def __init__(self, hidden: Iterable[Path]) -> None:
+        self.arguments: list[str] = []
+        self.descriptors: list[int] = []
+        self._made = {PurePosixPath("/")}
+        self._hidden = [path.resolve() for path in hidden if path.is_dir()]
+        self._covers: list[PurePosixPath] = []
+
+    def add(self, *arguments: str | os.PathLike[str]) -> None:
+        self.arguments += [os.fspath(argument) for argument in arguments]
+
+    def directory(self, path: PurePosixPath) -> None:
+        for each in (*reversed(path.parents), path):
+            if each not in self._made:
+                self._made.add(each)
+                self.add("--perms", "0755", "--dir", each)
+
+    def bind(self, source: Path, target: PurePosixPath, option: str = "--ro-bind") -> None:
+        """Show `source` at `target`, with what is to be hidden below it covered."""
+        self.directory(target.parent)
+        self.add(option, source, target)
+        shown = source.resolve()
+        for hidden in self._hidden:
+            if shown in hidden.parents:
+                self._covers.append(target / hidden.relative_to(shown))
+                self.add("--perms", "0755", "--tmpfs", self._covers[-1])
+
+    def text(self, target: PurePosixPath, content: str) -> None:
+        self.directory(target.parent)
+        self.add("--perms", "0644", "--file", self.file(content.encode()), target)
+
+    def file(self, content: bytes) -> str:
+        """An open file with this content; what bwrap calls a FD."""
+        descriptor = os.memfd_create("agent2rl")
+        self.descriptors.append(descriptor)
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return str(descriptor)
+
+    def seal(self) -> None:
+        """Last of all: what was made here becomes read-only."""
+        for each in (*self._covers, PurePosixPath("/")):
+            self.add("--remount-ro", each)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def system(view: View) -> None:
+    for name in SYSTEM:
+        path = Path(name)
+        if path.is_symlink():
+            view.add("--symlink", path.readlink(), name)
+        elif path.is_dir():
+            view.bind(path, PurePosixPath(name))
+    for name in SETTINGS:
+        if Path(name).exists():
+            view.bind(Path(name), PurePosixPath(name))
+
+
+def accounts(view: View, uid: int) -> None:
+    """Users, hosts and where to look them up: no host's own, and nothing that asks the network."""
+    files = {
+        "passwd": f"root:x:0:0::/nonexistent:/bin/false\nagent:x:{uid}:{uid}::{HOME}:/bin/bash\n",
+        "group": f"root:x:0:\nagent:x:{uid}:\n",
+        "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+        "resolv.conf": "",
+    }
+    for name, content in files.items():
+        view.text(PurePosixPath("/etc") / name, content)
+
+
+def kernel(view: View, memory_bytes: int) -> None:
+    """/proc and /dev. bwrap leaves /proc/sys as it is, and there file owner 0 is enough to write."""
+    view.add("--proc", "/proc")
+    for name in PROC_READ_ONLY:
+        if Path(name).exists():
+            view.add("--ro-bind", name, name)
+    view.add("--dev", "/dev")
+    shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
+    view.add("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
+    if Path("/dev/nvidiactl").exists():  # after public reports; not tried on such a machine
+        for device in sorted(Path("/dev").glob("nvidia*")):
+            view.add("--dev-bind", device, device)
+        view.add("--ro-bind", "/sys", "/sys")
+    view.add("--remount-ro", "/dev")
+
+
+def python_places() -> list[Path]:
+    """Where this interpreter, its libraries and this package lie outside /usr, links on the way included."""
+    places = {Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
+    link = Path(sys.executable)
+    places |= {PACKAGE, link}
+    while link.is_symlink():
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        places.add(link)
+    outside = {place for place in places if not place.is_relative_to("/usr")}
+    return sorted(place for place in outside if not outside & set(place.parents))
+
+
+def build(view: View, enclosure: Enclosure, mounts: Iterable[Mount], uid: int) -> dict[str, str]:
+    """The whole view, in an order in which later things may lie inside earlier ones. Returns the doors."""
+    system(view)
+    accounts(view, uid)
+    kernel(view, enclosure.limits.memory_bytes)
+    view.bind(enclosure.scratch / "tmp", TEMPORARY, "--bind")
+    view.bind(enclosure.scratch / "home", HOME, "--bind")
+    view.bind(enclosure.workspace, WORKSPACE, "--bind")
+    for place in python_places():
+        view.bind(place, PurePosixPath(place))
+    for mount in mounts:
+        view.bind(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
+    doors = {door.variable: DOORS / f"{number}.sock" for number, door in enumerate(enclosure.doors)}
+    for door in enclosure.doors:
+        view.bind(door.socket, doors[door.variable])
+    view.seal()
+    return {variable: str(path) for variable, path in doors.items()}

@@ -1,0 +1,129 @@
+"""Measures what a sandbox uses, from outside: its processes, their memory, its disk.
+
+It needs no cgroup, no privilege and no help from the measured, and works on processes that cannot be
+traced. Not seen: memory that is resident in no process (files in /dev/shm, memfd, System V segments, pipe
+buffers; the kernel's out-of-memory killer is pointed at the sandbox for that) and blocks of files that are
+deleted but open (the floor under the file system's free space is for that).
+"""
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+DEEPEST = 256
+"""One descriptor is held for each level while a tree is measured."""
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    name: str
+    resident_bytes: int
+
+
+def process(pid: int) -> Process | None:
+    """A process that is alive; None for one that is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # The name may hold spaces and brackets, so only the last bracket ends it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if fields[0] in "ZX":
+        return None
+    return Process(pid, int(fields[1]), head.partition("(")[2], int(fields[21]) * PAGE)
+
+
+def processes() -> dict[int, Process]:
+    """All that are alive on this machine."""
+    found = (process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
+    return {each.pid: each for each in found if each is not None}
+
+
+def descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
+    """All below `roots`. In a pid namespace this is complete: orphans are given to its first process."""
+    children: dict[int, list[Process]] = {}
+    for each in everyone.values():
+        children.setdefault(each.parent, []).append(each)
+    found, waiting = [], list(roots)
+    while waiting:
+        below = [each for each in children.get(waiting.pop(), ()) if each.pid not in roots]
+        found += below
+        waiting += [each.pid for each in below]
+    return found
+
+
+def proportional_bytes(member: Process) -> int:
+    """Its memory, shared pages divided among their users; where that cannot be read, its resident memory."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return member.resident_bytes
+
+
+class TooDeep(Exception):
+    """Directories are nested deeper than can be measured."""
+
+
+def allocated(roots: tuple[Path, ...]) -> Generator[int, None, None]:
+    """The allocated bytes of every file and directory below, one by one, so that the caller can pause.
+
+    No link is followed, and a file with several names counts once.
+    """
+    linked: set[tuple[int, int]] = set()
+    for root in roots:
+        with _opened(str(root), None) as directory:
+            yield from _below(directory, linked, 1)
+
+
+def _below(directory: int | None, linked: set[tuple[int, int]], depth: int) -> Generator[int, None, None]:
+    if directory is None:
+        return
+    if depth > DEEPEST:
+        raise TooDeep
+    folders = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(entry.name)
+            elif status.st_nlink > 1:
+                if (status.st_dev, status.st_ino) in linked:
+                    continue
+                linked.add((status.st_dev, status.st_ino))
+            yield status.st_blocks * 512
+    for name in folders:
+        with _opened(name, directory) as folder:
+            yield from _below(folder, linked, depth + 1)
+
+
+@contextmanager
+def _opened(name: str, parent: int | None) -> Iterator[int | None]:
+    """A directory, or None if it is gone. Made readable if its owner may not: nothing hides by `chmod 0`."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags | os.O_PATH, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        itself = f"/proc/self/fd/{handle}"
+        if os.fstat(handle).st_mode & 0o500 != 0o500:
+            Path(itself).chmod(0o700)
+        directory = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
