@@ -128,6 +128,11 @@ class Submission(Record):
     grading_seconds: float | None = None
     message: str = ""
 
+    @property
+    def kept(self) -> bool:
+        """Whether its frozen copy stays: not that of one refused, of the base itself, or of one kept before."""
+        return self.verdict != "rejected" and self.same_as is None and self.lineage != "copied"
+
     @model_validator(mode="after")
     def score_exactly_when_scored(self) -> Self:
         if (self.score is not None) != (self.verdict == "scored"):

@@ -145,7 +145,7 @@ def application(service: Service, task: str) -> FastAPI:
         """Whether the service is there."""
         return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
 
-    _problems(app)
+    _problems(app, service)
     return app
 
 
@@ -167,7 +167,7 @@ def _answer(submission: Submission, service: Service) -> SubmissionAnswer:
     )
 
 
-def _problems(app: FastAPI) -> None:
+def _problems(app: FastAPI, service: Service) -> None:
     """Every error leaves as problem+json."""
 
     @app.exception_handler(Agent2RLError)
@@ -183,6 +183,13 @@ def _problems(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"])
         mend = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
         return problem(422, "Malformed request", f"{where}: {first['msg']}.", mend)
+
+    @app.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> JSONResponse:
+        service.fault("api")
+        return problem(
+            500, "Fault", f"A fault of the grading service ({type(error).__name__}).", "Try again."
+        )
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:

@@ -6,6 +6,7 @@ ledger before the agent hears of it. The HTTP side is in `api`; this knows nothi
 """
 
 import queue
+import shutil
 import threading
 import time
 import traceback
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from agent2rl.analysis import statistics
-from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
+from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
 from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
 from agent2rl.grading.checks import BaseModel, check
 from agent2rl.grading.child import Child
@@ -23,6 +24,8 @@ from agent2rl.grading.weights import weights_sha256
 from agent2rl.store.recorder import Recorder
 
 FAULT = "A fault of the grading service ({}), not of your model: it is on the record. Submit again later."
+ROOM_BYTES = 256 << 20
+"""Beyond weights of twice the base's size, and left free on the disk: submissions must not fill it."""
 WAITING = 64
 """Submissions that may wait for their grading at once."""
 
@@ -81,7 +84,7 @@ class Service:
                 submission = submission.model_copy(update={"verdict": "rejected", "message": str(refusal)})
             except (Agent2RLError, OSError) as error:
                 manifest = None
-                self._recorder.event("fault", where="freezing", trace=traceback.format_exc())
+                self.fault("freezing")
                 message = FAULT.format(type(error).__name__)
                 submission = submission.model_copy(update={"verdict": "failed", "message": message})
             submission = submission.model_copy(
@@ -130,6 +133,10 @@ class Service:
         for lane in self._lanes.values():
             lane.close()
 
+    def fault(self, where: str) -> None:
+        """Keep the trace of an error of ours; the agent hears only that there was one."""
+        self._recorder.event("fault", where=where, trace=traceback.format_exc())
+
     def clock(self, agent_seconds: float) -> Clock:
         done = self.submissions()
         return Clock(
@@ -162,9 +169,11 @@ class Service:
         relative = self._relative(submission.path)
         if relative == self.graded.base_seen_at:
             return self.graded.base.manifest
-        limits = FreezeLimits(bytes=2 * self.graded.base.bytes + (256 << 20))
+        limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES)
         target = self._recorder.paths.submission(submission.id)
         target.root.mkdir(parents=True)
+        if shutil.disk_usage(target.root).free < limits.bytes + ROOM_BYTES:
+            raise MachineError("The disk has no room for another submission.")
         return freeze(self._recorder.paths.workspace, relative, target.model, limits)
 
     def _relative(self, path: str) -> PurePosixPath:
@@ -191,7 +200,7 @@ class Service:
         except GradingError as error:
             verdict = {"verdict": "failed", "message": str(error)}
         except Exception as error:
-            self._recorder.event("fault", where="grading", trace=traceback.format_exc())
+            self.fault("grading")
             verdict = {"verdict": "failed", "message": FAULT.format(type(error).__name__)}
         done = Submission.model_validate(
             {
@@ -201,6 +210,8 @@ class Service:
                 **verdict,
             }
         )
+        if not done.kept:
+            shutil.rmtree(self._recorder.paths.submission(number).model, ignore_errors=True)
         self._recorder.graded(done)
         with self._changed:
             self._submissions[number] = done

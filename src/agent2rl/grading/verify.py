@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.records import LedgerEntry, Manifest, Record
+from agent2rl.core.records import LedgerEntry, Manifest, Record, Submission
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.store import ledger
 from agent2rl.store.files import sha256_file
@@ -48,7 +48,9 @@ def verify(paths: RunPaths, head: str | None = None) -> Verification:
 
 def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
     """None for each thing that holds, a sentence for each that does not, in the ledger's order."""
-    final_records = {}
+    manifests: dict[int, JsonValue] = {}
+    records: dict[int, JsonValue] = {}
+    kept: dict[int, bool] = {}
     for entry in entries:
         data = entry.data
         if entry.kind == "opened":
@@ -56,22 +58,25 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
         elif entry.kind == "results":
             yield _file(paths, str(data["file"]), data["sha256"])
         elif entry.kind == "submitted" and data["manifest_sha256"]:
-            yield from _manifest(paths, _number(entry), data["manifest_sha256"])
+            manifests[_submission(entry).id] = data["manifest_sha256"]
         elif entry.kind == "graded":
-            final_records[_number(entry)] = data["record_sha256"]
+            records[_submission(entry).id] = data["record_sha256"]
+            kept[_submission(entry).id] = _submission(entry).kept
         elif entry.kind == "closed" and paths.result.exists():
             yield _file(paths, "result.json", data["result_sha256"])
-    for number, digest in final_records.items():
+    for number, digest in manifests.items():
+        yield from _manifest(paths, number, digest, kept.get(number, True))
+    for number, digest in records.items():
         yield _file(paths, paths.relative(paths.submission(number).record), digest)
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
 
 
-def _manifest(paths: RunPaths, number: int, digest: object) -> Iterator[str | None]:
+def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> Iterator[str | None]:
     submission = paths.submission(number)
     name = paths.relative(submission.manifest)
     yield (fault := _file(paths, name, digest))
-    if fault is not None:
+    if fault is not None or not kept:
         return
     try:
         noted = Manifest.model_validate_json(submission.manifest.read_bytes())
@@ -87,18 +92,15 @@ def _manifest(paths: RunPaths, number: int, digest: object) -> Iterator[str | No
         yield None if same else f"{paths.relative(submission.model / path)} {change}"
 
 
-def _file(paths: RunPaths, name: str, digest: object) -> str | None:
+def _file(paths: RunPaths, name: str, digest: JsonValue) -> str | None:
     path = paths.root / name
     if not path.is_file():
         return f"{name} is missing"
     return None if sha256_file(path) == digest else f"{name} was changed"
 
 
-def _number(entry: LedgerEntry) -> int:
-    submission = entry.data["submission"]
-    if not isinstance(submission, dict) or not isinstance(submission["id"], int):
-        raise ValueError(f"ledger record {entry.index} names no submission")
-    return submission["id"]
+def _submission(entry: LedgerEntry) -> Submission:
+    return Submission.model_validate(entry.data["submission"])
 
 
 def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
