@@ -1,0 +1,48 @@
+# make demo   set everything up and run the main job      make test   set everything up and run the tests
+# make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
+# make lock   pin the versions anew                       make clean  remove what set-up made
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check fix lock clean bubblewrap
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+demo: $(READY) bubblewrap
+	@$(BIN)/agent2rl run --task gsm8k-mini --agent script --model abacus --budget 10m --seed 0
+
+test: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+fix: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock:
+	uv pip compile pyproject.toml --extra hub --group dev --universal --python-version 3.11 --no-annotate \
+	  --no-header --upgrade -o requirements.lock
+
+clean:
+	rm -rf $(VENV)
+
+$(READY): requirements.lock pyproject.toml scripts/python
+	@python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
+	@echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -r requirements.lock
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+bubblewrap:
+	@scripts/bubblewrap
