@@ -40,8 +40,8 @@ clean:
 
 $(READY): requirements.lock pyproject.toml scripts/python
 	@python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
-	@echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -r requirements.lock
-	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
+	@$(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 bubblewrap:

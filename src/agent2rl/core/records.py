@@ -130,7 +130,7 @@ class Submission(Record):
 
     @property
     def kept(self) -> bool:
-        """Whether its frozen copy stays: not that of one refused, of the base itself, or of one kept before."""
+        """Whether its frozen copy stays: not if refused, the base itself, or the same as one before."""
         return self.verdict != "rejected" and self.same_as is None and self.lineage != "copied"
 
     @model_validator(mode="after")

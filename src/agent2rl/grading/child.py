@@ -5,7 +5,6 @@ GradingError that says what happened; the next grading starts afresh.
 """
 
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.records import ExampleResult, Limits, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
-from agent2rl.store.files import write_record
+from agent2rl.store.files import remove_tree, write_record
 
 RESULT_BYTES = 1 << 30
 
@@ -62,7 +61,7 @@ class Child:
             ended = self.sandbox.run(self._command(), self._enclosure(model, split, work, rest, log), stop)
             return self._read(ended, work / RESULT, self.splits[split].n)
         finally:
-            shutil.rmtree(here, ignore_errors=True)
+            remove_tree(here)
 
     def _command(self) -> Command:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ def write_lines(path: Path, records: Iterable[BaseModel]) -> str:
     text = "".join(record.model_dump_json() + "\n" for record in records)
     write_atomically(path, text)
     return sha256_text(text)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete what a sandbox left, also where it took away its own permissions. Nothing may be alive in it."""
+    for root, directories, _ in os.walk(path):
+        for name in directories:
+            directory = Path(root, name)
+            if not directory.is_symlink():
+                directory.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_directory(directory: Path) -> None:

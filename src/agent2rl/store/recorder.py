@@ -2,7 +2,6 @@
 
 import fcntl
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,14 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExampleResult, Manifest, Record, RunResult, RunSpec, Split, Submission
-from agent2rl.store.files import canonical, sha256_text, write_atomically, write_lines, write_record
+from agent2rl.store.files import (
+    canonical,
+    remove_tree,
+    sha256_text,
+    write_atomically,
+    write_lines,
+    write_record,
+)
 from agent2rl.store.ledger import Ledger
 from agent2rl.store.paths import RunPaths, SubmissionPaths
 
@@ -102,7 +108,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.paths.scratch, ignore_errors=True)
+        remove_tree(self.paths.scratch)
         self._events.close()
         self._ledger.close()
         self._held.close()
