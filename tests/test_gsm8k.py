@@ -16,10 +16,6 @@ from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, TASK
 
-SHARED_DATA = (
-    os.environ.get("AGENT2RL_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
-)
-OFFICIAL = Path(SHARED_DATA) / "gsm8k"
 ROWS = [
     {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
     for n in range(9)
@@ -108,9 +104,8 @@ def gold_score(task: Task, examples: tuple[Example, ...]) -> float:
     return sum(result.score for result in results) / len(results)
 
 
-@pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official GSM8K files are not on this machine")
-def test_the_official_files_load_and_gold_answers_are_right() -> None:
-    splits = TASK.load(OFFICIAL)
+def test_the_official_files_load_and_gold_answers_are_right(shared_data: Path) -> None:
+    splits = TASK.load(shared_data / "gsm8k")
     assert (len(splits.train), len(splits.feedback), len(splits.heldout)) == (7473, 659, 660)
     assert gold_score(TASK, splits.feedback) == gold_score(TASK, splits.heldout) == 1.0
 

@@ -1,7 +1,6 @@
 """Exact numbers out of answers: a table of hard cases, properties, and every official answer."""
 
 import json
-import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,11 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.evaluators.scorers import exact_number, final_answer
-
-SHARED_DATA = (
-    os.environ.get("AGENT2RL_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
-)
-OFFICIAL = Path(SHARED_DATA) / "gsm8k"
 
 SAME_NUMBER = [
     ("#### 18", 18),
@@ -183,10 +177,9 @@ def test_a_target_without_a_number_is_an_error_and_not_a_zero() -> None:
         exact_number("#### 1", "about one")
 
 
-@pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official GSM8K files are not on this machine")
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_every_official_answer_is_right_and_its_neighbour_wrong(split: str) -> None:
-    lines = (OFFICIAL / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+def test_every_official_answer_is_right_and_its_neighbour_wrong(split: str, shared_data: Path) -> None:
+    lines = (shared_data / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
     for line in lines:
         answer = json.loads(line)["answer"]
         number = final_answer(answer)
