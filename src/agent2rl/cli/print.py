@@ -16,6 +16,18 @@ from agent2rl.report import tables
 from agent2rl.store.reader import RunView
 from agent2rl.store.recorder import Event
 
+PHASES = {
+    "self-test": "trying the sandbox's promises",
+    "assets": "preparing model and data",
+    "baseline": "grading the untouched model ({split})",
+    "held-out": "grading submission {submission} (heldout)",
+}
+ENDS = {
+    "exited": "exit code {code}",
+    "deadline": "its time is over",
+    "stopped": "the run was stopped",
+}
+
 
 class Progress:
     """Says what happens, as it happens."""
@@ -53,7 +65,7 @@ def describe(event: Event) -> str:
         case "opened":
             return f"run {data['run_id']}"
         case "phase":
-            return f"{data['name']} {data.get('split', '')}".strip()
+            return PHASES[str(data["name"])].format(**data)
         case "isolation":
             promises = data["promises"] if isinstance(data["promises"], list) else []
             return (
@@ -68,7 +80,7 @@ def describe(event: Event) -> str:
         case "submitted" | "graded":
             return _submission(event.kind, data["submission"])
         case "ended":
-            return f"agent ended: {data['detail'] or data['reason']}"
+            return f"agent ended: {data['detail'] or ENDS[str(data['reason'])].format(**data)}"
         case "heldout":
             return f"held-out {_score(data['score'])} (submission {data['submission']})"
         case "warning":
