@@ -39,9 +39,9 @@ clean:
 	rm -rf $(VENV)
 
 $(READY): requirements.lock pyproject.toml scripts/python
-	@python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
-	@echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
-	@$(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
+	@umask 022 && python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
+	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
+	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 bubblewrap:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent2rl.cli.options import Duration, Size
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
+from agent2rl.store.files import canonical, sha256_text
 from tests.runs import Bench
 
 
@@ -158,7 +159,11 @@ say(
         "/time": {"get"},
         "/health": {"get"},
     }
-    assert set(paths["/submit"]["post"]["responses"]) == {"200", "403", "413", "422", "429"}
+    answers = paths["/submit"]["post"]["responses"]
+    assert set(answers) == {"200", "400", "403", "413", "422", "429", "500"}
+    assert all(
+        set(answers[code]["content"]) == {"application/problem+json"} for code in answers if code != "200"
+    )
     for name, kind, status in (
         ("health", HealthAnswer, 200),
         ("time", TimeAnswer, 200),
@@ -177,24 +182,93 @@ def test_verify_names_the_first_thing_that_does_not_hold(bench: Bench) -> None:
     done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
     result = json.loads(done.stdout)
     root = bench.runs / result["run_id"]
-    assert bench.cli("verify", root.name, "--head", result["ledger_head"]).returncode == 0
+    head = json.loads((root / "ledger.head").read_text())["hash"]
+    assert bench.cli("verify", root.name, "--head", head).returncode == 0
     assert bench.cli("verify", root.name, "--head", "0" * 64).returncode == 1
     for name in (
         "spec.json",
         "result.json",
-        "submissions/1/model/config.json",
+        "submissions/3/model/config.json",
         "submissions/2/feedback.jsonl",
         "submissions/3/submission.json",
         "baseline/heldout.jsonl",
     ):
         whole = (root / name).read_bytes()
-        (root / name).write_bytes(whole[:-2] + b" \n")
+        (root / name).write_bytes(whole.replace(b'"', b"'", 1))
         found = bench.cli("verify", root.name)
         assert found.returncode == 1
-        assert f"DOES NOT HOLD: {name} was changed" in found.stdout
+        assert f"DOES NOT HOLD: {name}" in found.stdout
         (root / name).write_bytes(whole)
-    (root / "submissions/1/model/more.txt").write_text("x")
+    (root / "submissions/3/model/more.txt").write_text("x")
     assert "more.txt was added" in bench.cli("verify", root.name).stdout
+    (root / "submissions/3/model/more.txt").unlink()
+    (root / "submissions/4").mkdir()
+    (root / "submissions/4/submission.json").write_text("{}")
+    assert "submissions/4 was added" in bench.cli("verify", root.name).stdout
+
+
+def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
+    bench: Bench,
+) -> None:
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "script")
+    (root,) = bench.runs.iterdir()
+    published = json.loads((root / "ledger.head").read_text())["hash"]
+    forged = (root / "result.json").read_text().replace('"ending": "completed"', '"ending": "deadline"')
+    (root / "result.json").write_text(forged)
+    lines = (root / "ledger.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    last["data"]["result_sha256"] = sha256_text(forged)
+    del last["hash"]
+    last["hash"] = sha256_text(canonical(last))
+    (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical(last)]) + "\n")
+    (root / "ledger.head").write_text(json.dumps({"index": last["index"], "hash": last["hash"]}))
+    assert bench.cli("verify", root.name).returncode == 0
+    assert bench.cli("verify", root.name, "--head", published).returncode == 1
+
+
+def test_a_damaged_cache_is_not_believed(bench: Bench, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", AGENT2RL_CACHE=str(cache))
+    for path in cache.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"#### ", b"#### 9")[:-3] or b"{}")
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json", AGENT2RL_CACHE=str(cache))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["baseline"]["value"] == pytest.approx(12.0)
+
+
+def test_equal_commands_give_equal_specifications(bench: Bench) -> None:
+    for _ in range(2):
+        bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    first, second = ((root / "spec.json").read_text() for root in bench.runs.iterdir())
+    assert first == second
+
+
+def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(bench: Bench, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "odd.py").write_text(
+        "from dataclasses import replace\n"
+        "from agent2rl.tasks.gsm8k.mini import TASK\n"
+        "def load(data_dir):\n    raise KeyError('answer')\n"
+        "ODD = replace(TASK, load=load)\n"
+    )
+    done = bench.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
+    assert done.returncode == 1
+    assert "KeyError" in json.loads(done.stdout)["reason"]
+
+
+def test_an_agent_gets_the_secrets_that_it_names_and_no_others(bench: Bench) -> None:
+    agent = bench.home / "agents" / "keyed"
+    agent.mkdir(parents=True)
+    (agent / "config.yaml").write_text("name: keyed\nsecrets: [WANTED_KEY, MISSING_KEY]\n")
+    (agent / "start.sh").write_text('echo "wanted $WANTED_KEY other ${OTHER_KEY:-none}"\n')
+    arguments = ("run", "--task", "gsm8k-mini", "--agent", "keyed", "--agents-dir", str(agent.parent))
+    done = bench.cli(*arguments, WANTED_KEY="abc", OTHER_KEY="def")
+    assert done.returncode == 0, done.stderr
+    (root,) = bench.runs.iterdir()
+    assert (root / "agent.log").read_text() == "wanted abc other none\n"
+    assert "asks for MISSING_KEY" in done.stderr
 
 
 def test_show_finds_a_run_by_the_start_of_its_id(bench: Bench) -> None:
@@ -211,8 +285,10 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: Benc
     run = bench.run(
         f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "30s"
     )
-    shown = bench.cli("show", run.result.run_id)
-    assert "\x1b" not in shown.stdout
+    assert "\x1b" not in bench.cli("show", run.result.run_id).stdout
+    loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
+    assert "taken in" in loud.stderr
+    assert "\x1b" not in loud.stderr
     report = (run.paths.report / "report.md").read_text()
     assert "<script>" not in report
     assert "\x1b" not in report

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -448,6 +449,177 @@ say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0]
     assert run.said["after"]["verdict"] == "scored"
 
 
+def test_clients_that_hang_up_do_not_end_the_harness(bench: Bench) -> None:
+    run = bench.run(
+        """
+door = next(pathlib.Path("/run/doors").iterdir())
+for _ in range(50):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(door))
+        s.sendall(b"GET /openapi.json HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" * 5)
+say(after=submit(trained("m"))["verdict"])
+os._exit(0)
+""",
+        *BUDGET,
+    )
+    assert run.said == {"after": "scored"}
+    assert run.result.ending == "completed"
+
+
+def test_storms_of_connections_do_not_use_up_the_harnesss_files(bench: Bench) -> None:
+    script = bench.script(
+        """
+door = next(pathlib.Path("/run/doors").iterdir())
+def storm():
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        held = []
+        for _ in range(900):
+            s = socket.socket(socket.AF_UNIX)
+            s.setblocking(False)
+            try:
+                s.connect(str(door))
+            except OSError:
+                pass
+            held.append(s)
+        for s in held:
+            s.close()
+children = []
+for _ in range(3):
+    if (child := os.fork()) == 0:
+        storm()
+        os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+time.sleep(1)
+say(after=submit(trained("m"))["verdict"])
+"""
+    )
+    arguments = bench.command("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *BUDGET)
+    process = subprocess.Popen(
+        ["prlimit", "--nofile=1024:1024", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=bench.home,
+        env=bench.environment(),
+    )
+    run = bench.finish(process)
+    assert run.said == {"after": "scored"}
+    assert run.result.ending == "completed"
+
+
+def test_many_and_long_refusals_stay_small_on_the_record(bench: Bench) -> None:
+    run = bench.run(
+        """
+m = trained("m")
+for number in range(150):
+    (m / ("'" * 200 + f"{number}.bin")).write_bytes(b"")
+first = submit(m)
+far = submit("/" + "\\U000e0001" * 1000)
+long = call("POST", "/submit", {"model_path": "x" * 5000})
+say(first=len(first["message"]), far=len(far["message"]), long=long["http"])
+""",
+        *BUDGET,
+    )
+    assert run.said["first"] < 4100
+    assert run.said["far"] < 1000
+    assert run.said["long"] == 422
+    assert run.paths.ledger.stat().st_size < 100_000
+
+
+def test_trees_that_are_too_long_or_deep_to_walk_are_deleted_all_the_same(bench: Bench) -> None:
+    run = bench.run(
+        """
+for start, name, levels in (("/tmp", "x" * 200, 30), (os.environ["HOME"], "d", 200)):
+    os.chdir(start)
+    for _ in range(levels):
+        os.mkdir(name)
+        os.chdir(name)
+    open("file", "w").close()
+    os.chmod(start + "/" + name, 0)
+say(ok=True)
+""",
+        *BUDGET,
+    )
+    assert run.result.ending == "completed"
+    assert not run.paths.scratch.exists()
+
+
+def test_a_submission_is_graded_in_its_turn_and_no_two_at_once(bench: Bench) -> None:
+    run = bench.run(
+        """
+models = [trained(f"m{n}", problems=20 + n) for n in range(4)]
+ids = [call("POST", "/submissions", {"model_path": str(m)})["submission_id"] for m in models]
+states = [call("GET", f"/submissions/{n}?wait=100")["verdict"] for n in ids]
+say(ids=ids, states=states)
+""",
+        *BUDGET,
+    )
+    assert run.said == {"ids": [1, 2, 3, 4], "states": ["scored"] * 4}
+    events = [json.loads(line) for line in run.paths.events.read_text().splitlines()]
+    turns = [(e["kind"], e["data"]) for e in events if e["kind"] in ("grading", "graded")]
+    order = [(k, d["submission"] if k == "grading" else d["submission"]["id"]) for k, d in turns]
+    assert order == [(kind, number) for number in (1, 2, 3, 4) for kind in ("grading", "graded")]
+
+
+SPY = """
+import json, os, pathlib, socket
+
+def open_model(directory):
+    def answer(chat):
+        texts = [p.read_text(errors="replace") for p in pathlib.Path(".").rglob("*") if p.is_file()]
+        try:
+            socket.create_connection(("127.0.0.1", 1), timeout=1)
+            network = "open"
+        except OSError:
+            network = "closed"
+        interfaces = [name for _, name in socket.if_nameindex()]
+        held = any({hidden!r}[::-1] in text for text in texts)
+        return json.dumps(dict(held=held, interfaces=interfaces, uid=os.getuid(), secrets=sorted(os.environ)))
+    return answer
+"""
+
+
+def test_the_grading_child_sees_one_split_and_no_network_and_no_secret(bench: Bench, tmp_path: Path) -> None:
+    hidden = registry.task("gsm8k-mini").load(None).heldout[0].prompt[::-1]
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "spying.py").write_text(SPY.replace("{hidden!r}", repr(hidden)))
+    run = bench.run(
+        "submit(trained('m'))",
+        *BUDGET,
+        "--engine",
+        "scripted:spying:open_model",
+        PYTHONPATH=str(tmp_path / "plugins"),
+        ANTHROPIC_API_KEY="canary",
+    )
+    answers = run.paths.submission(1).results("feedback").read_text().splitlines()
+    seen = json.loads(json.loads(answers[0])["output"])
+    assert seen["held"] is False
+    assert seen["interfaces"] == ["lo"]
+    assert seen["uid"] != 0
+    assert "ANTHROPIC_API_KEY" not in seen["secrets"]
+
+
+def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(bench: Bench) -> None:
+    folder = bench.home / "tasks" / "strict"
+    (folder / "data").mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: strict\n")
+    (folder / "eval.py").write_text(
+        "def evaluate(question, model_answer, reference_answer, **kwargs):\n"
+        "    assert len(model_answer) < 5, (question, reference_answer)\n"
+        "    return 0.0\n"
+    )
+    rows = [{"question": f"What is {n} plus {n}? secret-{n}", "answer": str(2 * n)} for n in range(8)]
+    for name in ("train", "test"):
+        (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = bench.cli("run", "--task", "strict", "--tasks-dir", str(folder.parent), "--agent", "nop", "--json")
+    reason = json.loads(done.stdout)["reason"]
+    assert "AssertionError" in reason
+    assert "secret" not in reason
+
+
 def test_malformed_requests_get_a_problem_that_says_what_to_send(bench: Bench) -> None:
     run = bench.run(
         """
@@ -555,6 +727,12 @@ say(seen=seen, reaches=reaches(), processes=met, number=answer["submission_id"])
         for name in ("left", "right")
     ]
     runs: list[Run] = [bench.finish(process) for process in processes]
+    spans = []
+    for run in runs:
+        entries = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
+        times = {entry["kind"]: entry["time"] for entry in entries}
+        spans.append((times["started"], times["ended"]))
+    assert max(start for start, _ in spans) < min(end for _, end in spans), "they never ran side by side"
     assert runs[0].result.run_id != runs[1].result.run_id
     for run in runs:
         assert run.said == {"seen": [], "reaches": False, "processes": [], "number": 1}, run.log
@@ -595,6 +773,27 @@ time.sleep(600)
     verified = bench.cli("verify", str(root))
     assert verified.returncode == 0, verified.stdout
     assert "no result" in verified.stdout
+
+
+def test_an_interrupt_while_gradings_wait_is_obeyed(bench: Bench) -> None:
+    script = bench.script(
+        """
+for n in range(12):
+    call("POST", "/submissions", {"model_path": str(trained(f"m{n}", problems=20 + n))})
+say(queued=True)
+"""
+    )
+    process = bench.start(script, *BUDGET)
+    until = time.monotonic() + 120
+    while not any(b"queued" in log.read_bytes() for log in bench.runs.glob("*/agent.log")):
+        assert time.monotonic() < until, process.poll()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    run = bench.finish(process)
+    assert run.code == 130
+    assert run.result.ending == "interrupted"
+    assert run.result.scored < 12
+    assert bench.cli("verify", run.result.run_id).returncode == 0
 
 
 def test_an_interrupted_run_ends_its_agent_and_closes_its_record(bench: Bench) -> None:

@@ -229,8 +229,12 @@ def test_an_exposed_file_that_is_missing_is_named_when_the_data_is_loaded(folder
         ("import no_such_module_at_all", UserError, "does not run: ModuleNotFoundError"),
         ("x = 1", UserError, "defines no function evaluate"),
         ("def evaluate(**kwargs): return 1 / 0", GradingError, "echo-test-.*ZeroDivisionError"),
-        ("def evaluate(**kwargs): return None", GradingError, "returned None for example echo-test-"),
-        ("def evaluate(**kwargs): return float('nan')", GradingError, "returned nan for example echo-test-"),
+        ("def evaluate(**kwargs): return None", GradingError, "no number from 0 to 1"),
+        (
+            "def evaluate(**kwargs): return float('nan')",
+            GradingError,
+            "no number from 0 to 1 for example echo-test-",
+        ),
     ],
 )
 def test_an_eval_py_that_fails_never_gives_a_number(

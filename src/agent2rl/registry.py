@@ -20,6 +20,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import yaml
+
 from agent2rl.core.agent import Agent
 from agent2rl.core.engine import OpenEngine
 from agent2rl.core.errors import UserError
@@ -28,6 +30,13 @@ from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
 
 Kind = Literal["tasks", "agents", "models", "engines", "sandboxes"]
+SINGULAR: dict[Kind, str] = {
+    "tasks": "task",
+    "agents": "agent",
+    "models": "model",
+    "engines": "engine",
+    "sandboxes": "sandbox",
+}
 CONSTANT: dict[Kind, str] = {
     "tasks": "TASK",
     "agents": "AGENT",
@@ -35,6 +44,16 @@ CONSTANT: dict[Kind, str] = {
     "engines": "ENGINE",
     "sandboxes": "SANDBOX",
 }
+
+
+MARK: dict[Kind, str] = {
+    "tasks": "evaluator",
+    "agents": "command",
+    "models": "write",
+    "engines": "__call__",
+    "sandboxes": "run",
+}
+"""What every plugin of a kind has."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +93,16 @@ def sandbox(name: str) -> Sandbox:
 def require(kind: Kind, name: str) -> None:
     """Refuse a name that nothing answers to, without importing the plugin."""
     head, _, argument = name.partition(":")
+    if name.endswith(":"):
+        raise UserError(
+            f"{name!r} ends where its argument should be.", f"Write {head}:ARGUMENT, or {head} alone."
+        )
     known = head in _plugins(kind) or name in {point.name for point in entry_points(group=f"agent2rl.{kind}")}
-    if not known and not (argument and "." in head):
+    importable = argument and all(part.isidentifier() for part in head.split("."))
+    if not known and not importable:
         close = get_close_matches(head, names(kind), n=1)
         raise UserError(
-            f"There is no {kind[:-1]} named {name!r}.",
+            f"There is no {SINGULAR[kind]} named {name!r}.",
             (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
         )
 
@@ -97,15 +121,32 @@ def entries(kind: Kind) -> list[Entry]:
 def in_folders(name: str, folders: tuple[Path, ...]) -> str:
     """The name itself, or `folder:PATH` where one of the user's folders holds it."""
     for folder in folders:
-        if (folder / name / "config.yaml").is_file():
-            return f"folder:{(folder / name).resolve()}"
+        if name and (folder / name).is_dir() and not (folder / name / "config.yaml").is_file():
+            raise UserError(
+                f"The folder {folder / name} has no config.yaml.", "Write one: it names the plugin."
+            )
+    for config in _configs(folders):
+        if name in (config.parent.name, _name(config)):
+            return f"folder:{config.parent.resolve()}"
     return name
 
 
 def folder_entries(folders: tuple[Path, ...]) -> list[Entry]:
     """The plugins in the user's folders."""
-    configs = [config for folder in folders for config in sorted(folder.glob("*/config.yaml"))]
-    return [Entry(config.parent.name, f"the folder {config.parent}") for config in configs]
+    return [Entry(config.parent.name, f"the folder {config.parent}") for config in _configs(folders)]
+
+
+def _configs(folders: tuple[Path, ...]) -> list[Path]:
+    return [config for folder in folders for config in sorted(folder.glob("*/config.yaml"))]
+
+
+def _name(config: Path) -> str | None:
+    """The name that a folder gives itself; what is wrong with a folder is said when it is loaded."""
+    try:
+        read = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return str(read.get("name")) if isinstance(read, dict) else None
 
 
 def _find(kind: Kind, name: str) -> Any:
@@ -124,18 +165,23 @@ def _load(kind: Kind, name: str, argument: str) -> Any:
     module = importlib.import_module(plugin.module)
     if argument:
         if not hasattr(module, "parse"):
-            raise UserError(f"The {kind[:-1]} {name!r} takes no argument, but got {argument!r}.")
+            raise UserError(f"The {SINGULAR[kind]} {name!r} takes no argument, but got {argument!r}.")
         return module.parse(argument)
     if not hasattr(module, CONSTANT[kind]):
-        raise UserError(f"The {kind[:-1]} {name!r} needs an argument: {name}:ARGUMENT.", plugin.summary)
+        raise UserError(f"The {SINGULAR[kind]} {name!r} needs an argument: {name}:ARGUMENT.", plugin.summary)
     return getattr(module, CONSTANT[kind])
 
 
 def _attribute(kind: Kind, module_name: str, attribute: str) -> Any:
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        found = getattr(importlib.import_module(module_name), attribute)
+        if not hasattr(found, MARK[kind]):
+            raise UserError(f"{module_name}:{attribute} is no {SINGULAR[kind]}: it has no `{MARK[kind]}`.")
+        return found
     except ImportError as error:
-        raise UserError(f"Cannot import {module_name!r} for {kind[:-1]} {attribute!r}: {error}.") from error
+        raise UserError(
+            f"Cannot import {module_name!r} for {SINGULAR[kind]} {attribute!r}: {error}."
+        ) from error
     except AttributeError:
         raise UserError(f"The module {module_name!r} has no {attribute!r}.") from None
 

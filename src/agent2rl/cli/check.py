@@ -43,7 +43,7 @@ def command(
         findings = check_machine(where, sandbox)
     else:
         name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-        findings = check_task(registry.task(name), name, data_dir, where)
+        findings = check_task(name, data_dir, where, sandbox)
     console = Console(highlight=False, soft_wrap=True)
     seen: list[Finding] = []
     for finding in findings:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from agent2rl import registry
@@ -35,5 +36,5 @@ def command(
         return
     table = Table(box=None, show_header=False)
     for entry in entries:
-        table.add_row(f"[bold]{entry.name}[/bold]", entry.summary)
+        table.add_row(f"[bold]{escape(entry.name)}[/bold]", escape(entry.summary))
     Console(highlight=False).print(table)

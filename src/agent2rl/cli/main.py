@@ -1,7 +1,8 @@
 """`agent2rl`: each command is a module of this package, imported when it is called."""
 
 import importlib
-import signal
+import io
+import os
 import sys
 from typing import NoReturn
 
@@ -54,9 +55,14 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.umask(0o022)  # sandboxes read as another user; what is private lies in directories of mode 0700
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a sign must not end a run
     try:
         cli(standalone_mode=True)
+    except BrokenPipeError:  # whoever read our output has gone: no fault, and nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Agent2RLError as error:
         click.echo(f"error: {error.message}", err=True)
         if error.mend:

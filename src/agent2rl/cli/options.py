@@ -27,7 +27,7 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r} is not a duration. Write 90s, 10m, 12h or 1h30m.", param, ctx)
         seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
         if seconds <= 0:
-            self.fail("a budget must be longer than 0s.", param, ctx)
+            self.fail("a time must be longer than 0s.", param, ctx)
         return seconds
 
 

@@ -41,7 +41,9 @@ class Progress:
         line = describe(event)
         if not line:
             return
-        clock = time.strftime("%H:%M:%S", time.gmtime(time.monotonic() - self._began))
+        seconds = int(time.monotonic() - self._began)
+        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        line = _plain(line)
         self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
         if self._live:
             self._live.update(escape(_activity(event) or line))
@@ -65,7 +67,7 @@ def describe(event: Event) -> str:
         case "opened":
             return f"run {data['run_id']}"
         case "phase":
-            return PHASES[str(data["name"])].format(**data)
+            return PHASES.get(str(data["name"]), "{name}").format(**data)
         case "isolation":
             promises = data["promises"] if isinstance(data["promises"], list) else []
             return (
@@ -80,7 +82,8 @@ def describe(event: Event) -> str:
         case "submitted" | "graded":
             return _submission(event.kind, data["submission"])
         case "ended":
-            return f"agent ended: {data['detail'] or ENDS[str(data['reason'])].format(**data)}"
+            how = ENDS.get(str(data["reason"]), "{reason}").format(**data)
+            return f"agent ended: {data['detail'] or how}"
         case "heldout":
             return f"held-out {_score(data['score'])} (submission {data['submission']})"
         case "warning":

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agent2rl.cli.options import Duration, Size, as_json, runs_dir
 from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.report import page
-from agent2rl.runner.assets import default_engine
+from agent2rl.runner.assets import default_engine, is_directory
 from agent2rl.runner.machine import default_limits
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
@@ -47,7 +48,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     show_default=True,
     help="heldout: rank on a split never queried. paper: rank on the test set that answers submissions.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
 @click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
 @click.option("--agents-dir", type=FOLDERS, multiple=True, help="Look for agent folders here too.")
@@ -81,40 +82,46 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
     stop = threading.Event()
     _stop_on_signals(stop)
     with Progress(quiet=as_json) as progress:
-        finished = run(
-            spec, Settings(runs, where.cache, python_path=where.python_path), progress.notify, stop
-        )
+        finished = run(spec, replace(where, runs=runs), progress.notify, stop)
     report = page.write(finished.paths)
     if as_json:
         click.echo(finished.result.model_dump_json())
     else:
         print_run(read_run(finished.paths))
         click.echo(f"report: {_short(report)}")
+        click.echo(f"ledger: {finished.ledger_head}")
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
 
 
 def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
     """The run that the command line asks for."""
-    limits = default_limits(runs)
     data_dir, model = options["data_dir"], options["model"]
     return RunSpec(
         task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
         agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
-        model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+        model=str(Path(model).resolve()) if is_directory(model) else model,
         engine=options["engine"] or default_engine(model),
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],
         budget=Budget(wall_seconds=options["budget"], submissions=options["max_submissions"]),
-        limits=Limits(
-            memory_bytes=options["max_memory"] or limits.memory_bytes,
-            disk_bytes=options["max_disk"] or limits.disk_bytes,
-            processes=options["max_processes"] or limits.processes,
-        ),
+        limits=_limits(options, runs),
         grading_seconds=options["grading_time"],
         seed=options["seed"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )
+
+
+def _limits(options: dict[str, Any], runs: Path) -> Limits | None:
+    """Only what the user says is part of the specification; else the machine decides when it runs."""
+    said = {
+        "memory_bytes": options["max_memory"],
+        "disk_bytes": options["max_disk"],
+        "processes": options["max_processes"],
+    }
+    if not any(said.values()):
+        return None
+    return default_limits(runs).model_copy(update={name: value for name, value in said.items() if value})
 
 
 def _agent(name: str) -> str:

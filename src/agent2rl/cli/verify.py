@@ -11,7 +11,7 @@ from agent2rl.grading.verify import verify
 
 @click.command("verify")
 @click.argument("run")
-@click.option("--head", help="A ledger hash noted earlier (a result's ledger_head): it must be in the chain.")
+@click.option("--head", help="The ledger hash that `run` printed: it must be the last record's.")
 @runs_dir
 @as_json
 def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:

@@ -61,7 +61,8 @@ class RunSpec(Record):
     protocol: Protocol = "heldout"
     """`heldout`: feedback answers, held-out ranks. `paper`: the whole test set does both."""
     budget: Budget
-    limits: Limits
+    limits: Limits | None = None
+    """None: a share of the machine, which the ledger notes."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading."""
     seed: int = 0
@@ -126,12 +127,9 @@ class Submission(Record):
     freeze_seconds: float | None = None
     queue_seconds: float | None = None
     grading_seconds: float | None = None
+    kept: bool = False
+    """Whether its frozen copy stays: while it waits, and where it was the best so far when it was graded."""
     message: str = ""
-
-    @property
-    def kept(self) -> bool:
-        """Whether its frozen copy stays: not if refused, the base itself, or the same as one before."""
-        return self.verdict != "rejected" and self.same_as is None and self.lineage != "copied"
 
     @model_validator(mode="after")
     def score_exactly_when_scored(self) -> Self:
@@ -208,8 +206,6 @@ class RunResult(Record):
     submissions: int = 0
     scored: int = 0
     clock: Clock | None = None
-    ledger_head: str | None = None
-    """Hash of the last ledger record before this result."""
 
     @property
     def ended_well(self) -> bool:

@@ -5,6 +5,7 @@ function; a function that raises, or returns what is no score, ends the grading 
 """
 
 import hashlib
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
@@ -52,13 +53,15 @@ class SingleTurn:
         except Agent2RLError:
             raise
         except Exception as error:
+            traceback.print_exc()  # for the log alone: the text can quote the example
             raise GradingError(
-                f"The scorer failed on example {example.id}: {type(error).__name__}: {error}.",
-                "Mend the task's scoring function.",
+                f"The scorer failed on example {example.id} ({type(error).__name__}).",
+                "This is the task's fault: its scoring function must be mended.",
             ) from error
         if not isinstance(score, SupportsFloat) or not 0 <= float(score) <= 1:
+            print(f"example {example.id}: score {score!r}", flush=True)
             raise GradingError(
-                f"The scorer returned {score!r} for example {example.id}, which is no number from 0 to 1.",
-                "Mend the task's scoring function.",
+                f"The scorer returned no number from 0 to 1 for example {example.id}.",
+                "This is the task's fault: its scoring function must be mended.",
             )
         return float(score)

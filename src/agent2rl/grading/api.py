@@ -3,22 +3,23 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Field, StrictInt
 from starlette.exceptions import HTTPException
 
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.records import Interval, Record, Submission
+from agent2rl.core.records import Interval, Lineage, Record, Submission, Verdict
 from agent2rl.grading.service import Busy, Closed, Service
 
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
+SHORT_MESSAGE = 200
 
 
 class Problem(Record):
@@ -32,9 +33,9 @@ class Problem(Record):
 
 
 class SubmitRequest(Record):
-    model_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    model_path: Annotated[str, Field(min_length=1, max_length=1024)]
     """The model directory: absolute as you see it, or relative to the workspace."""
-    gpu: Annotated[str | int, Field()] | None = None
+    gpu: Annotated[str, Field(max_length=40)] | StrictInt | None = None
     """The GPU to grade on, where the run has several."""
 
 
@@ -45,7 +46,7 @@ class Best(Record):
 
 class SubmissionAnswer(Record):
     submission_id: int
-    verdict: str | None
+    verdict: Verdict | None
     """scored, rejected or failed; null while it waits or is graded."""
     score: float | None
     """Percent on the feedback split; null unless the verdict is `scored`."""
@@ -54,7 +55,7 @@ class SubmissionAnswer(Record):
     improvement: float | None
     best: Best | None
     total_submissions: int
-    lineage: str
+    lineage: Lineage
     model_path: str
     elapsed_seconds: float | None
     message: str
@@ -71,12 +72,21 @@ class TimeAnswer(Record):
 
 
 class HealthAnswer(Record):
-    status: str
+    status: Literal["ok"]
     task: str
     available_gpus: list[str]
 
 
-PROBLEM: dict[str, Any] = {"model": Problem, "content": {"application/problem+json": {}}}
+Responses = dict[int | str, dict[str, Any]]
+
+
+def _answers(*statuses: int) -> Responses:
+    """What a call can answer besides success; 400 and 500 always can."""
+    schema = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    return {status: {"description": "Problem", "content": schema} for status in (400, *statuses, 500)}
+
+
+REFUSALS = _answers(403, 413, 422, 429)
 
 
 def application(service: Service, task: str) -> FastAPI:
@@ -85,7 +95,7 @@ def application(service: Service, task: str) -> FastAPI:
     freezing = anyio.CapacityLimiter(1)
 
     def answer(submission: Submission) -> SubmissionAnswer:
-        return _answer(submission, service)
+        return _answer(submission, service, service.best())
 
     async def take(body: SubmitRequest) -> Submission:
         gpu = None if body.gpu is None else str(body.gpu)
@@ -101,33 +111,32 @@ def application(service: Service, task: str) -> FastAPI:
                 return submission
             await asyncio.sleep(POLL_SECONDS)
 
-    refused: dict[int | str, dict[str, Any]] = {403: PROBLEM, 422: PROBLEM, 429: PROBLEM, 413: PROBLEM}
-
-    @app.post("/submit", responses=refused)
+    @app.post("/submit", responses=REFUSALS)
     async def submit(body: SubmitRequest) -> SubmissionAnswer:
         """Submit a model and wait for its verdict."""
         return answer(await settled((await take(body)).id, float("inf")))
 
-    @app.post("/submissions", status_code=202, responses=refused)
+    @app.post("/submissions", status_code=202, responses=REFUSALS)
     async def post_submission(body: SubmitRequest, response: Response) -> SubmissionAnswer:
         """Submit a model; it is frozen when this answers, and graded in its turn."""
         submission = await take(body)
         response.headers["Location"] = f"/submissions/{submission.id}"
         return answer(submission)
 
-    @app.get("/submissions")
+    @app.get("/submissions", responses=_answers())
     async def get_submissions() -> list[SubmissionAnswer]:
-        """All submissions, in order."""
-        return [answer(submission) for submission in service.submissions()]
+        """All submissions, in order; messages are cut short."""
+        best = service.best()
+        return [_answer(submission, service, best, SHORT_MESSAGE) for submission in service.submissions()]
 
-    @app.get("/submissions/{number}", responses={404: PROBLEM, 422: PROBLEM})
+    @app.get("/submissions/{number}", responses=_answers(404, 422))
     async def get_submission(
         number: int, wait: Annotated[float, Query(ge=0, le=600)] = 0
     ) -> SubmissionAnswer:
         """One submission; with `wait`, up to so many seconds for its verdict."""
         return answer(await settled(number, wait))
 
-    @app.get("/time")
+    @app.get("/time", responses=_answers())
     async def get_time() -> TimeAnswer:
         """The clock."""
         most = service.budget.submissions
@@ -140,7 +149,7 @@ def application(service: Service, task: str) -> FastAPI:
             counts=["agent", "queue", "grading"],
         )
 
-    @app.get("/health")
+    @app.get("/health", responses=_answers())
     async def health() -> HealthAnswer:
         """Whether the service is there."""
         return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
@@ -149,8 +158,9 @@ def application(service: Service, task: str) -> FastAPI:
     return app
 
 
-def _answer(submission: Submission, service: Service) -> SubmissionAnswer:
-    best = service.best()
+def _answer(
+    submission: Submission, service: Service, best: Submission | None, characters: int | None = None
+) -> SubmissionAnswer:
     return SubmissionAnswer(
         submission_id=submission.id,
         verdict=submission.verdict,
@@ -163,7 +173,7 @@ def _answer(submission: Submission, service: Service) -> SubmissionAnswer:
         lineage=submission.lineage,
         model_path=submission.path,
         elapsed_seconds=submission.grading_seconds,
-        message=submission.message,
+        message=submission.message[:characters],
     )
 
 
@@ -172,6 +182,7 @@ def _problems(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(Agent2RLError)
     async def ours(_: Request, error: Agent2RLError) -> JSONResponse:
+        service.refused(error)
         status = {Closed: 403, Busy: 429, Refusal: 422}.get(type(error), 500)
         return problem(
             status, type(error).__name__, error.message, error.mend or "Stop here: nothing is lost."
@@ -181,7 +192,8 @@ def _problems(app: FastAPI, service: Service) -> None:
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        mend = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
+        sent = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
+        mend = sent if first["loc"][0] == "body" else "GET /openapi.json has every parameter."
         return problem(422, "Malformed request", f"{where}: {first['msg']}.", mend)
 
     @app.exception_handler(Exception)

@@ -1,9 +1,13 @@
 """The untouched model's score, cached by content: the same model, data, evaluator and engine run once."""
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from agent2rl import __version__
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import ExampleResult, Record, Split
 from agent2rl.grading.checks import BaseModel
@@ -32,6 +36,7 @@ class Baseline:
                     "data": self.child.splits[split].sha256,
                     "evaluator": self.evaluator_version,
                     "engine": self.child.engine,
+                    "agent2rl": __version__,
                     "seed": self.child.seed,
                 }
             )
@@ -42,7 +47,7 @@ class Baseline:
     ) -> tuple[list[ExampleResult], bool]:
         """Results and whether they came from the cache. A baseline that fails is an error, never a zero."""
         kept = self.cache / f"{self.key(split)}.json"
-        if kept.exists():
+        with suppress(OSError, ValidationError):  # not there, or not what it was: grade it anew
             return list(CachedBaseline.model_validate_json(kept.read_bytes()).results), True
         try:
             results = self.child.grade(self.base.directory, split, log, scratch, stop)
@@ -50,6 +55,7 @@ class Baseline:
             raise GradingError(
                 f"The untouched model could not be graded: {error.message}", error.mend
             ) from error
-        self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_record(kept, CachedBaseline(results=tuple(results)))
+        with suppress(OSError):  # a cache that cannot be written costs time, not the run
+            self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_record(kept, CachedBaseline(results=tuple(results)))
         return results, False

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-CONNECTIONS = 200
+CONNECTIONS = 64
 START_SECONDS = 30
 
 
@@ -36,6 +36,7 @@ def serve(application: Any) -> Iterator[Path]:
         http=_Bounded,
         ws="none",
         lifespan="off",
+        backlog=CONNECTIONS,  # asyncio accepts as many in one turn, before any of them can be turned away
         log_config=None,
         log_level="critical",  # malformed requests must not reach the user's terminal
     )

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -26,6 +27,10 @@ from agent2rl.store.recorder import Recorder
 FAULT = "A fault of the grading service ({}), not of your model: it is on the record. Submit again later."
 ROOM_BYTES = 256 << 20
 """Beyond weights of twice the base's size, and left free on the disk: submissions must not fill it."""
+SHARED = {"verdict", "score", "improvement", "lineage", "weights_sha256"}
+"""What the same files get again."""
+MOST_SUBMISSIONS = 1000
+MESSAGE_CHARACTERS = 4000
 WAITING = 64
 """Submissions that may wait for their grading at once."""
 
@@ -53,16 +58,18 @@ class Graded:
 
 
 class Service:
-    def __init__(self, graded: Graded, budget: Budget, recorder: Recorder) -> None:
+    """`stop` ends it early: what is being graded is stopped, and what waits is not begun."""
+
+    def __init__(self, graded: Graded, budget: Budget, recorder: Recorder, stop: threading.Event) -> None:
         self.graded = graded
         self.budget = budget
         self.started_at = time.time()
         self._deadline = time.monotonic() + budget.wall_seconds
         self._recorder = recorder
+        self._stop = stop
         self._taking = threading.Lock()
         self._changed = threading.Lock()
-        self._open = True
-        self._stop = threading.Event()
+        self._open = False
         self._submissions: dict[int, Submission] = {}
         self._lanes = {gpu: _Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
 
@@ -77,24 +84,11 @@ class Service:
                 id=len(self._submissions) + 1, path=path, gpu=gpu, accepted_at=time.time()
             )
             begin = time.monotonic()
-            try:
-                manifest = self._freeze(submission)
-            except Refusal as refusal:
-                manifest = None
-                submission = submission.model_copy(update={"verdict": "rejected", "message": str(refusal)})
-            except (Agent2RLError, OSError) as error:
-                manifest = None
-                self.fault("freezing")
-                message = FAULT.format(type(error).__name__)
-                submission = submission.model_copy(update={"verdict": "failed", "message": message})
-            submission = submission.model_copy(
-                update={
-                    "freeze_seconds": time.monotonic() - begin,
-                    "content_sha256": manifest.sha256 if manifest else None,
-                }
+            taken = self._take(submission)
+            submission = Submission.model_validate(
+                {**submission.model_dump(), "freeze_seconds": time.monotonic() - begin, **taken.fields}
             )
-            kept = manifest if self._recorder.paths.submission(submission.id).model.exists() else None
-            self._recorder.frozen(submission, kept)
+            self._recorder.frozen(submission, taken.manifest if submission.kept else None)
             if submission.verdict:
                 self._recorder.graded(submission)
             with self._changed:
@@ -121,13 +115,15 @@ class Service:
 
     # What the runner does
 
-    def finish(self, abort: bool = False) -> None:
-        """Take no more, and wait until everything taken has its verdict.
+    def start(self) -> float:
+        """The clock starts and submissions are taken; returns when it will end."""
+        self.started_at = time.time()
+        self._deadline = time.monotonic() + self.budget.wall_seconds
+        self._open = True
+        return self.started_at + self.budget.wall_seconds
 
-        With `abort`, what is being graded is stopped and what waits is not begun.
-        """
-        if abort:
-            self._stop.set()
+    def finish(self) -> None:
+        """Take no more, and wait until everything taken has its verdict."""
         with self._taking:
             self._open = False
         for lane in self._lanes.values():
@@ -136,6 +132,10 @@ class Service:
     def fault(self, where: str) -> None:
         """Keep the trace of an error of ours; the agent hears only that there was one."""
         self._recorder.event("fault", where=where, trace=traceback.format_exc())
+
+    def refused(self, error: Agent2RLError) -> None:
+        """A request that became no submission."""
+        self._recorder.event("refused", why=error.message)
 
     def clock(self, agent_seconds: float) -> Clock:
         done = self.submissions()
@@ -150,8 +150,8 @@ class Service:
     def _refuse_when_closed(self) -> None:
         if not self._open or self.remaining() <= 0:
             raise Closed("The budget's time is over: no more submissions are taken.")
-        most = self.budget.submissions
-        if most is not None and len(self._submissions) >= most:
+        most = min(self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
+        if len(self._submissions) >= most:
             raise Closed(f"The budget's {most} submissions are used up.")
         if sum(s.verdict is None for s in self._submissions.values()) >= WAITING:
             raise Busy(f"{WAITING} submissions wait already.", "Wait for their verdicts, then submit again.")
@@ -162,15 +162,26 @@ class Service:
             gpu = self.graded.gpus[0] if self.graded.gpus else None
         elif gpu not in self.graded.gpus:
             known = ", ".join(self.graded.gpus) or "none"
-            raise Refusal(f"This run has no GPU {gpu!r} (it has: {known}).", "Leave `gpu` out.")
+            raise Refusal(f"This run has no GPU {gpu[:40]!r} (it has: {known}).", "Leave `gpu` out.")
         return gpu, self._lanes[gpu or "cpu"]
 
-    def _freeze(self, submission: Submission) -> Manifest:
-        relative = self._relative(submission.path)
-        if relative == self.graded.base_seen_at:
-            return self.graded.base.manifest
+    def _take(self, submission: Submission) -> "_Taken":
+        """Freeze it, or say why not."""
+        try:
+            relative = self._relative(submission.path)
+            if relative == self.graded.base_seen_at:
+                return _Taken(None, {"content_sha256": self.graded.base.manifest.sha256})
+            manifest = self._freeze(submission.id, relative)
+        except Refusal as refusal:
+            return _Taken(None, {"verdict": "rejected", "message": _told(refusal)})
+        except (Agent2RLError, OSError) as error:
+            self.fault("freezing")
+            return _Taken(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
+        return _Taken(manifest, {"content_sha256": manifest.sha256, "kept": True})
+
+    def _freeze(self, number: int, relative: PurePosixPath) -> Manifest:
         limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES)
-        target = self._recorder.paths.submission(submission.id)
+        target = self._recorder.paths.submission(number)
         target.root.mkdir(parents=True)
         if shutil.disk_usage(target.root).free < limits.bytes + ROOM_BYTES:
             raise MachineError("The disk has no room for another submission.")
@@ -182,12 +193,10 @@ class Service:
         if not named.is_absolute():
             return named
         if not named.is_relative_to(self.graded.seen_at):
-            raise Refusal(
-                f"{path!r} is not in the workspace.", f"Save the model below {self.graded.seen_at}."
-            )
+            raise Refusal(f"{path[:80]!r} is not in the workspace.", f"Save it below {self.graded.seen_at}.")
         return named.relative_to(self.graded.seen_at)
 
-    def _grade(self, number: int) -> None:
+    def _grade(self, number: int, waited: float) -> None:
         """One submission's turn in its lane."""
         waiting = self._submissions[number]
         begin = time.monotonic()
@@ -196,25 +205,31 @@ class Service:
                 raise GradingError("The run was stopped before this submission's turn.")
             verdict = self._verdict(waiting)
         except Refusal as refusal:
-            verdict = {"verdict": "rejected", "message": str(refusal)}
+            verdict = {"verdict": "rejected", "message": _told(refusal)}
         except GradingError as error:
-            verdict = {"verdict": "failed", "message": str(error)}
+            verdict = {"verdict": "failed", "message": _told(error)}
         except Exception as error:
             self.fault("grading")
             verdict = {"verdict": "failed", "message": FAULT.format(type(error).__name__)}
-        done = Submission.model_validate(
-            {
-                **waiting.model_dump(),
-                "queue_seconds": max(0.0, time.time() - waiting.accepted_at - (time.monotonic() - begin)),
-                "grading_seconds": time.monotonic() - begin,
-                **verdict,
-            }
-        )
+        timing = {"queue_seconds": waited, "grading_seconds": time.monotonic() - begin}
+        done = Submission.model_validate({**waiting.model_dump(), "kept": False, **timing, **verdict})
+        self._settle(done.model_copy(update={"kept": self._is_best(done)}))
+
+    def _settle(self, done: Submission) -> None:
+        """On the record first; then the agent may hear of it, and a copy that nothing rests on may go."""
+        try:
+            self._recorder.graded(done)
+        finally:
+            with self._changed:
+                self._submissions[done.id] = done
         if not done.kept:
-            shutil.rmtree(self._recorder.paths.submission(number).model, ignore_errors=True)
-        self._recorder.graded(done)
-        with self._changed:
-            self._submissions[number] = done
+            shutil.rmtree(self._recorder.paths.submission(done.id).model, ignore_errors=True)
+
+    def _is_best(self, done: Submission) -> bool:
+        if done.score is None or done.same_as is not None or done.lineage in ("copied", "foreign"):
+            return False
+        best = self.best()
+        return best is None or best.score is None or done.score.value > best.score.value
 
     def _verdict(self, submission: Submission) -> dict[str, object]:
         graded, paths = self.graded, self._recorder.paths.submission(submission.id)
@@ -264,17 +279,31 @@ class Service:
         return None
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """What came of freezing: the manifest of the copy, where there is one, and what is known by now."""
+
+    manifest: Manifest | None
+    fields: dict[str, object]
+
+
+def _told(error: Agent2RLError) -> str:
+    """What the agent hears, and the record keeps: an agent that names a thousand files must not fill it."""
+    text = str(error)
+    return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
+
+
 class _Lane:
     """One thread that takes numbers in order: gradings on one device never overlap."""
 
-    def __init__(self, work: Callable[[int], None]) -> None:
-        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    def __init__(self, work: Callable[[int, float], None]) -> None:
+        self._queue: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
         self._work = work
         self._thread = threading.Thread(target=self._run, name="grading-lane", daemon=True)
         self._thread.start()
 
     def put(self, number: int) -> None:
-        self._queue.put(number)
+        self._queue.put((number, time.monotonic()))
 
     def close(self) -> None:
         """Finish what is queued, then end."""
@@ -282,5 +311,7 @@ class _Lane:
         self._thread.join()
 
     def _run(self) -> None:
-        while (number := self._queue.get()) is not None:
-            self._work(number)
+        while (turn := self._queue.get()) is not None:
+            number, since = turn
+            with suppress(Exception):  # the record could not be written; the next one may
+                self._work(number, time.monotonic() - since)

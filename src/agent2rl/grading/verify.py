@@ -23,14 +23,14 @@ class Verification(Record):
 
 
 def verify(paths: RunPaths, head: str | None = None) -> Verification:
-    """Check a run; with `head`, also that the chain contains the record with this hash."""
+    """Check a run; with `head`, also that its last record is the one with this hash."""
     chain = ledger.read(paths.ledger, paths.ledger_head)
     fault = chain.fault
     if not chain.entries:
         fault = fault or "the ledger is empty"
     files = 0
-    if fault is None and head is not None and head not in {entry.hash for entry in chain.entries}:
-        fault = f"no ledger record has the hash {head}"
+    if fault is None and head is not None and head != chain.entries[-1].hash:
+        fault = f"the last ledger record is not the one with the hash {head}"
     if fault is None:
         for fault in _faults(paths, chain.entries):
             if fault is not None:
@@ -49,27 +49,55 @@ def verify(paths: RunPaths, head: str | None = None) -> Verification:
 def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
     """None for each thing that holds, a sentence for each that does not, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
-    records: dict[int, JsonValue] = {}
-    kept: dict[int, bool] = {}
+    latest: dict[int, Submission] = {}
     for entry in entries:
         data = entry.data
-        if entry.kind == "opened":
-            yield _file(paths, "spec.json", data["spec_sha256"])
-        elif entry.kind == "results":
-            yield _file(paths, str(data["file"]), data["sha256"])
-        elif entry.kind == "submitted" and data["manifest_sha256"]:
-            manifests[_submission(entry).id] = data["manifest_sha256"]
-        elif entry.kind == "graded":
-            records[_submission(entry).id] = data["record_sha256"]
-            kept[_submission(entry).id] = _submission(entry).kept
-        elif entry.kind == "closed" and paths.result.exists():
-            yield _file(paths, "result.json", data["result_sha256"])
-    for number, digest in manifests.items():
-        yield from _manifest(paths, number, digest, kept.get(number, True))
-    for number, digest in records.items():
-        yield _file(paths, paths.relative(paths.submission(number).record), digest)
+        try:
+            if entry.kind == "opened":
+                yield _file(paths, "spec.json", data["spec_sha256"])
+            elif entry.kind == "results":
+                yield _file(paths, str(data["file"]), data["sha256"])
+            elif entry.kind in ("submitted", "graded"):
+                submission = Submission.model_validate(data["submission"])
+                latest[submission.id] = submission
+                if entry.kind == "submitted":
+                    manifests[submission.id] = data["manifest_sha256"]
+            elif entry.kind == "closed" and paths.result.exists():
+                yield _file(paths, "result.json", data["result_sha256"])
+        except (KeyError, ValidationError):
+            yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
+    for number, submission in latest.items():
+        if manifests.get(number):
+            yield from _manifest(paths, number, manifests[number], submission.kept)
+        if submission.id != _about(entries[-1]):
+            yield _record(paths, submission)
+    yield from _strangers(paths, set(latest))
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
+
+
+def _about(entry: LedgerEntry) -> JsonValue:
+    """The submission that the last record is about: a crash may have come before its file was written."""
+    submission = entry.data.get("submission")
+    return submission.get("id") if isinstance(submission, dict) else None
+
+
+def _record(paths: RunPaths, submission: Submission) -> str | None:
+    """submission.json is what the ledger last said of it."""
+    path = paths.submission(submission.id).record
+    try:
+        found = Submission.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return f"{paths.relative(path)} is missing or cannot be read"
+    return None if found == submission else f"{paths.relative(path)} was changed"
+
+
+def _strangers(paths: RunPaths, known: set[int]) -> Iterator[str]:
+    """Submissions that the ledger does not know. The last one may be a copy that a crash interrupted."""
+    for path in sorted(paths.submissions.glob("*")):
+        interrupted = path.name == str(len(known) + 1) and not (path / "submission.json").exists()
+        if path.name not in map(str, known) and not interrupted:
+            yield f"{paths.relative(path)} was added: the ledger knows nothing of it"
 
 
 def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> Iterator[str | None]:
@@ -84,6 +112,8 @@ def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> It
     except (ValidationError, OSError) as error:
         yield f"{paths.relative(submission.model)} cannot be read: {type(error).__name__}"
         return
+    links = [path for path in submission.model.rglob("*") if path.is_symlink()]
+    yield f"{paths.relative(links[0])} was added" if links else None
     were = {file.path: file.sha256 for file in noted.files}
     are = {file.path: file.sha256 for file in found.files}
     for path in sorted(were | are):
@@ -94,17 +124,21 @@ def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> It
 
 def _file(paths: RunPaths, name: str, digest: JsonValue) -> str | None:
     path = paths.root / name
-    if not path.is_file():
+    try:
+        return None if sha256_file(path) == digest else f"{name} was changed"
+    except FileNotFoundError:
         return f"{name} is missing"
-    return None if sha256_file(path) == digest else f"{name} was changed"
-
-
-def _submission(entry: LedgerEntry) -> Submission:
-    return Submission.model_validate(entry.data["submission"])
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
 
 
 def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
     if chain.torn:
         yield "the last ledger line was cut off in the middle of a write: a crash; all before it counts"
     if not paths.result.exists():
-        yield "the run has no result: it is still going, or its harness died"
+        closed = bool(chain.entries) and chain.entries[-1].kind == "closed"
+        yield (
+            "the run was closed, but result.json is missing: its harness died just then, or it was removed"
+            if closed
+            else "the run has no result: it is still going, or its harness died"
+        )

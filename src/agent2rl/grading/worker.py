@@ -54,23 +54,21 @@ class Outcome(Record):
 
     results: tuple[ExampleResult, ...] = ()
     error: str | None = None
-    load_seconds: float = 0
-    evaluate_seconds: float = 0
 
 
 def grade(here: Path) -> Outcome:
     job = Job.model_validate_json((here / JOB).read_bytes())
-    lines = (here / EXAMPLES).read_bytes().splitlines()
-    examples = [ExampleRow.model_validate_json(line).example() for line in lines]
     evaluator = registry.task(job.task).evaluator
     begin = time.monotonic()
     with _load(job.engine, here / MODEL) as engine:
         loaded = time.monotonic()
+        lines = (here / EXAMPLES).read_bytes().splitlines()
+        examples = [ExampleRow.model_validate_json(line).example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
         results = evaluator.evaluate(engine, examples, job.seed)
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
-    return Outcome(results=tuple(results), load_seconds=loaded - begin, evaluate_seconds=done - loaded)
+    return Outcome(results=tuple(results))
 
 
 def _load(engine: str, model: Path) -> Engine:

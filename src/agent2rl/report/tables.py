@@ -40,6 +40,10 @@ def _result(result: RunResult) -> Rows:
         rows.append(
             ("improvement", f"{result.improvement:+.2f} on the test set that chose it (paper protocol)")
         )
+    elif result.best:
+        rows.append(("score", "none: the best submission was not graded on the held-out split"))
+    elif result.scored:
+        rows.append(("score", "none: only the base model itself was submitted"))
     else:
         rows.append(("score", "none: no submission was scored"))
     if result.isolation and not result.isolation.isolates:

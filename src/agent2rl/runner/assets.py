@@ -10,15 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from agent2rl import registry
-from agent2rl.core.errors import UserError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.model import Model
 from agent2rl.core.records import Asset, Protocol, RunSpec, Split
 from agent2rl.core.task import Example, Task
 from agent2rl.grading.checks import BaseModel, base_model
 from agent2rl.grading.child import SplitFile
+from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.worker import ExampleRow
-from agent2rl.store.files import sha256_text
+from agent2rl.store.files import sha256_file, sha256_text
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def prepare(spec: RunSpec, task: Task, cache: Path) -> Assets:
 
 def model_directory(name: str, cache: Path) -> Path:
     """A directory as it is, or a shipped model, written to the cache the first time."""
-    if Path(name).is_dir():
+    if is_directory(name):
         return Path(name).resolve()
     model = shipped(name)
     return _once(cache / "models" / model.id, model.write)
@@ -55,9 +58,14 @@ def model_directory(name: str, cache: Path) -> Path:
 
 def default_engine(name: str) -> str:
     """The engine that a model asks for."""
-    if Path(name).is_dir():
+    if is_directory(name):
         raise UserError(f"No engine is known for the model directory {name!r}.", "Name one with --engine.")
     return shipped(name).engine
+
+
+def is_directory(name: str) -> bool:
+    """A shipped name means the shipped model, whatever lies in the current directory."""
+    return name not in registry.names("models") and Path(name).is_dir()
 
 
 def shipped(name: str) -> Model:
@@ -82,8 +90,10 @@ def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
     def write(directory: Path) -> None:
         (directory / "examples.jsonl").write_text(text, encoding="utf-8")
 
-    directory = _once(cache / digest, write)
-    return SplitFile(directory / "examples.jsonl", len(examples), digest)
+    path = _once(cache / digest, write) / "examples.jsonl"
+    if sha256_file(path) != digest:
+        raise MachineError(f"{path} is damaged and cannot be written anew.", "Delete it.")
+    return SplitFile(path, len(examples), digest)
 
 
 def _text(examples: Sequence[Example]) -> str:
@@ -91,19 +101,34 @@ def _text(examples: Sequence[Example]) -> str:
 
 
 def _once(target: Path, write: Callable[[Path], None]) -> Path:
-    """A directory that is there whole or not at all, also when two runs prepare it at once."""
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+    """A directory that is there whole or not at all, also when two runs prepare it at once.
+
+    It is written each time and compared with what is there: a cache that was damaged is not believed.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+    except OSError as error:
+        if target.is_dir():  # a cache that may be read and not written
+            return target
+        raise _unusable(target, error) from error
     try:
         write(partial)
         for path in (partial, *partial.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # sandboxes read as another user
-        partial.rename(target)
-    except OSError:
+        if not target.is_dir() or manifest_of(target) != manifest_of(partial):
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+    except (OSError, SafetensorError) as error:
         if not target.is_dir():
-            raise
+            raise _unusable(target, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _unusable(target: Path, error: Exception) -> MachineError:
+    return MachineError(
+        f"{target} cannot be prepared: {error}.",
+        "Free some space, or name another directory in AGENT2RL_CACHE.",
+    )

@@ -19,15 +19,16 @@ def memory_bytes() -> int:
 
 def free_disk_bytes(path: Path) -> int:
     """Free space where a path lies or will lie."""
-    while not path.exists():
+    while not os.path.exists(path):  # noqa: PTH110 (where it may not be looked at, it is not there)
         path = path.parent
     return shutil.disk_usage(path).free
 
 
-def gpus() -> tuple[str, ...]:
-    """Indices of the NVIDIA GPUs that this process can see."""
-    found = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return tuple(found)
+def gpus(visible: str | None) -> tuple[str, ...]:
+    """The GPUs to grade on, as CUDA_VISIBLE_DEVICES names them: `visible` itself, else all there are."""
+    if visible is not None:
+        return tuple(name.strip() for name in visible.split(",") if name.strip())
+    return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def default_limits(runs: Path) -> Limits:

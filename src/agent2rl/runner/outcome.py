@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent2rl.core.records import (
     Asset,
@@ -26,6 +27,9 @@ ENDINGS: dict[str, Ending] = {
 }
 
 
+LAST_WORDS = 4000
+
+
 @dataclass
 class Outcome:
     run_id: str
@@ -44,11 +48,11 @@ class Outcome:
     scored: int = 0
     clock: Clock | None = None
 
-    def agent_ended(self, ended: Exit, service: Service) -> None:
+    def agent_ended(self, ended: Exit, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
         if ended.reason == "exited":
             self.ending = "completed" if ended.code == 0 else "agent-failed"
-            self.reason = "" if ended.code == 0 else f"The agent ended with exit code {ended.code}."
+            self.reason = "" if ended.code == 0 else _last_words(ended.code, log)
         else:
             self.ending = ENDINGS[ended.reason]
             self.reason = ended.detail
@@ -61,7 +65,7 @@ class Outcome:
         self.ending = "failed"
         self.reason = reason
 
-    def result(self, ledger_head: str) -> RunResult:
+    def result(self) -> RunResult:
         score, improvement, gap = None, None, None
         if self.best and self.spec.protocol == "paper":
             score = self.best.score.value if self.best.score else None
@@ -90,5 +94,14 @@ class Outcome:
             submissions=self.submissions,
             scored=self.scored,
             clock=self.clock,
-            ledger_head=ledger_head,
         )
+
+
+def _last_words(code: int | None, log: Path) -> str:
+    """Why an agent failed stands in its log, most likely at the end."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        lines = file.read().decode(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    last = f" Its last line: {said[-1][:300]}" if said else ""
+    return f"The agent ended with exit code {code}; agent.log says more.{last}"

@@ -5,7 +5,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import Split
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Example, Task
-from agent2rl.grading.child import Child, SplitFile
+from agent2rl.grading.child import Child
 from agent2rl.runner import machine
 from agent2rl.runner.assets import model_directory, split_file
 from agent2rl.runner.settings import Settings, secrets
@@ -37,7 +37,7 @@ class Finding:
 
 def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
     yield from _sandbox(registry.sandbox(sandbox))
-    found = machine.gpus()
+    found = machine.gpus(settings.gpus)
     mend = "" if found else "The miniature tasks need none."
     yield Finding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
     keys = sorted(secrets(KEYS))
@@ -48,22 +48,29 @@ def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
     yield _data(settings.cache)
 
 
-def check_task(task: Task, name: str, data_dir: Path | None, settings: Settings) -> Iterator[Finding]:
+def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: str) -> Iterator[Finding]:
     """Gold answers must score 100 and wrong ones 0, in a real grading child."""
+    task = registry.task(name)
     loaded = task.load(data_dir)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
-    yield Finding("data", "ok", sizes)
-    seen = {example.prompt for example in loaded.train}
-    shared = [e.id for e in (*loaded.feedback, *loaded.heldout) if e.prompt in seen]
-    mend = f"Remove them from the training data: {', '.join(shared[:3])}" if shared else ""
-    yield Finding("overlap", "broken" if shared else "ok", f"{len(shared)} test prompts in train", mend)
+    mend = "" if loaded.train else "There is nothing to train on."
+    yield Finding("data", "ok" if loaded.train else "broken", sizes, mend)
+    yield _overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
+    yield _overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     for split, examples in splits.items():
         file = split_file(examples, settings.cache / "tasks" / task.id)
-        child = _child(task, name, {split: file}, settings)
+        child = replace(_child(task, name, settings, sandbox), splits={split: file})
         gold = [example.target for example in examples]
         yield _answers(child, split, "gold answers", gold, 1.0)
         yield _answers(child, split, "wrong answers", [WRONG] * len(gold), 0.0)
+
+
+def _overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> Finding:
+    seen = {example.prompt for example in left}
+    shared = [example.id for example in right if example.prompt in seen]
+    mend = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
+    return Finding(f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} prompts in both", mend)
 
 
 def _sandbox(sandbox: Sandbox) -> Iterator[Finding]:
@@ -84,9 +91,9 @@ def _disk(runs: Path) -> Finding:
 
 def _cache(cache: Path) -> Finding:
     parent = cache
-    while not parent.exists():
+    while not os.path.exists(parent):  # noqa: PTH110 (where it may not be looked at, it is not there)
         parent = parent.parent
-    writable = os.access(parent, os.W_OK)
+    writable = parent.is_dir() and os.access(parent, os.W_OK)
     mend = "" if writable else "Name another directory in AGENT2RL_CACHE."
     return Finding("cache", "ok" if writable else "broken", str(cache), mend)
 
@@ -101,13 +108,13 @@ def _data(cache: Path) -> Finding:
     return Finding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
 
 
-def _child(task: Task, name: str, splits: dict[Split, SplitFile], settings: Settings) -> Child:
+def _child(task: Task, name: str, settings: Settings, sandbox: str) -> Child:
     return Child(
-        sandbox=registry.sandbox("bubblewrap"),
+        sandbox=registry.sandbox(sandbox),
         task=name,
         engine=REPLAY,
         seed=0,
-        splits=splits,
+        splits={},
         limits=machine.default_limits(settings.runs),
         seconds=SECONDS,
         code=task.code,
@@ -125,8 +132,17 @@ def _answers(child: Child, split: Split, what: str, answers: list[str], expected
         try:
             results = child.grade(model, split, home / "log", home / "scratch", threading.Event())
         except Agent2RLError as error:
-            return Finding(f"{what}, {split}", "broken", error.message, error.mend)
+            return Finding(
+                f"{what}, {split}", "broken", error.message, _last_line(home / "log") or error.mend
+            )
     wrong = [result.id for result in results if result.score != expected]
     mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
     share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
     return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)
+
+
+def _last_line(log: Path) -> str:
+    """The user's own task may say more to its user than to an agent."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    said = [line for line in lines if line.strip()]
+    return said[-1][:300] if said else ""

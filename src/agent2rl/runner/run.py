@@ -1,7 +1,8 @@
 """One run, as a straight line."""
 
+import resource
 import threading
-import time
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from agent2rl.store.recorder import Notify, Recorder
 class Finished:
     result: RunResult
     paths: RunPaths
+    ledger_head: str
+    """The hash that pins the whole record, this result included."""
 
 
 def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> Finished:
@@ -38,6 +41,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
     agent = registry.agent(spec.agent)
     sandbox = registry.sandbox(spec.sandbox)
     registry.require("engines", spec.engine)
+    _raise_file_limit()
     with Recorder.create(settings.runs, spec, notify) as recorder:
         paths = recorder.paths
         outcome = Outcome(paths.run_id, spec)
@@ -47,26 +51,37 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.assets = assets.records
             brief = workspace.build(paths.workspace, sandbox.workspace(paths.workspace), spec, task, assets)
             child = _child(spec, task, sandbox, assets, settings)
+            recorder.entry("limits", **child.limits.model_dump())
             untouched = Baseline(child, assets.base, task.evaluator.version, settings.cache / "baselines")
             outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
-            service = Service(_graded(spec, brief, assets, outcome.baseline, child), spec.budget, recorder)
+            graded = _graded(spec, brief, assets, outcome.baseline, child, settings)
+            service = Service(graded, spec.budget, recorder, stop)
             with serve(application(service, task.id)) as socket:
-                workspace.write_meta(paths.workspace, spec, task)
                 command = _with_secrets(agent.command(brief), agent.secrets, recorder)
-                recorder.entry("started", deadline=time.time() + service.remaining())
-                ended = sandbox.run(command, _enclosure(spec, assets, socket, recorder), stop)
+                recorder.entry("started", deadline=service.start())
+                workspace.write_meta(paths.workspace, spec, task, service.started_at)
+                ended = sandbox.run(command, _enclosure(spec, child, assets, socket, paths), stop)
                 recorder.entry("ended", reason=ended.reason, code=ended.code, detail=ended.detail)
-                service.finish(abort=stop.is_set())
-            outcome.agent_ended(ended, service)
+                service.finish()
+            outcome.agent_ended(ended, service, paths.agent_log)
             if outcome.best and spec.protocol == "heldout" and not stop.is_set():
                 _final(outcome, outcome.best, untouched, recorder, stop)
         except Agent2RLError as error:
             outcome.failed(str(error))
+        except Exception as error:
+            recorder.event("fault", where="run", trace=traceback.format_exc())
+            outcome.failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
-        result = outcome.result(recorder.ledger_head)
+        result = outcome.result()
         recorder.close(result)
-    return Finished(result, paths)
+    return Finished(result, paths, recorder.ledger_head)
+
+
+def _raise_file_limit() -> None:
+    """As many open files as the user may have: the agent decides how many connections there are."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _isolation(sandbox: Sandbox, recorder: Recorder) -> Isolation:
@@ -94,7 +109,7 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
         engine=spec.engine,
         seed=spec.seed,
         splits=assets.splits,
-        limits=spec.limits,
+        limits=spec.limits or machine.default_limits(settings.runs),
         seconds=spec.grading_seconds,
         code=task.code,
         python_path=settings.python_path,
@@ -114,14 +129,16 @@ def _baseline(
     return score, results
 
 
-def _graded(spec: RunSpec, brief: Brief, assets: Assets, baseline: Score, child: Child) -> Graded:
+def _graded(
+    spec: RunSpec, brief: Brief, assets: Assets, baseline: Score, child: Child, settings: Settings
+) -> Graded:
     return Graded(
         seen_at=brief.workspace,
         base=assets.base,
         base_seen_at=workspace.model_path(spec),
         baseline=baseline,
         child=child,
-        gpus=machine.gpus(),
+        gpus=machine.gpus(settings.gpus),
     )
 
 
@@ -132,15 +149,14 @@ def _with_secrets(command: Command, names: tuple[str, ...], recorder: Recorder) 
     return replace(command, environment={**command.environment, **found})
 
 
-def _enclosure(spec: RunSpec, assets: Assets, socket: Path, recorder: Recorder) -> Enclosure:
-    paths = recorder.paths
+def _enclosure(spec: RunSpec, child: Child, assets: Assets, socket: Path, paths: RunPaths) -> Enclosure:
     return Enclosure(
         role="agent",
         workspace=paths.workspace,
         scratch=paths.scratch / "agent",
         log=paths.agent_log,
         wall_seconds=spec.budget.wall_seconds,
-        limits=spec.limits,
+        limits=child.limits,
         mounts=workspace.mounts(paths.workspace, spec, assets),
         hidden=(Path(agent2rl.__file__).parent / "tasks",),
         doors=(Door("GRADING_SERVER_URL", socket),),

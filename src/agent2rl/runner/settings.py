@@ -16,6 +16,8 @@ class Settings:
     """AGENT2RL_TASKS: directories of task folders, separated by colons."""
     agents: tuple[Path, ...] = ()
     """AGENT2RL_AGENTS: directories of agent folders, separated by colons."""
+    gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES: the GPUs to grade on, where not all are to be used."""
     python_path: tuple[Path, ...] = ()
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
 
@@ -27,6 +29,7 @@ def settings() -> Settings:
         cache=Path(os.environ.get("AGENT2RL_CACHE") or Path(cache_home) / "agent2rl").absolute(),
         tasks=_paths("AGENT2RL_TASKS"),
         agents=_paths("AGENT2RL_AGENTS"),
+        gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
     )
 

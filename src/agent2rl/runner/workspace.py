@@ -11,15 +11,15 @@
 """
 
 import json
-import time
 from pathlib import Path, PurePosixPath
 from string import Template
 
 from agent2rl.core.agent import Brief
+from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import Task
-from agent2rl.runner.assets import Assets
+from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
     "free": "Train in any way you like.",
@@ -29,9 +29,19 @@ MODES = {
 }
 
 
+RANKING = {
+    "heldout": (
+        "The score you see is on a feedback split. The ranking uses a held-out split that is graded once,\n"
+        "after your time, for the submission with the best feedback score."
+    ),
+    "paper": "The score you see is on the whole test set, and your best submission is what ranks.",
+}
+RESERVED = ("description.md", "instructions.md", "run_meta.json", "agent")
+
+
 def model_path(spec: RunSpec) -> PurePosixPath:
     """Where the base model is seen, below the workspace."""
-    name = Path(spec.model).name if Path(spec.model).is_dir() else spec.model
+    name = Path(spec.model).name if is_directory(spec.model) else spec.model
     return PurePosixPath("models") / name
 
 
@@ -45,7 +55,9 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     for name, source in task.exposes.items():
-        target = workspace / "data" / name
+        target = workspace / name
+        if target.exists() or name in RESERVED:
+            raise UserError(f"The task exposes {name!r}, a name that the workspace has already.")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
@@ -53,7 +65,7 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
     environment = {
         "TASK": task.id,
-        "BASE_MODEL": spec.model,
+        "BASE_MODEL": str(model_path(spec).relative_to("models")),
         "WORKSPACE": str(seen_at),
         "MODEL_PATH": str(seen_at / model_path(spec)),
         "DATA_PATH": str(seen_at / "data"),
@@ -62,14 +74,14 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment)
 
 
-def write_meta(workspace: Path, spec: RunSpec, task: Task) -> None:
+def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
     """The clock for programs, written when it starts."""
     meta = {
         "task": task.id,
-        "base_model": spec.model,
+        "base_model": str(model_path(spec).relative_to("models")),
         "mode": spec.mode,
         "seed": spec.seed,
-        "start_time": int(time.time()),
+        "start_time": int(started_at),
         "timeout_s": int(spec.budget.wall_seconds),
         "max_submissions": spec.budget.submissions,
     }
@@ -93,4 +105,5 @@ def _instructions(seen_at: PurePosixPath, spec: RunSpec) -> str:
         submissions="as often as you like" if most is None else f"at most {most} times",
         mode=spec.mode,
         rule=MODES[spec.mode],
+        ranking=RANKING[spec.protocol],
     )

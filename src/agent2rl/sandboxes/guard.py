@@ -1,8 +1,9 @@
 """Says when a sandbox uses more than its limits: processes, memory, disk.
 
-Asked a few times a second, and spends at most a twentieth of the time on each of its two questions: looking
-at processes slows its own pace (`pause`), looking at the disk goes on in small slices. What grows between
-two looks can overshoot; it cannot stay. Mounts are not counted, not even writable ones.
+Asked a few times a second, and spends at most a twentieth of the time on processes, which slows its own pace
+(`pause`), and a fifth on the disk, which it looks at in slices. What grows between two looks can overshoot;
+it cannot stay. Many small files make a look at the disk slow, so their number is limited too. Mounts are
+not counted, not even writable ones.
 """
 
 import os
@@ -16,7 +17,9 @@ from agent2rl.core.sandbox import Enclosure
 from agent2rl.sandboxes import watch
 
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
-SHARE = 20
+SHARE, DISK_SHARE = 20, 5
+MOST_FILES = 2_000_000
+FREE_FILES = 10_000
 DISK_PAUSE_SECONDS = 2.0
 FREE_BYTES = 256 << 20
 
@@ -42,7 +45,7 @@ class Guard:
         breach = self._crowd(members())
         cost = time.monotonic() - began
         self.pause = min(max(SHORTEST_PAUSE_SECONDS, SHARE * cost), LONGEST_PAUSE_SECONDS)
-        return breach or self._disk.look(self.pause / SHARE)
+        return breach or self._disk.look(self.pause / DISK_SHARE)
 
     def _crowd(self, members: list[watch.Process]) -> Breach | None:
         if (count := len(members) - self._own_processes) > self._limits.processes:
@@ -69,7 +72,7 @@ class _Disk:
         self._roots = (enclosure.workspace, enclosure.scratch)
         self._limit = enclosure.limits.disk_bytes
         self._walk: Generator[int, None, None] | None = None
-        self._sum = 0
+        self._sum = self._files = 0
         self._over = False
         self._next = 0.0
         if (free := self._free()) < FREE_BYTES:
@@ -79,13 +82,15 @@ class _Disk:
             )
 
     def look(self, seconds: float) -> Breach | None:
-        if self._free() < FREE_BYTES:
-            return Breach("disk", f"It left less than {_gib(FREE_BYTES)} of the file system free.")
+        if self._free() < FREE_BYTES or self._free_files() < FREE_FILES:
+            return Breach("disk", f"It left less than {_gib(FREE_BYTES)} or too few files of the disk free.")
         try:
             if not self._summed(seconds):
                 return None
         except watch.TooDeep:
             return Breach("disk", f"Its directories are nested deeper than {watch.DEEPEST} levels.")
+        if self._files > MOST_FILES:
+            return Breach("disk", f"It made more than {MOST_FILES:,} files.")
         over = self._sum > self._limit
         if over and self._over:
             return Breach("disk", f"Its files took more than the limit of {_gib(self._limit)}.")
@@ -99,16 +104,22 @@ class _Disk:
         if self._walk is None:
             if time.monotonic() < self._next:
                 return False
-            self._walk, self._sum = watch.allocated(self._roots), 0
+            self._walk, self._sum, self._files = watch.allocated(self._roots), 0, 0
         for size in self._walk:
             self._sum += size
-            if self._sum > self._limit:
+            self._files += 1
+            if self._sum > self._limit or self._files > MOST_FILES:
                 break
             if time.monotonic() > until:
                 return False
         self._walk.close()
         self._walk = None
         return True
+
+    def _free_files(self) -> int:
+        """Some file systems do not count them, and say 0 of 0."""
+        systems = [os.statvfs(root) for root in self._roots]
+        return min(system.f_favail if system.f_files else FREE_FILES for system in systems)
 
     def _free(self) -> int:
         systems = [os.statvfs(root) for root in self._roots]

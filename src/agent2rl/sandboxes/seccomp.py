@@ -137,6 +137,7 @@ class Machine:
     audit: int
     refused: dict[str, int]
     ioctl: int
+    fcntl: int
     clone: int
     socket: int
     socketpair: int
@@ -145,8 +146,10 @@ class Machine:
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, X86_64, ioctl=16, clone=56, socket=41, socketpair=53, foreign=0x40000000),
-    "aarch64": Machine(0xC00000B7, AARCH64, ioctl=29, clone=220, socket=198, socketpair=199),
+    "x86_64": Machine(
+        0xC000003E, X86_64, ioctl=16, fcntl=72, clone=56, socket=41, socketpair=53, foreign=0x40000000
+    ),
+    "aarch64": Machine(0xC00000B7, AARCH64, ioctl=29, fcntl=25, clone=220, socket=198, socketpair=199),
 }
 
 # Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is not one: there its bit is part of the exit signal.
@@ -154,6 +157,8 @@ NEW_NAMESPACE = 0x7E020000
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+F_SETLEASE = 1024
+"""A lease on a file makes others wait that open it: the harness among them, where it is the same user."""
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000
@@ -223,6 +228,7 @@ def _instructions(machine: Machine) -> list[Instruction]:
     request: Instruction = (LOAD, 0, 0, _argument(1))
     typing_for_others = _when(EQUAL, TIOCSTI, denied) + _when(EQUAL, TIOCLINUX, denied)
     code += _call(machine.ioctl, [request, *typing_for_others, allow])
+    code += _call(machine.fcntl, [request, *_when(EQUAL, F_SETLEASE, denied), allow])
     return [*code, allow]
 
 

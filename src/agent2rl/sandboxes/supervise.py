@@ -166,12 +166,15 @@ class _Live:
 
     def begin(self) -> None:
         plan = {**self._start.plan, "ready": self._ready_inside}
-        self.tell(json.dumps(plan).encode() + b"\n")
+        with suppress(BrokenPipeError):  # it has just ended, as the caller will see
+            self._control.write(json.dumps(plan).encode() + b"\n")
+            self._control.flush()
+        os.set_blocking(self._control.fileno(), False)
 
     def tell(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # it has just ended, as the caller will see
-            self._control.write(line)
-            self._control.flush()
+        """As far as it listens: whoever stops reading or fills the pipe is killed when its grace is over."""
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._control.fileno(), line)
 
     def members(self) -> list[watch.Process]:
         return self._start.members(self.process.pid)

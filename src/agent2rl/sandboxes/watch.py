@@ -93,7 +93,7 @@ def _below(directory: int | None, linked: set[tuple[int, int]], depth: int) -> G
         for entry in entries:
             try:
                 status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):  # gone, or closed again since it was opened
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append(entry.name)
@@ -113,17 +113,26 @@ def _opened(name: str, parent: int | None) -> Iterator[int | None]:
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(name, flags | os.O_PATH, dir_fd=parent)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         yield None
         return
     try:
-        itself = f"/proc/self/fd/{handle}"
-        if os.fstat(handle).st_mode & 0o500 != 0o500:
-            Path(itself).chmod(0o700)
-        directory = os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = _readable(handle)
     finally:
         os.close(handle)
     try:
         yield directory
     finally:
-        os.close(directory)
+        if directory is not None:
+            os.close(directory)
+
+
+def _readable(handle: int) -> int | None:
+    """The directory behind a handle, opened; None where its owner closes it again as fast as we open it."""
+    itself = f"/proc/self/fd/{handle}"
+    for _ in range(3):
+        if os.fstat(handle).st_mode & 0o500 != 0o500:
+            Path(itself).chmod(0o700)
+        with suppress(PermissionError):
+            return os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return None

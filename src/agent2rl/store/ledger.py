@@ -66,9 +66,9 @@ class Ledger:
             entry = LedgerEntry.model_validate({**body, "hash": sha256_text(canonical(body))})
             self._file.write((canonical(entry.model_dump()) + "\n").encode())
             os.fsync(self._file.fileno())
-            write_atomically(self._head, Head(index=entry.index, hash=entry.hash).model_dump_json())
             self._index += 1
             self._last = entry.hash
+            write_atomically(self._head, Head(index=entry.index, hash=entry.hash).model_dump_json())
             return entry
 
     def close(self) -> None:
@@ -77,7 +77,10 @@ class Ledger:
 
 def read(path: Path, head: Path) -> Reading:
     """Read a ledger and say where the chain first breaks."""
-    raw = path.read_bytes() if path.exists() else b""
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        return Reading((), f"the ledger cannot be read: {error.strerror}", torn=False)
     *lines, rest = raw.split(b"\n")
     entries: list[LedgerEntry] = []
     previous = START
@@ -114,7 +117,7 @@ def _end_fault(entries: list[LedgerEntry], head: Path) -> str | None:
         return None if len(entries) <= 1 else "ledger.head is missing"
     try:
         noted = Head.model_validate_json(head.read_bytes())
-    except ValidationError:
+    except (ValidationError, OSError):
         return "ledger.head cannot be read"
     if noted.index >= len(entries):
         return f"the ledger ends at record {len(entries) - 1}, but record {noted.index} was written"

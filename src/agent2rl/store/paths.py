@@ -9,7 +9,7 @@
   agent.log                   what the agent printed
   baseline/<split>.jsonl      the untouched model's answers, one example a line
   submissions/<n>/
-    model/                    the frozen copy that was graded; dropped where refused or a copy
+    model/                    the frozen copy; kept where it was the best so far
     manifest.json             sha256 of each of its files
     submission.json           verdict, score, interval, message
     <split>.jsonl             the model's answers, one example a line

@@ -1,10 +1,12 @@
 """Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
 
 import fcntl
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -49,8 +51,7 @@ class Recorder:
     def create(cls, runs: Path, spec: RunSpec, notify: Notify) -> Self:
         """A new run directory with its specification."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        agent = Path(spec.agent.partition(":")[0]).name
-        task = Path(spec.task.rpartition(":")[2]).name
+        agent, task = _short(spec.agent), _short(spec.task)
         paths = RunPaths((runs / f"{stamp}-{task}-{agent}-{secrets.token_hex(3)}").resolve())
         try:
             paths.root.mkdir(parents=True, mode=0o700)
@@ -71,7 +72,8 @@ class Recorder:
         with self._lock:
             self._events.write(canonical(event.model_dump()) + "\n")
             self._events.flush()
-        self._notify(event)
+        with suppress(Exception):  # whoever watches must not be able to stop what is watched
+            self._notify(event)
 
     def entry(self, kind: str, **data: JsonValue) -> None:
         """Note something in the ledger; it is on the disk when this returns."""
@@ -83,13 +85,13 @@ class Recorder:
         paths = self.paths.submission(submission.id)
         paths.root.mkdir(parents=True, exist_ok=True)
         digest = write_record(paths.manifest, manifest) if manifest else None
-        write_record(paths.record, submission)
         self.entry("submitted", submission=submission.model_dump(mode="json"), manifest_sha256=digest)
+        write_record(paths.record, submission)
 
     def graded(self, submission: Submission) -> None:
         """A submission has its verdict; the agent is told only after this returns."""
-        digest = write_record(self.paths.submission(submission.id).record, submission)
-        self.entry("graded", submission=submission.model_dump(mode="json"), record_sha256=digest)
+        self.entry("graded", submission=submission.model_dump(mode="json"))
+        write_record(self.paths.submission(submission.id).record, submission)
 
     def results(self, where: SubmissionPaths, split: Split, results: Sequence[ExampleResult]) -> None:
         """The model's answers on a split."""
@@ -112,3 +114,10 @@ class Recorder:
         self._events.close()
         self._ledger.close()
         self._held.close()
+
+
+def _short(plugin: str) -> str:
+    """A plugin's name in a run's: its argument's last part where it is a folder or module, else the head."""
+    head, _, argument = plugin.partition(":")
+    name = Path(argument).name if head == "folder" or "." in head else head
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40]

@@ -63,7 +63,11 @@ def parse(argument: str) -> Task:
     script, page = folder / "eval.py", folder / "description.md"
     if not script.is_file():
         raise UserError(f"The task folder {folder} has no eval.py.", "It defines evaluate(…) -> float.")
-    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    try:
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+        description = page.read_text(encoding="utf-8") if page.is_file() else _description(config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The task folder {folder} cannot be read: {error}.") from error
 
     def load(data_dir: Path | None) -> Splits:
         return _splits(config, folder, data_dir or folder / "data")
@@ -71,7 +75,7 @@ def parse(argument: str) -> Task:
     return Task(
         id=config.name,
         level=1,
-        description=page.read_text(encoding="utf-8") if page.is_file() else _description(config),
+        description=description,
         load=load,
         evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
         exposes=_exposed(config, folder),
@@ -86,7 +90,7 @@ def _config(path: Path) -> Config:
         raise UserError(
             f"Cannot read {path}: {error.strerror}.", "A task folder has a config.yaml."
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {error}.") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no keys and values.", "It names the task at least: `name: my-task`.")
