@@ -387,6 +387,47 @@ with open(OUTPUT / "fill", "wb") as file:
     assert bench.cli("verify", run.result.run_id).returncode == 0
 
 
+def test_an_agent_that_stops_its_keeper_does_not_outlive_its_deadline(bench: Bench) -> None:
+    run = bench.run(
+        """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.kill(os.getppid(), signal.SIGSTOP)
+try:
+    control = os.open(f"/proc/{os.getppid()}/fd/0", os.O_WRONLY | os.O_NONBLOCK)
+    while True:
+        os.write(control, b"x" * 4096)
+except OSError as error:
+    say(filled=error.errno)
+time.sleep(600)
+""",
+        "--budget",
+        "4s",
+    )
+    assert run.said
+    assert run.result.ending == "deadline"
+    assert run.result.clock is not None
+    assert run.result.clock.agent < 60
+
+
+def test_closing_and_opening_directories_does_not_blind_the_disk_watch(bench: Bench) -> None:
+    run = bench.run(
+        """
+names = [OUTPUT / f"d{n}" for n in range(200)]
+for name in names:
+    name.mkdir()
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    for mode in (0, 0o700):
+        for name in names:
+            os.chmod(name, mode)
+say(done=True)
+""",
+        *BUDGET,
+    )
+    assert run.said == {"done": True}
+    assert run.result.ending == "completed"
+
+
 def test_a_submission_after_the_deadline_is_refused(bench: Bench) -> None:
     run = bench.run(
         """
