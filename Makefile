@@ -8,6 +8,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test check fix lock clean bubblewrap
@@ -31,15 +32,18 @@ fix: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# torch is pinned in this file, and left out of the lock: its registry build pulls in gigabytes for GPUs.
 lock:
-	uv pip compile pyproject.toml --extra hub --group dev --universal --python-version 3.11 --no-annotate \
-	  --no-header --upgrade -o requirements.lock
+	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --group dev --universal \
+	  --python-version 3.11 --no-annotate --no-header --override <(echo "torch; sys_platform == 'none'") \
+	  --upgrade | grep -v '^torch==' > requirements.lock
 
 clean:
 	rm -rf $(VENV)
 
 $(READY): requirements.lock pyproject.toml scripts/python
 	@umask 022 && python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
+	@umask 022 && echo "set-up: torch" && $(BIN)/python -m pip install -q -q $(TORCH)
 	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
 	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
 	@touch $@

@@ -1,10 +1,14 @@
-"""An engine answers chats with text. It knows nothing of tasks."""
+"""An engine answers chats with text. It knows nothing of tasks.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`), which `isinstance` tells;
+`conversations` serves every engine, with whatever reuse of earlier turns it has to offer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,61 @@ class Engine(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Scores(Protocol):
+    """An engine that can say how likely a text is."""
+
+    def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
+        """The natural log-probability of each continuation as the reply to its chat."""
+        ...
+
+
+class Conversations(Protocol):
+    """Chats that grow turn by turn, each under a name of the caller's choice."""
+
+    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        """Add these messages to each named conversation and the reply to them, which is what is returned.
+
+        A new name begins a conversation. Greedy replies are those that `generate` gives to the whole chats.
+        """
+        ...
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget these conversations; names that are not known are no fault."""
+        ...
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """An engine that keeps what it has read of a conversation, and reads only what is new."""
+
+    def conversations(self) -> Conversations: ...
+
+
+@dataclass
+class Transcripts:
+    """Conversations with an engine that keeps nothing: it is told everything again at each turn."""
+
+    engine: Engine
+    chats: dict[str, Chat] = field(default_factory=dict)
+
+    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
+        replies = dict(zip(chats, self.engine.generate(list(chats.values()), sampling), strict=True))
+        for name, chat in chats.items():
+            self.chats[name] = (*chat, Message("assistant", replies[name].text))
+        return replies
+
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.chats.pop(name, None)
+
+
+def conversations(engine: Engine) -> Conversations:
+    """Conversations with any engine."""
+    return engine.conversations() if isinstance(engine, Converses) else Transcripts(engine)
 
 
 OpenEngine = Callable[[Path], Engine]

@@ -1,0 +1,228 @@
+"""The generation loop: many requests, one batch that is kept full, one token for each of its rows at a time.
+
+Requests are sorted by what is left to be read and join the batch in groups of like length, left-padded, as
+far as rows and tokens allow. A row that ends stops counting at once; when a quarter of the rows have ended,
+the rest and the next in line are copied into a new batch. Where memory runs out, everybody goes back to the
+line with what they have said so far and the batch is half as large from then on.
+
+In float32 a reply depends on nothing of this: see `choice`. That is what makes the rest free to be fast.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from agent2rl.core.engine import Sampling
+from agent2rl.engines.transformers.choice import choose, key
+from agent2rl.engines.transformers.forward import Forward, no_memory, out_of_memory
+from agent2rl.engines.transformers.loading import Model
+from agent2rl.engines.transformers.rows import Prefix, Rows
+
+FULL = 0.75
+"""A batch with a smaller share of living rows is built anew."""
+LIKE = 0.5
+"""The shortest of a group that is read together has at least this share of the longest."""
+SHORT = 32
+"""Texts of so few tokens are alike."""
+
+
+@dataclass
+class Room:
+    """How much fits into a batch; shrinks where it proves too much."""
+
+    rows: int
+    tokens: int
+    """Rows times the longest text that they may become."""
+    read: int
+    """Rows times the longest text that is read at once."""
+
+    def halve(self) -> None:
+        self.rows, self.tokens, self.read = (max(1, n // 2) for n in (self.rows, self.tokens, self.read))
+
+
+@dataclass(eq=False)
+class Request:
+    """A text to be continued, and how far it has come."""
+
+    ids: list[int]
+    seed: str
+    """Names its random numbers."""
+    prefix: Prefix | None = None
+    """Kept from an earlier request."""
+    keep: bool = False
+    """Leave in `prefix` what has been read, once the reply has ended."""
+    reply: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.reply)
+
+    @property
+    def text(self) -> list[int]:
+        return self.ids + self.reply
+
+    @property
+    def kept(self) -> int:
+        """Tokens that need not be read again."""
+        return self.prefix.shared(self.text) if self.prefix else 0
+
+
+@dataclass
+class Batch:
+    """Requests and their rows, those that have ended too; `alive` are the rows of those that have not."""
+
+    requests: list[Request]
+    rows: Rows
+    alive: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bury()
+
+    def bury(self) -> None:
+        self.alive = [row for row, request in enumerate(self.requests) if not request.ended]
+
+
+class Decoder:
+    def __init__(self, model: Model, room: Room) -> None:
+        self.model = model
+        self.room = room
+        self.forward = Forward(model)
+
+    @torch.inference_mode()
+    def run(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        """Give each request its reply."""
+        queue = deque(sorted(requests, key=lambda request: len(request) - request.kept, reverse=True))
+        ending = Ending(self.model, sampling)
+        batch: Batch | None = None
+        while queue or batch:
+            try:
+                if batch is None or len(batch.alive) <= FULL * len(batch.requests):
+                    batch = self._refill(batch, queue, ending)
+                if batch:
+                    self._step(batch, ending)
+                fits = True
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                # Left before it is mended: the error holds on to the tensors of the frames it came through.
+                fits = False
+            if not fits:
+                queue.extendleft([batch.requests[row] for row in reversed(batch.alive)] if batch else [])
+                batch = None
+                self._retreat()
+
+    def _retreat(self) -> None:
+        if self.room.rows == 1:
+            raise no_memory()
+        self.room.halve()
+        self.forward.forget()
+
+    def _refill(self, batch: Batch | None, queue: deque[Request], ending: "Ending") -> Batch | None:
+        """The living rows of a batch, and as many newcomers as there is room for."""
+        parts = [(batch.rows, batch.alive)] if batch else []
+        requests = [batch.requests[row] for row in batch.alive] if batch else []
+        taken: list[Request] = []
+        try:
+            for group in self._groups(queue, requests, ending.sampling):
+                taken += group
+                newcomers = self._read(group, ending)
+                parts.append((newcomers.rows, newcomers.alive))
+                requests = requests + [group[row] for row in newcomers.alive]
+            return Batch(requests, Rows.join(parts)) if requests else None
+        except BaseException:
+            queue.extendleft(request for request in reversed(taken) if not request.ended)
+            raise
+
+    def _groups(
+        self, queue: deque[Request], present: list[Request], sampling: Sampling
+    ) -> Iterator[list[Request]]:
+        """Take newcomers from the line, in groups to be read together."""
+        rows, longest = len(present), max(map(len, present), default=0)
+        while queue:
+            group: list[Request] = []
+            most = len(queue[0]) - queue[0].kept
+            while queue:
+                unread = len(queue[0]) - queue[0].kept
+                longest = max(longest, len(queue[0]))
+                columns = longest + sampling.max_tokens
+                fits = rows < self.room.rows and (rows + 1) * columns <= self.room.tokens
+                like = most <= SHORT or unread >= LIKE * most
+                readable = like and (len(group) + 1) * most <= self.room.read
+                if (rows and not fits) or (group and not readable):
+                    break
+                group.append(queue.popleft())
+                rows += 1
+            if not group:
+                return
+            yield group
+
+    def _read(self, group: list[Request], ending: "Ending") -> Batch:
+        """Read the group's texts and choose the first token of each reply."""
+        texts = [(request.prefix, request.kept, len(request) - request.kept) for request in group]
+        rows, columns = Rows.load(self.model.depth, self.model.device, texts)
+        unread = [request.text[used:] for request, (_, used, _) in zip(group, texts, strict=True)]
+        ids = torch.tensor([[0] * (columns - len(tokens)) + tokens for tokens in unread])
+        logits = self.forward(rows, ids.to(self.model.device))
+        batch = Batch(group, rows)
+        self._choose(batch, logits, ending)
+        return batch
+
+    def _step(self, batch: Batch, ending: "Ending") -> None:
+        ids = torch.tensor([request.reply[-1:] for request in batch.requests])
+        logits = self.forward.step(batch.rows, ids.to(self.model.device))
+        self._choose(batch, logits, ending)
+
+    def _choose(self, batch: Batch, logits: Tensor, ending: "Ending") -> None:
+        sampling, requests = ending.sampling, batch.requests
+        keys = [key(request.seed, len(request.reply)) for request in requests] if sampling.temperature else []
+        choice = choose(logits, sampling.temperature, keys)
+        tokens = {
+            row: self._alone(requests[row], sampling) if choice.doubtful[row] else choice.tokens[row]
+            for row in batch.alive
+        }
+        for row, token in tokens.items():
+            requests[row].reply.append(token)
+        if ended := ending.among([requests[row] for row in batch.alive]):
+            for row, request in enumerate(requests):
+                if request in ended and request.keep:
+                    request.prefix = batch.rows.row(row, request.text[:-1])
+            for request in ended:
+                request.ended = True
+            batch.bury()
+
+    def _alone(self, request: Request, sampling: Sampling) -> int:
+        """The next token, read from the text in a batch of one: what decides where rounding could."""
+        rows, _ = Rows.load(self.model.depth, self.model.device, [(None, 0, len(request))])
+        logits = self.forward(rows, torch.tensor([request.text], device=self.model.device))
+        return choose(logits, sampling.temperature, [key(request.seed, len(request.reply))]).tokens[0]
+
+
+class Ending:
+    """Whether a reply has ended: an end token, a stop string, the limit of tokens, or a full context."""
+
+    def __init__(self, model: Model, sampling: Sampling) -> None:
+        self.model = model
+        self.sampling = sampling
+        self.stops = tuple(filter(None, sampling.stop))
+        # Enough tokens to hold any stop string that the newest one can complete, as each has a byte or more.
+        self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
+
+    def among(self, requests: Sequence[Request]) -> set[Request]:
+        ends, limit, context = self.model.ends, self.sampling.max_tokens, self.model.context
+        found = {
+            request
+            for request in requests
+            if request.reply[-1] in ends or len(request.reply) >= limit or len(request) >= context
+        }
+        if self.stops:
+            tails = [request.reply[-self.tail :] for request in requests]
+            texts = self.model.tokenizer.batch_decode(tails, skip_special_tokens=True)
+            found |= {
+                request
+                for request, text in zip(requests, texts, strict=True)
+                if any(stop in text for stop in self.stops)
+            }
+        return found

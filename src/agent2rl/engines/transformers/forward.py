@@ -1,0 +1,110 @@
+"""One pass of the network over a batch: from the next tokens of each row to logits.
+
+On CUDA a step of one token per row is recorded once as a graph and replayed: a model of half a billion
+parameters otherwise spends most of a step starting some thousand small kernels. A recording belongs to one
+batch at one capacity and is made anew when either changes.
+"""
+
+import gc
+
+import torch
+from torch import Tensor
+
+from agent2rl.core.errors import GradingError
+from agent2rl.engines.transformers.loading import Model
+from agent2rl.engines.transformers.rows import Rows
+
+SAID = 200
+"""Characters of the library's error that are passed on; it speaks of shapes, never of the text."""
+
+
+class Forward:
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._graph: _Graph | None = None
+
+    def __call__(self, rows: Rows, ids: Tensor, keep: int = 1) -> Tensor:
+        """The logits after the last `keep` tokens: (rows, vocabulary), or (rows, keep, vocabulary)."""
+        columns = ids.shape[1]
+        rows.reserve(columns)
+        mask = rows.present(columns) if self.model.windowed else rows.mask(columns)
+        logits = self._network(rows, ids, mask, rows.positions(columns), keep)
+        rows.advance(columns)
+        return logits[:, -1] if keep == 1 else logits
+
+    def step(self, rows: Rows, ids: Tensor) -> Tensor:
+        """The logits after one more token of each row."""
+        if self.model.device.type != "cuda" or self.model.windowed:
+            return self(rows, ids)
+        if rows.reserve(1) or self._graph is None or self._graph.rows is not rows:
+            self._graph = None
+            self._graph = _Graph(self, rows)
+        return self._graph.replay(ids)
+
+    def forget(self) -> None:
+        """Give back what memory can be given back."""
+        self._graph = None
+        gc.collect()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _network(self, rows: Rows, ids: Tensor, mask: Tensor, positions: Tensor, keep: int) -> Tensor:
+        try:
+            output = self.model.network(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=rows,
+                use_cache=True,
+                logits_to_keep=keep,
+            )
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise
+            said = " ".join(str(error).split())[:SAID]
+            raise GradingError(
+                f"The model fails on its input: {type(error).__name__}: {said}",
+                "Check config.json against the base model's.",
+            ) from error
+        logits: Tensor = output.logits
+        return logits
+
+
+class _Graph:
+    """A recorded step. Its tensors stay where they are; a replay fills in tokens and the column."""
+
+    def __init__(self, forward: Forward, rows: Rows) -> None:
+        self.rows = rows
+        self.column = torch.tensor([rows.span.width], device=rows.starts.device)
+        self.every = torch.arange(rows.span.capacity, device=rows.starts.device)
+        self.ids = torch.zeros((len(rows.starts), 1), dtype=torch.long, device=rows.starts.device)
+        self.graph = torch.cuda.CUDAGraph()
+        rows.span.column = self.column
+        try:
+            self._pass(forward)  # what libraries set up on first use must not be recorded
+            torch.cuda.synchronize()
+            with torch.cuda.graph(self.graph):
+                self.logits = self._pass(forward)
+        finally:
+            rows.span.column = None
+
+    def _pass(self, forward: Forward) -> Tensor:
+        now, starts = self.column, self.rows.starts[:, None]
+        mask = (self.every >= starts) & (self.every <= now)
+        return forward._network(self.rows, self.ids, mask[:, None, None], now - starts, keep=1)[:, -1]
+
+    def replay(self, ids: Tensor) -> Tensor:
+        self.ids.copy_(ids)
+        self.column.fill_(self.rows.span.width)
+        self.graph.replay()
+        self.rows.advance(1)
+        return self.logits
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a smaller batch may do; on CPU only the message tells."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def no_memory() -> GradingError:
+    return GradingError("There is not enough memory for a single text.", "Grade with more memory.")

@@ -1,0 +1,130 @@
+"""Opens a model directory: safetensors weights, a tokenizer, and no code of its own.
+
+The directory is the agent's work, so whatever is wrong with it is a GradingError that says what. Its
+generation_config.json is not obeyed: how to decode is the evaluator's decision.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from agent2rl.core.errors import GradingError
+from agent2rl.engines.transformers import attention
+
+ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
+SAID = 400
+"""Characters of a library's error that are passed on."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model and what the rest needs to know of it."""
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    depth: int
+    vocabulary: int
+    context: int
+    """Tokens that fit into it, prompt and reply together."""
+    ends: frozenset[int]
+    """Tokens that end a reply."""
+    windowed: bool
+    """Whether some layers see only the nearest tokens."""
+    token_bytes: int
+    """Memory of one token's keys and values."""
+
+
+def load(directory: Path) -> Model:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return describe(_network(directory, device), _tokenizer(directory))
+
+
+def describe(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Model:
+    """A model from its parts, already where it is to run."""
+    if network.config._attn_implementation == "sdpa":
+        network.set_attn_implementation(attention.NAME)
+    config = network.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds - ATTENTIONS:
+        raise GradingError(f"This engine does not run models with {', '.join(sorted(kinds - ATTENTIONS))}.")
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    depth: int = config.num_hidden_layers
+    return Model(
+        network=network.eval(),  # type: ignore[no-untyped-call]
+        tokenizer=tokenizer,
+        device=network.device,
+        depth=depth,
+        vocabulary=cast(Tensor, network.get_input_embeddings().weight).shape[0],
+        context=getattr(config, "max_position_embeddings", None) or 1 << 30,
+        ends=frozenset(_numbers([config.eos_token_id, tokenizer.eos_token_id])),
+        windowed=kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None,
+        token_bytes=2 * depth * heads * size * network.dtype.itemsize,
+    )
+
+
+def _network(directory: Path, device: torch.device) -> PreTrainedModel:
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        network, info = _read(directory, device)
+    except Exception as error:  # a file can be broken in as many ways as the library has errors
+        raise _fault("The weights cannot be loaded", error) from error
+    if missing := sorted(info["missing_keys"]):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise GradingError(
+            f"The weights lack {', '.join(missing[:3])}{more}.",
+            "Save the whole model with model.save_pretrained(path).",
+        )
+    return network
+
+
+def _read(directory: Path, device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
+    options: dict[str, Any] = {
+        "dtype": torch.float32 if device.type == "cpu" else torch.bfloat16,
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
+    try:
+        # Named, so that config.json cannot name another: the library would fetch and run it.
+        loaded: Any = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="sdpa", **options)
+    except ValueError as error:
+        if "scaled_dot_product_attention" not in str(error):
+            raise
+        loaded = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", **options)
+    network, info = loaded
+    return network.to(device), info
+
+
+def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer.decode(tokenizer("a").input_ids)
+    except Exception as error:
+        raise _fault("The tokenizer cannot be loaded", error) from error
+    return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def _numbers(found: Iterable[object]) -> Iterable[int]:
+    """The numbers among numbers, lists of numbers and nothing."""
+    for entry in found:
+        if isinstance(entry, int):
+            yield entry
+        elif isinstance(entry, list | tuple):
+            yield from _numbers(entry)
+
+
+def _fault(what: str, error: Exception) -> GradingError:
+    said = " ".join(str(error).split())[:SAID]
+    return GradingError(
+        f"{what}: {type(error).__name__}: {said}",
+        "Save model and tokenizer with save_pretrained(path), and load them once with transformers to try.",
+    )
