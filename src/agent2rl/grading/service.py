@@ -21,6 +21,7 @@ from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
 from agent2rl.grading.checks import BaseModel, check
 from agent2rl.grading.child import Child
 from agent2rl.grading.freeze import FreezeLimits, freeze
+from agent2rl.grading.lineage import lineage
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.store.recorder import Recorder
 
@@ -106,7 +107,7 @@ class Service:
             return list(self._submissions.values())
 
     def best(self) -> Submission | None:
-        """Best score on the split that answers, the earliest of equals; copies of the base do not count."""
+        """Best score on the split that answers, the earliest of equals, of what was trained from the base."""
         scored = [s for s in self.submissions() if s.score and s.lineage not in ("copied", "foreign")]
         return max(scored, key=lambda s: (s.score.value if s.score else 0, -s.id), default=None)
 
@@ -248,6 +249,10 @@ class Service:
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:
             return self._copied(digest)
+        origin = lineage(paths.model, graded.base)
+        self._recorder.lineage(paths, origin)
+        if origin.verdict == "copied":
+            return self._copied(digest)
         self._recorder.event("grading", submission=submission.id)
         child = replace(graded.child, gpu=submission.gpu)
         results = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
@@ -257,8 +262,9 @@ class Service:
             "verdict": "scored",
             "score": score.model_dump(),
             "improvement": score.value - graded.baseline.value,
-            "lineage": "unknown",
+            "lineage": origin.verdict,
             "weights_sha256": digest,
+            "message": origin.message,
         }
 
     def _copied(self, digest: str) -> dict[str, object]:

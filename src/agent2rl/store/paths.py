@@ -12,6 +12,7 @@
     model/                    the frozen copy; kept where it was the best so far
     manifest.json             sha256 of each of its files
     submission.json           verdict, score, interval, message
+    lineage.json              whose weights these are, tensor by tensor
     <split>.jsonl             the model's answers, one example a line
     grading.log               what the grading child printed
   report/                     made from all of this, and nothing else
@@ -42,6 +43,10 @@ class SubmissionPaths:
     @property
     def record(self) -> Path:
         return self.root / "submission.json"
+
+    @property
+    def lineage(self) -> Path:
+        return self.root / "lineage.json"
 
     @property
     def log(self) -> Path:

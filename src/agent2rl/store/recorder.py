@@ -100,6 +100,11 @@ class Recorder:
         name = self.paths.relative(where.results(split))
         self.entry("results", file=name, sha256=digest, n=len(results))
 
+    def lineage(self, where: SubmissionPaths, report: Record) -> None:
+        """Whose weights a submission has."""
+        digest = write_record(where.lineage, report)
+        self.entry("lineage", file=self.paths.relative(where.lineage), sha256=digest)
+
     def close(self, result: RunResult) -> None:
         """The last word: its hash goes into the ledger, then it is written."""
         text = result.model_dump_json(indent=2) + "\n"

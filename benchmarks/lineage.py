@@ -1,0 +1,105 @@
+"""How often the lineage of a submission is told right: families of tiny Llamas, trained here, many seeds.
+
+Prints the table of docs/design/lineage.md: .venv/bin/python -m benchmarks.lineage [SEEDS] [HIDDEN]
+"""
+
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import torch
+from tests import families
+from tests.families import Weights, weights
+
+from agent2rl.grading.checks import base_model
+from agent2rl.grading.lineage import LineageReport, lineage
+
+
+def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
+    """The base first, then everything that is held against it."""
+    base = families.pretrained(2 * seed, hidden=hidden)
+    own = weights(base)
+    yield "base", own
+    for rate in (1e-5, 1e-4, 1e-3, 3e-3, 1e-2):
+        yield f"SFT, learning rate {rate:g}", weights(families.child(base, rate, seed))
+    yield (
+        "SFT, 1e-3, weight decay 0.1, 200 steps",
+        weights(families.child(base, 1e-3, seed, steps=200, weight_decay=0.1)),
+    )
+    yield "SFT, learning rate 0.01, 200 steps", weights(families.child(base, 1e-2, seed, steps=200))
+    for rate in (1e-4, 1e-3):
+        yield f"GRPO-like, learning rate {rate:g}", weights(families.reinforced(base, rate, seed=seed))
+    stranger = weights(families.pretrained(2 * seed + 1, hidden=hidden))
+    yield "another seed, same text", stranger
+    yield "another seed, other text", weights(families.pretrained(2 * seed + 1, language=7, hidden=hidden))
+    yield "re-initialised", weights(families.newborn(1000 + seed, hidden))
+    yield "same first weights, other text", weights(families.pretrained(2 * seed, language=7, hidden=hidden))
+    for share in (0.05, 0.2, 0.5, 0.7, 0.9):
+        yield f"{share:.0%} of another seed mixed in", mixed(own, stranger, share)
+    for scale in (0.1, 0.5, 2.0, 10.0):
+        yield f"noise {scale:g} times the weights", noisy(own, scale, seed)
+    yield (
+        "one layer of another seed",
+        {name: (stranger if ".layers.1." in name else own)[name] for name in own},
+    )
+    moderate = weights(families.child(base, 1e-3, seed))
+    yield "child, 20% of another seed mixed in", mixed(moderate, stranger, 0.2)
+    for kind, start in (("base", own), ("child", moderate)):
+        yield f"{kind}: heads permuted", families.permuted_heads(start)
+        yield f"{kind}: neurons permuted", families.permuted_neurons(start)
+        yield f"{kind}: a tenth of the neurons permuted", families.permuted_neurons(start, 0.1)
+        yield f"{kind}: values flipped", families.flipped_values(start)
+        yield f"{kind}: layers rescaled by 2", families.rescaled_pairs(start)
+        yield f"{kind}: neurons rescaled", families.rescaled_neurons(start)
+        yield f"{kind}: stream permuted", families.permuted_stream(start)
+
+
+def mixed(one: Weights, other: Weights, share: float) -> Weights:
+    return {name: torch.lerp(one[name], other[name], share) for name in one}
+
+
+def noisy(tensors: Weights, scale: float, seed: int) -> Weights:
+    dice = torch.Generator().manual_seed(seed)
+    return {
+        name: tensor + scale * tensor.square().mean().sqrt() * torch.randn(tensor.shape, generator=dice)
+        for name, tensor in tensors.items()
+    }
+
+
+def row(name: str, reports: list[LineageReport]) -> str:
+    verdicts = ", ".join(
+        f"{many} {verdict}" for verdict, many in Counter(r.verdict for r in reports).most_common()
+    )
+
+    def middle(figure: str) -> str:
+        found = [getattr(report, figure) for report in reports if getattr(report, figure) is not None]
+        return f"{median(found):.2f}" if found else ""
+
+    return f"| {name} | {verdicts} | {middle('retained')} | {middle('added')} | {middle('pull')} |"
+
+
+def main(seeds: int, hidden: int) -> None:
+    torch.set_num_threads(1)
+    reports: dict[str, list[LineageReport]] = defaultdict(list)
+    like = families.newborn(0, hidden)
+    began = time.perf_counter()
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as directory:
+            for number, (name, tensors) in enumerate(kin(seed, hidden)):
+                place = families.write(tensors, like, Path(directory, str(number)))
+                if number == 0:
+                    base = base_model(place)
+                else:
+                    reports[name].append(lineage(place, base))
+        print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    print("| weights | verdicts | retained | added | pull |\n|---|---|--:|--:|--:|")
+    for name, found in reports.items():
+        print(row(name, found))
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:] or ("10", "64")))

@@ -1,0 +1,204 @@
+"""Measures one tensor of a submission against the base's, in one pass over both files.
+
+Seen from the base tensor b, a submitted tensor is retained * b + rest, where rest is orthogonal to b. A child
+retains all of b, however hard it was trained; an unrelated tensor retains nothing; a mixture is in between.
+The same sums by row and by column show lines (rows or columns) that were scaled or went astray; `moved` looks
+whether those that went astray are the base's at another place, with another sign or in another basis.
+
+Holds a few megabytes of each file at a time. Which figures mean what is for `lineage`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, log, prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agent2rl.core.errors import MachineError
+from agent2rl.grading.weights import DTYPE_BYTES, Tensor
+
+Floats = npt.NDArray[np.float64]
+READABLE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+CHUNK_VALUES = 1 << 19
+SAMPLE = 64
+"""Lines of a tensor that `moved` tries to find in the base."""
+FOUND = 0.8
+"""A line is the base's where their cosine is at least this; so are lines whose angles agree as well."""
+ANGLES = 496
+"""Fewer than these, of 32 lines with each other, can agree by chance."""
+ASTRAY = 0.5
+"""A row or column whose cosine with the base's at the same place is below this went astray."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A submitted tensor as seen from the base's; lengths are in units of the base tensor's."""
+
+    unchanged: float
+    """Share of values that are the base's, exactly."""
+    distance: float
+    """Length of the difference."""
+    retained: float
+    """How much of the base is in it: its projection on the base."""
+    added: float
+    """Length of what is orthogonal to the base."""
+    pull: float
+    """Cosine of the difference with the base: near 0 for training and noise, negative where base went."""
+    rescaled: float
+    """Share of the difference, squared, that goes away when each row (or column) may be scaled."""
+    line_cosine: float
+    """Cosine with the base where each row (or column) may be scaled."""
+    astray: tuple[tuple[int, ...], tuple[int, ...]]
+    """Up to SAMPLE rows and columns that went astray, the farthest first."""
+
+    @property
+    def cosine(self) -> float:
+        length = sqrt(self.retained**2 + self.added**2)
+        return self.retained / length if length else 0.0
+
+
+class NotFinite(ValueError):
+    """A tensor holds NaN, infinity, or numbers whose squares are."""
+
+
+def fit(found: Tensor, base: Tensor) -> Fit | None:
+    """Measure a tensor; None where there is nothing to measure it by: no values, or a base of zeros.
+
+    Where the submission has more rows than the base, its first ones are compared.
+    """
+    rows, columns = matrix_shape(base)
+    by_row: list[Floats] = []
+    by_column = np.zeros((3, columns))
+    square, equal = 0.0, 0
+    with np.errstate(all="ignore"):
+        for mine, theirs in zip(_chunks(found, rows), _chunks(base, rows), strict=True):
+            change = mine - theirs
+            pairs = ((change, theirs), (mine, mine), (theirs, theirs))
+            by_row.append(np.stack([np.einsum("ij,ij->i", *pair) for pair in pairs]))
+            by_column += np.stack([np.einsum("ij,ij->j", *pair) for pair in pairs])
+            square += float(np.einsum("ij,ij->", change, change))
+            equal += int(np.count_nonzero(change == 0))
+        if not by_row:
+            return None
+        return _fit(np.concatenate(by_row, axis=1), by_column, square, equal / (rows * columns))
+
+
+def moved(found: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+    """Whether the lines that went astray are the base's: elsewhere, turned, or with another sign."""
+    rows, columns = matrix_shape(base)
+    with np.errstate(all="ignore"):
+        return (len(astray[0]) > 1 and _found_again(_some_rows(found, base, astray[0]), columns)) or (
+            len(astray[1]) > 1 and _found_again(_some_columns(found, base, astray[1]), rows)
+        )
+
+
+def matrix_shape(tensor: Tensor) -> tuple[int, int]:
+    """A tensor as a matrix: its last dimension is the columns."""
+    *leading, last = tensor.shape or (1,)
+    return prod(leading), last
+
+
+def _fit(rows: Floats, columns: Floats, square: float, unchanged: float) -> Fit | None:
+    gain, mine, theirs = (float(total) for total in rows.sum(axis=1))
+    if not (isfinite(mine) and isfinite(theirs) and isfinite(square)):
+        raise NotFinite
+    if theirs <= 0:
+        return None
+    explained = max(float(np.nansum((lines[0] + lines[2]) ** 2 / lines[2])) for lines in (rows, columns))
+    left = max(0.0, mine - explained)
+    return Fit(
+        unchanged=unchanged,
+        distance=sqrt(square / theirs),
+        retained=1 + gain / theirs,
+        added=sqrt(max(0.0, square / theirs - (gain / theirs) ** 2)),
+        pull=gain / sqrt(square * theirs) if square else 0.0,
+        rescaled=max(0.0, 1 - left / square) if square else 0.0,
+        line_cosine=sqrt(min(1.0, explained / mine)) if mine else 0.0,
+        astray=(_astray(rows), _astray(columns)),
+    )
+
+
+def _astray(lines: Floats) -> tuple[int, ...]:
+    cosines = np.nan_to_num((lines[0] + lines[2]) / np.sqrt(lines[1] * lines[2]), nan=1.0)
+    worst = np.argsort(cosines, kind="stable")[:SAMPLE]
+    return tuple(int(line) for line in worst if cosines[line] < ASTRAY)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Some rows (or columns) of a submitted tensor, and how they lie to each of the base's."""
+
+    dots: Floats
+    """With every row (or column) of the base."""
+    squares: Floats
+    """Of every row (or column) of the base."""
+    gram: Floats
+    """With each other."""
+    base_gram: Floats
+    """The same for the base's at the same places."""
+
+
+def _some_rows(found: Tensor, base: Tensor, picked: tuple[int, ...]) -> _Lines:
+    columns = matrix_shape(base)[1]
+    mine, theirs = (
+        np.stack([_values(tensor, row * columns, columns) for row in picked]) for tensor in (found, base)
+    )
+    blocks = [(mine @ rows.T, np.square(rows).sum(axis=1)) for rows in _chunks(base, matrix_shape(base)[0])]
+    dots, squares = (np.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True))
+    return _Lines(dots, squares, mine @ mine.T, theirs @ theirs.T)
+
+
+def _some_columns(found: Tensor, base: Tensor, picked: tuple[int, ...]) -> _Lines:
+    rows, columns = matrix_shape(base)
+    chosen = list(picked)
+    dots, squares = np.zeros((len(chosen), columns)), np.zeros(columns)
+    gram, base_gram = np.zeros((2, len(chosen), len(chosen)))
+    for mine, theirs in zip(_chunks(found, rows), _chunks(base, rows), strict=True):
+        dots += mine[:, chosen].T @ theirs
+        squares += np.square(theirs).sum(axis=0)
+        gram += mine[:, chosen].T @ mine[:, chosen]
+        base_gram += theirs[:, chosen].T @ theirs[:, chosen]
+    return _Lines(dots, squares, gram, base_gram)
+
+
+def _found_again(lines: _Lines, length: int) -> bool:
+    """One by one, or in their angles to each other, far beyond what chance gives."""
+    lengths = np.sqrt(np.outer(np.diag(lines.gram), lines.squares))
+    best = np.nan_to_num(np.abs(lines.dots) / lengths).max(axis=1)
+    chance = sqrt(2 * log(max(2, len(lines.squares))) / length)
+    if float(np.median(best)) >= max(FOUND, 1.6 * chance):
+        return True
+    upper = np.triu_indices(len(lines.gram), 1)
+    mine, theirs = (_cosines(gram)[upper] for gram in (lines.gram, lines.base_gram))
+    size = float(np.linalg.norm(mine) * np.linalg.norm(theirs))
+    return len(mine) >= ANGLES and size > 0 and float(mine @ theirs) / size >= FOUND
+
+
+def _cosines(gram: Floats) -> Floats:
+    lengths = np.sqrt(np.diag(gram))
+    cosines: Floats = np.nan_to_num(gram / np.outer(lengths, lengths))
+    return cosines
+
+
+def _chunks(tensor: Tensor, rows: int) -> Iterator[Floats]:
+    """The first rows of a tensor, some at a time."""
+    columns = matrix_shape(tensor)[1]
+    step = max(1, CHUNK_VALUES // max(1, columns))
+    for start in range(0, rows if columns else 0, step):
+        many = min(step, rows - start)
+        yield _values(tensor, start * columns, many * columns).reshape(many, columns)
+
+
+def _values(tensor: Tensor, start: int, count: int) -> Floats:
+    kind: np.dtype[Any] = np.dtype(READABLE[tensor.dtype])
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.offsets[0] + start * DTYPE_BYTES[tensor.dtype])
+        data = file.read(count * kind.itemsize)
+    if len(data) != count * kind.itemsize:
+        raise MachineError(f"{tensor.file} became shorter while it was read.")
+    raw = np.frombuffer(data, dtype=kind)
+    if tensor.dtype == "BF16":
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float64)
