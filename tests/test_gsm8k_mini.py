@@ -46,14 +46,14 @@ def numbers(example: Example) -> str:
 
 
 def test_the_splits_have_the_sizes_they_should() -> None:
-    assert [len(part) for part in PARTS.values()] == [400, 150, 150]
+    assert [len(part) for part in PARTS.values()] == [2000, 150, 150]
 
 
 def test_the_problems_are_the_same_bytes_everywhere() -> None:
     """Whoever changes this digest changes the task: scores from before and after do not compare."""
     text = json.dumps([asdict(example) for example in EXAMPLES], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == (
-        "8afba6880b1afa44911d0952f1375cb8e8c80843a29c2fc9f4f47e15846ee5a3"
+        "12150c48d8d0bc13399ba7793c3996ef7ce68231cf2cfb1e515fb6b91d1445c4"
     )
     assert TASK.load(None) == SPLITS
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from agent2rl.core.engine import Engine
+from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.records import ExampleResult
 
 
@@ -39,6 +39,13 @@ class Evaluator(Protocol):
     def evaluate(self, engine: Engine, examples: Sequence[Example], seed: int) -> list[ExampleResult]:
         """One result for each example, in order."""
         ...
+
+
+@runtime_checkable
+class Asks(Protocol):
+    """An evaluator that puts one chat to the model for each example; for training data the agent sees it."""
+
+    def chat(self, example: Example) -> Chat: ...
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ import json
 from pathlib import Path, PurePosixPath
 from string import Template
 
+from pydantic import JsonValue
+
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
-from agent2rl.core.task import Task
+from agent2rl.core.task import Asks, Evaluator, Example, Task
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -48,10 +50,7 @@ def model_path(spec: RunSpec) -> PurePosixPath:
 def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> Brief:
     for name in ("data", "code", "output", str(model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
-    rows = [
-        {"id": example.id, "question": example.prompt, "answer": example.target, **example.meta}
-        for example in assets.train
-    ]
+    rows = [_row(example, task.evaluator) for example in assets.train]
     with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     for name, source in task.exposes.items():
@@ -94,6 +93,15 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
         Mount(assets.base.directory, str(model_path(spec))),
         Mount(workspace / "data", "data"),
     )
+
+
+def _row(example: Example, evaluator: Evaluator) -> dict[str, JsonValue]:
+    """A training example; where the model is asked one thing, `prompt` is what, as a list of messages."""
+    row: dict[str, JsonValue] = {"id": example.id, "question": example.prompt, "answer": example.target}
+    if isinstance(evaluator, Asks):
+        chat = evaluator.chat(example)
+        row["prompt"] = [{"role": message.role, "content": message.content} for message in chat]
+    return {**row, **example.meta}
 
 
 def _instructions(seen_at: PurePosixPath, spec: RunSpec) -> str:

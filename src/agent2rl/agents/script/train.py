@@ -12,8 +12,8 @@ from typing import Any
 
 from agent2rl.models.abacus import Abacus
 
-STAGES = {"v1": 30, "v2": 120, "v3": None}
-"""How many training problems each submission has seen; None is all of them."""
+STAGES = {"v1": 30, "v2": 120, "v3": 400}
+"""How many training problems each submission has seen."""
 
 
 def main() -> None:

@@ -88,4 +88,5 @@ TASK: Task = Task(
     description=Path(__file__).with_name("description.md").read_text(encoding="utf-8"),
     load=load,
     evaluator=EVALUATOR,
+    exposes={"eval.py": Path(__file__).with_name("eval.py")},
 )

@@ -13,7 +13,7 @@ def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("gsm8k-mini is generated and reads no files.", "Leave out --data-dir.")
     return Splits(
-        train=problems("train", 400),
+        train=problems("train", 2000),
         feedback=problems("feedback", 150),
         heldout=problems("heldout", 150),
     )
@@ -31,4 +31,5 @@ tell other stories with other numbers, in the same everyday words.
 """,
     load=load,
     evaluator=EVALUATOR,
+    exposes=GSM8K.exposes,
 )
