@@ -1,0 +1,16 @@
+"""Training recipes in plain torch: SFT, rejection sampling and GRPO with online samples, for any causal LM.
+
+    from pathlib import Path
+    from agent2rl.training import models, prompts
+    from agent2rl.training.grpo import GrpoSettings, grpo
+    from agent2rl.training.progress import Progress
+    from agent2rl.training.sft import SftSettings, sft
+
+    model, tokenizer = models.load(Path("models/seedling"))
+    sft(model, tokenizer, pairs, SftSettings(epochs=3), Progress("sft"))         # pairs of prompt and answer
+    grpo(model, tokenizer, asked, reward, GrpoSettings(seconds=60), Progress("grpo"))   # reward(index, text)
+    models.save(model, tokenizer, Path("output/v1"))                             # ready to be submitted
+
+A prompt is the text that the model reads: `prompts.render` makes it as the grader does. One device, one
+process; adapters, sharded models and serving are not here.
+"""

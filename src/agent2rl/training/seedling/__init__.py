@@ -1,0 +1,1 @@
+"""The shipped base model `seedling`: its text (`corpus`) and its training (`pretrain`)."""
