@@ -1,0 +1,50 @@
+"""What the recipe decides by arithmetic: how long to train, how big a step is, how fast to learn.
+
+Pure functions of what was measured; the program that measures and acts is `train`.
+"""
+
+MARGIN_SECONDS = 5.0
+"""Left at the end, for a clock that is read late."""
+SHORTEST_SECONDS = 5.0
+"""A shorter training is not worth its submission."""
+ROUNDS = 3
+"""What is left is meant for about so many rounds."""
+TRAINING_TO_COST = 3.0
+"""A round trains at least so many times as long as everything else in it takes."""
+STEPS = 24
+"""GRPO steps that a round should have at least."""
+SAMPLING_TO_STEP = 2.5
+"""A step takes so many times as long as its sampling."""
+MOST_PROMPTS, FEWEST_PROMPTS = 64, 4
+EXAMPLES_SEEN = 3200
+RATES = {"sft": 5e-4, "grpo": 1e-4}
+"""For a model of `SMALL` weights; bigger ones learn more slowly."""
+SMALL = 3_000_000
+
+
+def training_seconds(remaining: float, cost: float) -> float:
+    """How long the next round trains, if the rest of it takes `cost` seconds; 0 where no round fits.
+
+    The last round takes all that is left, rather than leave less than a round.
+    """
+    usable = remaining - MARGIN_SECONDS - cost
+    if usable < max(SHORTEST_SECONDS, cost / TRAINING_TO_COST):
+        return 0.0
+    share = max(usable / ROUNDS, TRAINING_TO_COST * cost, SHORTEST_SECONDS)
+    return share if usable - share - cost > share / 2 else usable
+
+
+def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
+    """Questions in a GRPO step, where the answers to one question take `sampling_seconds`."""
+    fitting = seconds / (STEPS * SAMPLING_TO_STEP * sampling_seconds)
+    return max(FEWEST_PROMPTS, min(MOST_PROMPTS, int(fitting)))
+
+
+def epochs(examples: int) -> int:
+    """Few examples are seen more often, many at least three times."""
+    return max(3, min(10, EXAMPLES_SEEN // examples))
+
+
+def learning_rate(stage: str, weights: int) -> float:
+    """With the square root of the size, which holds from three million weights to several billion."""
+    return float(RATES[stage] * (SMALL / weights) ** 0.5)

@@ -1,0 +1,215 @@
+"""The recipe's program: train, submit, read the score, keep the best, and go on from it until time is up.
+
+It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
+it. A round is SFT or GRPO from the best model so far. One that does not rise is thrown away, and the next one
+of its kind learns at half the rate. Rewards are `eval.py` on training data; a task without one gets SFT.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from agent2rl.agents.recipe import plan
+from agent2rl.core.engine import Chat, Message
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.training import models, prompts
+from agent2rl.training.grpo import GrpoSettings, grpo
+from agent2rl.training.progress import Progress
+from agent2rl.training.sampling import SampleSettings, sample
+from agent2rl.training.sft import SftSettings, sft
+
+FIRST_COST = 0.1
+"""Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
+GROUP = 8
+PROBES = 8
+"""Questions that are asked to measure the speed of sampling."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the workspace says."""
+
+    rows: Sequence[dict[str, Any]]
+    evaluate: Callable[..., float] | None
+    base: Path
+    output: Path
+    progress: Path
+    seed: int
+
+    @classmethod
+    def read(cls) -> "Job":
+        workspace, data = Path(os.environ["WORKSPACE"]), Path(os.environ["DATA_PATH"])
+        lines = (data / "train.jsonl").read_text(encoding="utf-8").splitlines()
+        return cls(
+            rows=[json.loads(line) for line in lines],
+            evaluate=_evaluate(workspace / "eval.py"),
+            base=Path(os.environ["MODEL_PATH"]),
+            output=Path(os.environ["OUTPUT_DIR"]),
+            progress=workspace / "progress.jsonl",
+            seed=json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))["seed"],
+        )
+
+    def reward(self, index: int, text: str) -> float:
+        """What a text is worth as the answer to a training question."""
+        row = self.rows[index]
+        more = {key: row[key] for key in row.keys() - {"id", "question", "answer", "prompt"}}
+        assert self.evaluate is not None
+        return float(
+            self.evaluate(question=row["question"], model_answer=text, reference_answer=row["answer"], **more)
+        )
+
+
+@dataclass(frozen=True)
+class Round:
+    number: int
+    stage: str
+    start: Path
+    """The model that it goes on from."""
+    path: Path
+    """Where it leaves its own."""
+    seconds: float
+    factor: float
+    """Of the usual learning rate."""
+
+
+def main() -> None:
+    job = Job.read()
+    best, score = job.base, None
+    factors = {"sft": 1.0, "grpo": 1.0}
+    cost = FIRST_COST * remaining()
+    for number, stage in enumerate(stages(sys.argv[1:], job), start=1):
+        seconds = plan.training_seconds(remaining(), cost)
+        if not seconds:
+            break
+        now = Round(number, stage, best, job.output / f"{number}-{stage}", seconds, factors[stage])
+        print(f"round {number}: {stage} from {best.name}, {seconds:.0f} s, rate x {now.factor:g}", flush=True)
+        began = time.monotonic()
+        trained = train(job, now)
+        answer = submit(now.path) if trained else {}
+        cost = time.monotonic() - began - trained if trained else cost
+        if rises(answer, score):
+            discard(best, job)
+            best, score = now.path, answer["score"]
+        else:
+            discard(now.path, job)
+            factors[stage] /= 2
+    print(f"the end: best is {best.name} with {score}", flush=True)
+
+
+def stages(wanted: Sequence[str], job: Job) -> Iterator[str]:
+    """Each stage once, then the last one again and again."""
+    possible = [stage for stage in wanted if stage == "sft" or job.evaluate]
+    if not possible:
+        raise UserError("This task shows no eval.py, so there is no reward.", "Try recipe:sft.")
+    return chain(possible, repeat(possible[-1]))
+
+
+def train(job: Job, now: Round) -> float:
+    """Train and save; the seconds that the training took, 0 where it came to nothing."""
+    model, tokenizer = models.load(now.start)
+    asked = [prompts.render(tokenizer, chat(row)) for row in job.rows]
+    answers = [_text(row["answer"]) for row in job.rows]
+    rate = now.factor * plan.learning_rate(now.stage, models.parameters(model))
+    seed = job.seed + now.number
+    progress = Progress(now.stage, job.progress)
+    began = time.monotonic()
+    try:
+        if now.stage == "sft":
+            settings = SftSettings(rate, plan.epochs(len(asked)), seconds=now.seconds, seed=seed)
+            sft(model, tokenizer, list(zip(asked, answers, strict=True)), settings, progress)
+        else:
+            longest = max(map(len, prompts.answers(tokenizer, answers)))
+            sampling = SampleSettings(max_tokens=longest * 3 // 2, seed=seed)
+            sample(model, tokenizer, asked[:PROBES], sampling, GROUP)
+            probe = time.monotonic() - began
+            shape = GrpoSettings(
+                learning_rate=rate,
+                steps=10**6,
+                seconds=now.seconds - probe,
+                prompts=plan.prompts_per_step(now.seconds, probe / len(asked[:PROBES])),
+                group=GROUP,
+                max_tokens=sampling.max_tokens,
+                seed=seed,
+            )
+            grpo(model, tokenizer, asked, job.reward, shape, progress)
+    except Agent2RLError as error:
+        print(f"round {now.number}: {error}", flush=True)
+        return 0.0
+    trained = time.monotonic() - began
+    models.save(model, tokenizer, now.path)
+    return trained
+
+
+def chat(row: dict[str, Any]) -> Chat:
+    """What the model is asked; the bare question where the task does not say."""
+    messages = row.get("prompt")
+    if not isinstance(messages, list):
+        return (Message("user", row["question"]),)
+    return tuple(Message(message["role"], message["content"]) for message in messages)
+
+
+def discard(path: Path, job: Job) -> None:
+    """Make room: what was submitted has been copied."""
+    if path != job.base and path.exists():
+        shutil.rmtree(path)
+
+
+def rises(answer: dict[str, Any], score: float | None) -> bool:
+    """Whether what was submitted is better than the best before it, at first the untouched model."""
+    floor = answer.get("baseline_score") if score is None else score
+    return floor is not None and answer.get("score") is not None and answer["score"] > floor
+
+
+def submit(path: Path) -> dict[str, Any]:
+    """The grader's answer; empty where it took no submission."""
+    try:
+        answer = call("/submit", {"model_path": str(path)})
+    except urllib.error.HTTPError as error:
+        print(f"{path.name}: {error.read().decode(errors='replace')}", flush=True)
+        return {}
+    print(f"{path.name}: {answer['verdict']}, score {answer['score']}. {answer['message']}", flush=True)
+    return answer
+
+
+def remaining() -> float:
+    """Seconds until the end; none where no submission is left."""
+    clock = call("/time")
+    return 0.0 if clock["submissions_left"] == 0 else float(clock["remaining"])
+
+
+def call(path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+    """Ask the grading service."""
+    request = urllib.request.Request(
+        os.environ["GRADING_SERVER_URL"] + path,
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:
+        found: dict[str, Any] = json.load(response)
+        return found
+
+
+def _evaluate(path: Path) -> Callable[..., float] | None:
+    """The task's scoring function, where it is shown."""
+    if not path.is_file():
+        return None
+    evaluate: Callable[..., float] = runpy.run_path(str(path))["evaluate"]
+    return evaluate
+
+
+def _text(answer: object) -> str:
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Down the gradient until the steps or the time are used up: AdamW, warm-up, half a cosine, clipping.
+
+Where time is what ends a training, the learning rate follows the clock, so that it comes down in time. Such
+a training depends on the machine's speed; one that its steps end does not.
+"""
+
+import math
+import time
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agent2rl.core.errors import UserError
+
+WARMUP = 0.05
+"""The share of the training in which the learning rate rises."""
+FINAL = 0.1
+"""What is left of the learning rate at the end."""
+CLIP = 1.0
+"""The longest gradient that is followed as it is."""
+
+
+class Course:
+    """How far a training is, in steps and in seconds, whichever ends it first."""
+
+    def __init__(self, steps: int, seconds: float = math.inf) -> None:
+        self.steps = 0
+        self._all_steps, self._all_seconds = steps, seconds
+        self._began = time.monotonic()
+
+    def advance(self) -> None:
+        """A step is done."""
+        self.steps += 1
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def share(self) -> float:
+        """How much is done once this step is."""
+        return min(1.0, max((self.steps + 1) / self._all_steps, self.seconds / self._all_seconds))
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the end, at the speed so far."""
+        by_steps = self._each * (self._all_steps - self.steps)
+        return max(0.0, min(by_steps, self._all_seconds - self.seconds))
+
+    @property
+    def over(self) -> bool:
+        """Whether another step would be one too many, or would end too late."""
+        return self.steps >= self._all_steps or self.seconds + self._each > self._all_seconds
+
+    @property
+    def _each(self) -> float:
+        return self.seconds / self.steps if self.steps else 0.0
+
+
+class Descent:
+    """The optimiser of a model's weights."""
+
+    def __init__(self, model: PreTrainedModel, learning_rate: float, weight_decay: float = 0.0) -> None:
+        self._peak = learning_rate
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._adam = torch.optim.AdamW(self._weights, betas=(0.9, 0.999), weight_decay=weight_decay)
+
+    def gather(self, loss: Tensor) -> float:
+        """Add the gradient of a loss to what has been gathered; the loss as a number."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def step(self, share: float) -> None:
+        """Follow the gradient that has been gathered, and forget it; `share` of the training is done."""
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, CLIP)
+        if not torch.isfinite(norm):
+            raise UserError("The training diverged: a gradient is not finite.", "Lower the learning rate.")
+        for group in self._adam.param_groups:
+            group["lr"] = self._peak * factor(share)
+        self._adam.step()
+        self._adam.zero_grad()
+
+
+def factor(share: float) -> float:
+    """Of the learning rate, when this share of the training is done."""
+    falling = (1 + math.cos(math.pi * share)) / 2
+    return min(1.0, share / WARMUP) * (FINAL + (1 - FINAL) * falling)

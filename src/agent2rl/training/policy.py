@@ -1,0 +1,99 @@
+"""A model as a policy: how likely it is to give an answer, one log-probability a token.
+
+A prompt with several answers is read once: the answers go on from its cache, as in sampling, and gradients
+flow back through it. Prompts are padded on the left and answers on the right, so that they meet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import Cache, PreTrainedModel
+
+from agent2rl.training.models import precision
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Prompts that the model has read, and what it needs to go on."""
+
+    logits: Tensor
+    """What may come next: (rows, 1, vocabulary)."""
+    cache: Cache
+    mask: Tensor
+    """Which positions of the cache are tokens: prompts are padded on the left."""
+
+
+def read(model: PreTrainedModel, prompts: Sequence[Tokens], times: int = 1) -> Reading:
+    """Read the prompts; each becomes `times` rows, one after the other."""
+    ids, mask = _padded(model, prompts, left=True)
+    out = model(
+        input_ids=ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True, logits_to_keep=1
+    )
+    cache = out.past_key_values
+    if times > 1:
+        cache.batch_repeat_interleave(times)
+    return Reading(out.logits.repeat_interleave(times, 0), cache, mask.repeat_interleave(times, 0))
+
+
+def log_probs(
+    model: PreTrainedModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Of each answer's tokens, a row for each answer, and which of them are real; the same number of answers
+    for each prompt, in the order of the prompts."""
+    ids, real = _padded(model, answers, left=False)
+    with precision(model):
+        if len(answers) == len(prompts):
+            logits = _at_once(model, prompts, ids, real)
+        else:
+            logits = _after_reading(model, prompts, ids, real)
+    losses = cross_entropy(logits.float().flatten(0, 1) / temperature, ids.flatten(), reduction="none")
+    return -losses.view_as(ids), real
+
+
+def _at_once(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor) -> Tensor:
+    before, mask = _padded(model, prompts, left=True)
+    mask = torch.cat([mask, real[:, :-1]], 1)
+    out = model(
+        input_ids=torch.cat([before, ids[:, :-1]], 1),
+        attention_mask=mask,
+        position_ids=_positions(mask),
+        use_cache=False,
+        logits_to_keep=ids.shape[1],
+    )
+    logits: Tensor = out.logits
+    return logits
+
+
+def _after_reading(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor) -> Tensor:
+    reading = read(model, prompts, len(ids) // len(prompts))
+    if ids.shape[1] == 1:
+        return reading.logits
+    mask = torch.cat([reading.mask, real[:, :-1]], 1)
+    out = model(
+        input_ids=ids[:, :-1],
+        attention_mask=mask,
+        position_ids=_positions(mask)[:, reading.mask.shape[1] :],
+        past_key_values=reading.cache,
+    )
+    return torch.cat([reading.logits, out.logits], 1)
+
+
+def _padded(model: PreTrainedModel, rows: Sequence[Tokens], left: bool) -> tuple[Tensor, Tensor]:
+    """The rows in one tensor, and where in it tokens are."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        place = slice(width - len(row), None) if left else slice(len(row))
+        ids[number, place] = torch.tensor(row)
+        mask[number, place] = 1
+    return ids.to(model.device), mask.to(model.device)
+
+
+def _positions(mask: Tensor) -> Tensor:
+    return (mask.cumsum(1) - 1).clamp(min=0)

@@ -1,0 +1,73 @@
+"""Says how a training goes: a line every few seconds for people, and the same as JSON lines in a file."""
+
+import time
+from pathlib import Path
+
+from agent2rl.core.records import Record
+
+
+class Moment(Record):
+    """How it stands; loss and reward are means since the last one."""
+
+    stage: str
+    step: int
+    seconds: float
+    """Since the stage began."""
+    loss: float | None
+    """None where no step was worth taking: all answers to each question were worth the same."""
+    reward: float | None = None
+    tokens_per_second: float
+    left_seconds: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.stage}: step {self.step}"]
+        parts += [f"loss {self.loss:.4f}"] if self.loss is not None else []
+        parts += [f"reward {self.reward:.3f}"] if self.reward is not None else []
+        return ", ".join(
+            [*parts, f"{self.tokens_per_second:.0f} tokens/s", f"{self.left_seconds:.0f} s left"]
+        )
+
+
+class Progress:
+    """Of one stage. `path` is appended to, so that stages can share it."""
+
+    def __init__(self, stage: str, path: Path | None = None, every_seconds: float = 5.0) -> None:
+        self.tokens = 0
+        self._stage, self._path, self._every = stage, path, every_seconds
+        self._began = self._last = time.monotonic()
+        self._losses: list[float] = []
+        self._rewards: list[float] = []
+        self._fresh = 0
+
+    def note(
+        self, step: int, tokens: int, left_seconds: float, loss: float | None, reward: float | None = None
+    ) -> None:
+        """One step is done, of so many tokens."""
+        self.tokens += tokens
+        self._fresh += tokens
+        self._losses += [] if loss is None else [loss]
+        self._rewards += [] if reward is None else [reward]
+        if time.monotonic() - self._last >= self._every or left_seconds <= 0:
+            self._tell(step, left_seconds)
+
+    def _tell(self, step: int, left_seconds: float) -> None:
+        now = time.monotonic()
+        moment = Moment(
+            stage=self._stage,
+            step=step,
+            seconds=round(now - self._began, 3),
+            loss=_mean(self._losses),
+            reward=_mean(self._rewards),
+            tokens_per_second=round(self._fresh / max(now - self._last, 1e-9), 1),
+            left_seconds=round(left_seconds, 3),
+        )
+        print(moment, flush=True)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(moment.model_dump_json() + "\n")
+        self._last, self._fresh = now, 0
+        self._losses, self._rewards = [], []
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

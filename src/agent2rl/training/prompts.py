@@ -1,0 +1,44 @@
+"""The text and the tokens that a model reads when it is asked: the same in training and in grading."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from agent2rl.core.engine import Chat
+from agent2rl.core.errors import UserError
+
+
+def render(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
+    """A chat as text, up to where the model answers: by the model's template, else as plain paragraphs."""
+    if tokenizer.chat_template is None:
+        return "\n\n".join(message.content for message in chat)
+    messages = [{"role": message.role, "content": message.content} for message in chat]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
+    """Rendered prompts as tokens. A template has written the special tokens already; plain text has none."""
+    if not prompts:
+        return []
+    encoded = tokenizer(list(prompts), add_special_tokens=tokenizer.chat_template is None)
+    rows = [list(map(int, row)) for row in encoded["input_ids"]]
+    if not all(rows):
+        raise UserError("A prompt has no tokens.", "Ask the model something.")
+    return rows
+
+
+def answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Answers as tokens, each with its end, so that the model learns to stop."""
+    if tokenizer.eos_token_id is None:
+        raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
+    if not texts:
+        return []
+    encoded = tokenizer(list(texts), add_special_tokens=False)
+    return [[*map(int, row), int(tokenizer.eos_token_id)] for row in encoded["input_ids"]]
+
+
+def ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens at which an answer ends: the tokenizer's and the model's, of which there may be several."""
+    known = getattr(model.config, "eos_token_id", None)
+    listed = known if isinstance(known, list) else [known]
+    return sorted({int(token) for token in (*listed, tokenizer.eos_token_id) if token is not None})

@@ -1,0 +1,175 @@
+"""The recipe agent: what it plans, what it reads out of a workspace, and what it refuses."""
+
+import json
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl import registry
+from agent2rl.agents.recipe import AGENT, plan, train
+from agent2rl.core.agent import Brief
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Budget, Limits, Mode, RunSpec
+from agent2rl.evaluators.single_turn import SingleTurn
+from agent2rl.runner import workspace
+from agent2rl.runner.assets import prepare
+
+LIMITS = Limits(memory_bytes=1 << 33, disk_bytes=1 << 33, processes=100)
+
+
+def brief(mode: Mode) -> Brief:
+    return Brief("gsm8k-mini", mode, Budget(wall_seconds=60), PurePosixPath("/workspace"), "")
+
+
+@pytest.fixture
+def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.Job:
+    """What the agent reads out of a real workspace."""
+    spec = RunSpec(
+        task="gsm8k-mini",
+        agent="recipe",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=60),
+        limits=LIMITS,
+        seed=3,
+    )
+    task = registry.task(spec.task)
+    home = tmp_path / "workspace"
+    home.mkdir()
+    told = workspace.build(home, PurePosixPath(home), spec, task, prepare(spec, task, cache))
+    workspace.write_meta(home, spec, task, time.time())
+    for name, value in told.environment.items():
+        monkeypatch.setenv(name, value)
+    return train.Job.read()
+
+
+@given(st.floats(1, 1e6), st.floats(0.1, 1e5))
+def test_rounds_fill_the_budget_and_never_overrun_it(budget: float, cost: float) -> None:
+    remaining, count = budget, 0
+    while seconds := plan.training_seconds(remaining, cost):
+        assert seconds >= min(plan.SHORTEST_SECONDS, cost)
+        remaining -= seconds + cost
+        count += 1
+        assert remaining >= 0
+        assert count < 100
+    if budget > 20 * cost + 100:
+        assert count >= 3
+        assert remaining <= plan.MARGIN_SECONDS + cost + max(plan.SHORTEST_SECONDS, cost) + 1e-6
+
+
+def test_a_budget_that_is_too_small_for_a_round_gets_none() -> None:
+    assert plan.training_seconds(remaining=30, cost=25) == 0
+    assert plan.training_seconds(remaining=8, cost=0.1) == 0
+
+
+def test_a_six_minute_run_has_at_least_three_rounds() -> None:
+    remaining, rounds = 340.0, 0
+    while seconds := plan.training_seconds(remaining, cost=20):
+        remaining -= seconds + 20
+        rounds += 1
+    assert rounds >= 3
+
+
+@given(st.floats(5, 1e5), st.floats(1e-4, 100))
+def test_a_step_asks_at_least_a_few_questions_and_not_too_many(seconds: float, each: float) -> None:
+    count = plan.prompts_per_step(seconds, each)
+    assert plan.FEWEST_PROMPTS <= count <= plan.MOST_PROMPTS
+    if count > plan.FEWEST_PROMPTS:
+        assert count * each * plan.SAMPLING_TO_STEP * plan.STEPS <= seconds * (1 + 1e-9)
+
+
+@given(st.integers(1, 10**6))
+def test_few_examples_are_seen_more_often_than_many(examples: int) -> None:
+    assert 3 <= plan.epochs(examples) <= 10
+    assert plan.epochs(examples) >= plan.epochs(examples + 1)
+
+
+def test_bigger_models_learn_more_slowly() -> None:
+    assert plan.learning_rate("sft", plan.SMALL) == plan.RATES["sft"]
+    assert 5e-6 < plan.learning_rate("sft", 7_000_000_000) < 2e-5
+    assert plan.learning_rate("grpo", 135_000_000) < plan.learning_rate("sft", 135_000_000)
+
+
+def test_the_agent_reads_the_prompts_that_the_grader_uses(job: train.Job) -> None:
+    task = registry.task("gsm8k-mini")
+    assert isinstance(task.evaluator, SingleTurn)
+    examples = task.load(None).train
+    assert len(job.rows) == len(examples)
+    assert job.seed == 3
+    for row, example in zip(job.rows, examples, strict=True):
+        assert train.chat(row) == task.evaluator.chat(example)
+
+
+def test_the_reward_is_the_graders_rule(job: train.Job) -> None:
+    assert job.reward(0, job.rows[0]["answer"]) == 1.0
+    assert job.reward(0, "#### 987654") == 0.0
+    assert job.reward(0, "no answer") == 0.0
+
+
+def test_a_row_without_a_prompt_is_asked_as_it_is() -> None:
+    (message,) = train.chat({"question": "Why?", "prompt": "a value of the user's own"})
+    assert (message.role, message.content) == ("user", "Why?")
+
+
+def test_the_reward_passes_on_what_else_a_row_holds(tmp_path: Path) -> None:
+    def evaluate(question: str, model_answer: str, reference_answer: object, weight: float) -> float:
+        return weight if model_answer == json.dumps(reference_answer) else 0.0
+
+    row = {"id": "1", "question": "?", "answer": [1, 2], "prompt": [], "weight": 0.25}
+    job = train.Job([row], evaluate, tmp_path, tmp_path, tmp_path, 0)
+    assert job.reward(0, "[1, 2]") == 0.25
+
+
+def test_without_a_reward_there_is_only_sft(tmp_path: Path) -> None:
+    job = train.Job([], None, tmp_path, tmp_path, tmp_path, 0)
+    stages = train.stages(["sft", "grpo"], job)
+    assert [next(stages) for _ in range(3)] == ["sft"] * 3
+    with pytest.raises(UserError, match=r"eval\.py"):
+        train.stages(["grpo"], job)
+
+
+def test_the_stages_are_taken_in_turn_and_the_last_one_again(job: train.Job) -> None:
+    stages = train.stages(["sft", "grpo"], job)
+    assert [next(stages) for _ in range(4)] == ["sft", "grpo", "grpo", "grpo"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "score", "rises"),
+    [
+        ({"score": 12.0, "baseline_score": 10.0}, None, True),
+        ({"score": 10.0, "baseline_score": 10.0}, None, False),
+        ({"score": 12.0, "baseline_score": 10.0}, 12.0, False),
+        ({"score": 13.0, "baseline_score": 10.0}, 12.0, True),
+        ({"score": None, "baseline_score": 10.0}, None, False),
+        ({}, None, False),
+        ({}, 12.0, False),
+    ],
+)
+def test_only_a_better_score_is_a_rise(answer: dict[str, float], score: float | None, rises: bool) -> None:
+    assert train.rises(answer, score) is rises
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "stages"),
+    [
+        ("recipe", "free", ("sft", "grpo")),
+        ("recipe", "multi", ("sft", "grpo")),
+        ("recipe", "sft-only", ("sft",)),
+        ("recipe", "rl-only", ("grpo",)),
+        ("recipe:sft", "free", ("sft",)),
+        ("recipe:grpo", "rl-only", ("grpo",)),
+    ],
+)
+def test_the_mode_of_a_run_is_kept(name: str, mode: Mode, stages: tuple[str, ...]) -> None:
+    assert registry.agent(name).command(brief(mode)).argv[3:] == stages
+
+
+def test_a_recipe_that_the_mode_forbids_or_that_is_none_is_refused() -> None:
+    assert AGENT.secrets == ()
+    with pytest.raises(UserError, match="nothing to do"):
+        registry.agent("recipe:sft").command(brief("rl-only"))
+    with pytest.raises(UserError, match="There is no recipe"):
+        registry.agent("recipe:dpo")
