@@ -9,6 +9,7 @@ that other work on the machine weighs little. What TRL does before its first ste
 answers are cut at the same length, and the model does not learn to end them within the few steps, so both
 sample as many tokens.
 
+    .venv/bin/pip install trl==1.16.0 accelerate datasets
     .venv/bin/python benchmarks/training_loops.py
 """
 
