@@ -4,12 +4,14 @@ A new engine joins by a line in ENGINES: its name, and a function that opens it,
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Engine, Message, Sampling, conversations
+from tests.served import serve
 from tests.tiny_models import write_tiny_llama
 
 
@@ -31,9 +33,21 @@ def transformers(directory: Path) -> Engine:
     return registry.engine("transformers")(write_tiny_llama(directory))
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {
+@contextmanager
+def openai_api(directory: Path) -> Iterator[Engine]:
+    """The tiny llama again, behind HTTP."""
+    with (
+        transformers(directory) as model,
+        serve(model) as served,
+        registry.engine(f"openai-api:tiny@{served.url}")(directory) as engine,
+    ):
+        yield engine
+
+
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {
     "scripted": scripted,
     "transformers": transformers,
+    "openai-api": openai_api,
 }
 GREEDY = Sampling(max_tokens=12)
 CHATS: list[Chat] = [

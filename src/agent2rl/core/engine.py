@@ -4,6 +4,7 @@
 `conversations` serves every engine, with whatever reuse of earlier turns it has to offer.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,11 @@ class Sampling:
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+
+    def seed_of(self, index: int) -> int:
+        """The seed of one chat of a batch, for engines that take a number: 31 bits, which all of them do."""
+        digest = hashlib.blake2b(f"{self.seed}:{index}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""What the user's environment says. The process environment is read here and nowhere else."""
+"""What the user's environment says. The process environment is read here and nowhere else.
+
+Two things apart: programs that run in a sandbox read what they are told there, and `engines/openai_api` reads
+its own key, so that it is part of no record.
+"""
 
 import os
 from collections.abc import Iterable

@@ -1,0 +1,144 @@
+"""Any OpenAI-compatible chat endpoint: `openai-api:MODEL@URL`, or `openai-api:URL` where it has one model.
+
+    openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1
+
+The model is elsewhere, so this engine loads no directory and cannot grade submissions. A call keeps many
+requests in flight; what may pass by itself is tried again within bounds (see `endpoint`), and one chat that
+fails for good fails the call: no answer stands for a failure.
+
+The key is AGENT2RL_API_KEY, else OPENAI_API_KEY, read when the engine is opened; this module is the one home
+of that. It is sent to the URL and shown nowhere.
+
+Not covered: streaming, tools, and models that want `max_completion_tokens` in place of `max_tokens`.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from agent2rl.core.engine import Chat, Completion, OpenEngine, Sampling
+from agent2rl.core.errors import UserError
+from agent2rl.engines.openai_api.answers import completion, model_names
+from agent2rl.engines.openai_api.endpoint import Endpoint, Patience
+from agent2rl.engines.openai_api.loop import Loop
+
+REMOTE: bool = True
+"""It loads no directory, so that the registry can say so without importing it."""
+KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
+IN_FLIGHT = 32
+LISTED = 10
+"""Models that an error names."""
+NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?P<url>https?://\S+)")
+WRITE = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
+
+
+class OpenAIAPI:
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        key: str | None = None,
+        patience: Patience | None = None,
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
+        self.in_flight = in_flight
+        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
+        self._loop = Loop()
+        try:
+            self.model = model or self._only_model()
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        if sampling.max_tokens <= 0:  # which servers refuse
+            return [Completion("", tokens=0) for _ in chats]
+        return self._loop.run(self._replies(chats, sampling))
+
+    def close(self) -> None:
+        self._loop.close(self._endpoint.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _only_model(self) -> str:
+        names = model_names(self._loop.run(self._endpoint.ask("GET", "/models")))
+        if len(names) == 1:
+            return names[0]
+        more = ", …" if len(names) > LISTED else ""
+        raise UserError(
+            f"The endpoint serves {len(names)} models: {', '.join(names[:LISTED])}{more}."
+            if names
+            else "The endpoint names no model.",
+            f"Name one. {WRITE}",
+        )
+
+    async def _replies(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        places = asyncio.Semaphore(self.in_flight)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._reply(self._request(chat, sampling, index), sampling, places))
+                    for index, chat in enumerate(chats)
+                ]
+        except ExceptionGroup as failed:  # the first failure has cancelled the rest
+            raise failed.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _reply(self, body: Any, sampling: Sampling, places: asyncio.Semaphore) -> Completion:
+        async with places:
+            answer = await self._endpoint.ask("POST", "/chat/completions", body)
+        return completion(answer, sampling.stop)
+
+    def _request(self, chat: Chat, sampling: Sampling, index: int) -> dict[str, Any]:
+        stop = [text for text in sampling.stop if text]
+        return {
+            "model": self.model,
+            "messages": [{"role": said.role, "content": said.content} for said in chat],
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed_of(index),
+            **({"stop": stop} if stop else {}),
+        }
+
+
+def key_of_environment() -> str | None:
+    """The key that the user has set. One that no header can carry is refused here, without being shown."""
+    for name in KEYS:
+        if key := os.environ.get(name, "").strip():
+            if not re.fullmatch(r"[!-~]+", key):
+                raise UserError(f"{name} holds characters that no key has.", "Set it again.")
+            return key
+    return None
+
+
+def parse(argument: str) -> OpenEngine:
+    """The engine of `MODEL@URL` or `URL`."""
+    match = NAME.fullmatch(argument)
+    if not match:
+        raise UserError("The endpoint has no URL that begins with http:// or https://.", WRITE)
+    try:
+        url = httpx.URL(match["url"])
+    except httpx.InvalidURL as error:
+        raise UserError(f"The endpoint's URL is none: {error}.", WRITE) from None
+    if url.userinfo or url.query or url.fragment or not url.host:
+        raise UserError(
+            "The endpoint's URL holds a user, a query or a fragment, or no host.",
+            f"A key belongs into {KEYS[0]}, where no record shows it. {WRITE}",
+        )
+
+    def open_engine(_: Path) -> OpenAIAPI:
+        return OpenAIAPI(str(url), match["model"], key_of_environment())
+
+    return open_engine

@@ -1,0 +1,154 @@
+"""One HTTP endpoint, asked with patience.
+
+What may pass by itself (a busy server, a fault of the server, a lost connection, silence) is asked again
+after a pause that doubles and varies, or after the longer one that the server names in Retry-After. Both the
+number of attempts and their whole time have a limit. What will not pass is an error at once, in the server's
+words.
+"""
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from agent2rl import __version__
+from agent2rl.core.errors import Agent2RLError, UserError, WorldError
+
+PASSING = {408, 409, 429}
+"""Besides all that begin with 5."""
+WORDS = 300
+"""Characters of a server's error that are passed on."""
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    attempts: int = 8
+    first_seconds: float = 0.5
+    """The first pause; each further one is twice as long, and each is shortened by up to a half at random."""
+    longest_seconds: float = 60.0
+    answer_seconds: float = 600.0
+    """The time of one attempt."""
+    total_seconds: float = 1800.0
+    """The time of all attempts, pauses included."""
+
+    def pause(self, attempt: int) -> float:
+        whole = min(self.first_seconds * 2.0 ** (attempt - 1), self.longest_seconds)
+        return whole * random.uniform(0.5, 1.0)
+
+
+class Passing(Exception):
+    """A failure that may pass by itself, and how long the server wants to be left alone."""
+
+    def __init__(self, what: str, seconds: float = 0.0) -> None:
+        super().__init__(what)
+        self.seconds = seconds
+
+
+class Endpoint:
+    def __init__(self, url: str, key: str | None, patience: Patience, connections: int) -> None:
+        self._key = key
+        self._patience = patience
+        self._client = httpx.AsyncClient(
+            base_url=url.rstrip("/"),
+            headers={"User-Agent": f"agent2rl/{__version__}"}
+            | ({"Authorization": f"Bearer {key}"} if key else {}),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `answer_seconds` limits the rest
+        )
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON that the endpoint answers with, in the end."""
+        begin = time.monotonic()
+        for attempt in range(1, self._patience.attempts + 1):
+            left = self._patience.total_seconds - (time.monotonic() - begin)
+            try:
+                return await self._attempt(method, path, body, min(left, self._patience.answer_seconds))
+            except Passing as failure:
+                last = failure
+            passed = time.monotonic() - begin
+            pause = max(self._patience.pause(attempt), last.seconds)
+            if attempt == self._patience.attempts or passed + pause >= self._patience.total_seconds:
+                break
+            await asyncio.sleep(pause)
+        wish = f" It wants to be left alone for {last.seconds:g} s." if last.seconds else ""
+        tried = "once" if attempt == 1 else f"{attempt} times"
+        raise WorldError(
+            f"{self._client.base_url} was asked {tried} in {passed:.0f} s without success: {last}.{wish}",
+            "Is it up and at this address? Try again later.",
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _attempt(self, method: str, path: str, body: Any, seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._client.request(method, path, json=body)
+        except TimeoutError:
+            raise Passing(f"no answer within {seconds:.3g} s") from None
+        except httpx.TransportError as error:
+            raise Passing(self._clean(f"{type(error).__name__}: {error}".rstrip(": "))) from None
+        except httpx.RequestError as error:
+            raise WorldError(f"The endpoint's answer cannot be read: {self._clean(str(error))}") from None
+        if response.status_code in PASSING or response.status_code >= 500:
+            raise Passing(self._words(response), retry_after(response))
+        if not response.is_success:
+            raise self._refusal(response)
+        try:
+            answer = response.json()
+        except (ValueError, RecursionError):
+            raise WorldError(f"The endpoint's answer is not JSON: {self._words(response)}.") from None
+        if isinstance(answer, dict) and answer.get("error"):  # some say so with a status of success
+            raise WorldError(f"The endpoint answers with an error: {self._words(response)}.")
+        return answer
+
+    def _refusal(self, response: httpx.Response) -> Agent2RLError:
+        said = self._words(response)
+        match response.status_code:
+            case 401 | 403:
+                how = "the key" if self._key else "a request without a key"
+                return UserError(
+                    f"The endpoint refuses {how}: {said}.",
+                    "Set AGENT2RL_API_KEY or OPENAI_API_KEY to its key.",
+                )
+            case 404:
+                return UserError(
+                    f"The endpoint does not find what it is asked for: {said}.",
+                    "Is the model's name right? The URL usually ends in /v1.",
+                )
+            case status if status >= 400:
+                return UserError(f"The endpoint refuses the request: {said}.")
+        return WorldError(
+            f"The endpoint answers with neither a reply nor an error: {said}.", "Is the URL the right one?"
+        )
+
+    def _words(self, response: httpx.Response) -> str:
+        """The status and what the server says, in one line of limited length."""
+        said: object = response.text
+        with suppress(ValueError, RecursionError, TypeError, KeyError):
+            said = response.json()["error"]
+            said = said["message"] if isinstance(said, dict) else said
+        return f"{response.status_code} {self._clean(str(said))}".strip().rstrip(".")
+
+    def _clean(self, text: str) -> str:
+        """One line, not too long, without the key, which a server may well repeat."""
+        hidden = text.replace(self._key, "***") if self._key else text
+        return " ".join(hidden.split())[:WORDS]
+
+
+def retry_after(response: httpx.Response) -> float:
+    """The seconds of Retry-After, written as a number or as a date; none is 0."""
+    said = response.headers.get("Retry-After", "")
+    with suppress(ValueError):
+        return max(0.0, float(said))
+    with suppress(ValueError):
+        date = parsedate_to_datetime(said)
+        return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return 0.0
