@@ -46,6 +46,10 @@ def test_a_budget_that_is_none_says_how_to_write_one(bench: Bench, text: str) ->
         (["--task", "gsm8k-mini", "--agent", "nop", "--model", "./nowhere"], "no model directory"),
         (["--task", "gsm8k-mini", "--agent", "nop", "--sandbox", "cardboard"], "Known sandboxes"),
         (["--task", "gsm8k-mini", "--agent", "nop", "--engine", "steam"], "Known engines"),
+        (
+            ["--task", "gsm8k-mini", "--agent", "nop", "--engine", "openai-api:m@http://127.0.0.1:1/v1"],
+            "cannot load what agents submit",
+        ),
         (["--task", "gsm8k-mini", "--agent", "nop", "--budget", "soon"], "not a duration"),
     ],
 )

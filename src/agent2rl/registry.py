@@ -7,7 +7,8 @@
     fast-gsm8k            an entry point of the group "agent2rl.tasks"
 
 A module ends in one constant named after its kind (TASK, AGENT, …). One that takes an argument has a
-function `parse(argument)` too, or instead.
+function `parse(argument)` too, or instead. An engine whose model is elsewhere, so that it loads no directory,
+has the constant REMOTE.
 """
 
 import ast
@@ -68,6 +69,7 @@ class Entry:
 class _Plugin:
     module: str
     summary: str
+    remote: bool
 
 
 def task(name: str) -> Task:
@@ -104,6 +106,19 @@ def require(kind: Kind, name: str) -> None:
         raise UserError(
             f"There is no {SINGULAR[kind]} named {name!r}.",
             (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
+        )
+
+
+def require_loader(name: str) -> None:
+    """Refuse an engine that cannot load the weights that agents submit, without importing it."""
+    require("engines", name)
+    head = name.partition(":")[0]
+    plugin = _plugins("engines").get(head)
+    if plugin and plugin.remote:
+        able = sorted(name for name, plugin in _plugins("engines").items() if not plugin.remote)
+        raise UserError(
+            f"The engine {head!r} talks to a model elsewhere and cannot load what agents submit.",
+            f"Engines that can: {', '.join(able)}.",
         )
 
 
@@ -193,12 +208,14 @@ def _plugins(kind: Kind) -> dict[str, _Plugin]:
     found = {}
     for origin in sorted([*root.glob("*.py"), *root.glob("*/__init__.py"), *root.glob("*/mini.py")]):
         tree = ast.parse(origin.read_text(encoding="utf-8"))
-        if {CONSTANT[kind], "parse"} & set(_defined(tree)):
+        defined = set(_defined(tree))
+        if {CONSTANT[kind], "parse"} & defined:
             parts = origin.relative_to(root).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             name = "-".join(parts).replace("_", "-")
             summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-            found[name] = _Plugin(f"agent2rl.{kind}.{'.'.join(parts)}", summary)
+            module = f"agent2rl.{kind}.{'.'.join(parts)}"
+            found[name] = _Plugin(module, summary, remote="REMOTE" in defined)
     return found
 
 

@@ -40,7 +40,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
     task = registry.task(spec.task)
     agent = registry.agent(spec.agent)
     sandbox = registry.sandbox(spec.sandbox)
-    registry.require("engines", spec.engine)
+    registry.require_loader(spec.engine)
     _raise_file_limit()
     with Recorder.create(settings.runs, spec, notify) as recorder:
         paths = recorder.paths
