@@ -4,22 +4,20 @@ The directory is the agent's work, so whatever is wrong with it is a GradingErro
 generation_config.json is not obeyed: how to decode is the evaluator's decision.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from agent2rl.core.errors import GradingError
+from agent2rl.engines.prompts import end_tokens, fault, load_tokenizer
 from agent2rl.engines.transformers import attention
 
 ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
-SAID = 400
-"""Characters of a library's error that are passed on."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Model:
 
 def load(directory: Path) -> Model:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return describe(_network(directory, device), _tokenizer(directory))
+    return describe(_network(directory, device), load_tokenizer(directory))
 
 
 def describe(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Model:
@@ -64,7 +62,7 @@ def describe(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Mo
         depth=depth,
         vocabulary=cast(Tensor, network.get_input_embeddings().weight).shape[0],
         context=getattr(config, "max_position_embeddings", None) or 1 << 30,
-        ends=frozenset(_numbers([config.eos_token_id, tokenizer.eos_token_id])),
+        ends=end_tokens(config, tokenizer),
         windowed=kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None,
         token_bytes=2 * depth * heads * size * network.dtype.itemsize,
     )
@@ -75,7 +73,7 @@ def _network(directory: Path, device: torch.device) -> PreTrainedModel:
     try:
         network, info = _read(directory, device)
     except Exception as error:  # a file can be broken in as many ways as the library has errors
-        raise _fault("The weights cannot be loaded", error) from error
+        raise fault("The weights cannot be loaded", error) from error
     if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GradingError(
@@ -102,29 +100,3 @@ def _read(directory: Path, device: torch.device) -> tuple[PreTrainedModel, dict[
         loaded = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", **options)
     network, info = loaded
     return network.to(device), info
-
-
-def _tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        tokenizer.decode(tokenizer("a").input_ids)
-    except Exception as error:
-        raise _fault("The tokenizer cannot be loaded", error) from error
-    return cast(PreTrainedTokenizerBase, tokenizer)
-
-
-def _numbers(found: Iterable[object]) -> Iterable[int]:
-    """The numbers among numbers, lists of numbers and nothing."""
-    for entry in found:
-        if isinstance(entry, int):
-            yield entry
-        elif isinstance(entry, list | tuple):
-            yield from _numbers(entry)
-
-
-def _fault(what: str, error: Exception) -> GradingError:
-    said = " ".join(str(error).split())[:SAID]
-    return GradingError(
-        f"{what}: {type(error).__name__}: {said}",
-        "Save model and tokenizer with save_pretrained(path), and load them once with transformers to try.",
-    )

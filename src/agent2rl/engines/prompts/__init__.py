@@ -1,0 +1,99 @@
+"""From chats to tokens, the same for every engine that runs a model directory. No engine itself.
+
+Engines that read the same prompts and end replies at the same tokens give scores that can be compared. The
+directory is the agent's work, so whatever is wrong with it is a GradingError that says what.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from agent2rl.core.engine import Chat
+from agent2rl.core.errors import GradingError
+from agent2rl.engines.prompts.templates import Templates
+
+SAID = 400
+"""Characters of a library's error that are passed on."""
+
+
+class Prompts:
+    """The tokens of chats and replies, for a model that knows so many and has room for so many."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int) -> None:
+        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
+        self.context = context
+        template = tokenizer.chat_template
+        if isinstance(template, dict):
+            template = template.get("default")
+        tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+        self._templates = Templates(template, tokens)
+
+    def render(self, chats: Sequence[Chat]) -> list[str]:
+        """The text that the model reads for each chat."""
+        return self._templates.render(chats)
+
+    def tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
+        """The tokens that the model reads for each chat."""
+        # A template writes the special tokens itself.
+        special = self._templates.template is None
+        return [self._prompt(text, special) for text in self.render(chats)]
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
+        except Exception as error:
+            raise GradingError(f"The tokenizer fails on a text: {type(error).__name__}.") from error
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise GradingError(
+                f"The tokenizer has a token {max(ids)}; the model knows {self.vocabulary}.",
+                "Submit the tokenizer that belongs to the model.",
+            )
+        return ids
+
+    def close(self) -> None:
+        self._templates.close()
+
+    def _prompt(self, text: str, special: bool) -> list[int]:
+        ids = self.encode(text, special)
+        if not ids:
+            raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
+        if len(ids) >= self.context:
+            raise GradingError(
+                f"A chat has {len(ids)} tokens; the model's context has {self.context}.",
+                "Train for a longer context, or keep the base model's max_position_embeddings.",
+            )
+        return ids
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer.decode(tokenizer("a").input_ids)
+    except Exception as error:
+        raise fault("The tokenizer cannot be loaded", error) from error
+    return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def end_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The tokens that end a reply: the configuration's and the tokenizer's, not generation_config.json's."""
+    return frozenset(_numbers([config.eos_token_id, tokenizer.eos_token_id]))
+
+
+def fault(what: str, error: Exception) -> GradingError:
+    said = " ".join(str(error).split())[:SAID]
+    return GradingError(
+        f"{what}: {type(error).__name__}: {said}",
+        "Save model and tokenizer with save_pretrained(path), and load them once with transformers to try.",
+    )
+
+
+def _numbers(found: Iterable[object]) -> Iterable[int]:
+    """The numbers among numbers, lists of numbers and nothing."""
+    for entry in found:
+        if isinstance(entry, int):
+            yield entry
+        elif isinstance(entry, list | tuple):
+            yield from _numbers(entry)
