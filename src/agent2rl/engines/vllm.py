@@ -1,0 +1,152 @@
+"""Runs a model directory with vLLM, on one GPU or several, in bfloat16.
+
+Not run by the continuous integration, which has no GPU: tests hold every name and parameter that is used here
+against the sources of the pinned version, and try the rest of this module with a stand-in for vLLM.
+
+Chats are written out by the same killable template process as in `transformers`, and replies end at the same
+tokens: generation_config.json is not obeyed. Nothing in the directory is executed. Turns of a conversation
+are told again as a whole; vLLM's prefix cache reads only what is new. Replies may differ with the batch, by
+the last bits of bfloat16. The GPU's memory is given back by the end of the process.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from agent2rl.core.engine import Chat, Completion, OpenEngine, Sampling
+from agent2rl.core.errors import GradingError, MachineError, UserError
+
+VERSION = "0.32.0"
+try:
+    import torch
+    from transformers import AutoConfig
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    from agent2rl.engines.prompts import Prompts, end_tokens, fault, load_tokenizer
+except ImportError as error:
+    raise UserError(
+        f"vLLM cannot be imported: {error}.",
+        f"Install it, in an environment of its own: pip install vllm=={VERSION}. Or use transformers.",
+    ) from error
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, RequestOutput
+    from vllm.config import ModelConfig
+    from vllm.logprobs import Logprob
+
+MEMORY_SHARE = 0.9
+"""Of the memory that is free: the agent may be training on the same GPU."""
+NO_TEMPLATE = "{{ '' }}"
+"""vLLM renders a template in its own process when it starts; it gets this one and not the submitted one."""
+
+
+class VLLM:
+    def __init__(self, llm: LLM, prompts: Prompts, ends: frozenset[int]) -> None:
+        self._llm: LLM = llm
+        self._prompts = prompts
+        self._ends = sorted(ends)
+
+    def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        if sampling.max_tokens <= 0 or not chats:
+            return [Completion("", tokens=0) for _ in chats]
+        prompts = [TokensPrompt(prompt_token_ids=ids) for ids in self._prompts.tokens(chats)]
+        how = [self._parameters(sampling, index) for index in range(len(chats))]
+        llm: LLM = self._llm
+        return [_completion(output, sampling) for output in llm.generate(prompts, how, use_tqdm=False)]
+
+    def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
+        replies = [self._prompts.encode(text) for text in continuations]
+        texts = [prompt + reply for prompt, reply in zip(self._prompts.tokens(chats), replies, strict=True)]
+        if any(len(text) >= self._prompts.context for text in texts):
+            raise GradingError("A chat and the reply to be scored are longer than the model's context.")
+        asked = [index for index, reply in enumerate(replies) if reply]
+        found = [0.0] * len(texts)
+        if asked:
+            llm: LLM = self._llm
+            # One token has to be generated; the prompt's own are what is wanted.
+            how = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+            prompts = [TokensPrompt(prompt_token_ids=texts[index]) for index in asked]
+            for index, output in zip(asked, llm.generate(prompts, how, use_tqdm=False), strict=True):
+                found[index] = _sum(output, texts[index], len(replies[index]))
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._prompts.close()
+
+    def _parameters(self, sampling: Sampling, index: int) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            seed=sampling.seed_of(index),
+            stop=[text for text in sampling.stop if text],
+            # vLLM would take the end from generation_config.json.
+            ignore_eos=True,
+            stop_token_ids=self._ends,
+            skip_special_tokens=True,
+        )
+
+
+def _completion(output: "RequestOutput", sampling: Sampling) -> Completion:
+    reply: CompletionOutput = output.outputs[0]
+    text = str(reply.text)
+    for stop in filter(None, sampling.stop):
+        text = text.partition(stop)[0]
+    return Completion(text, tokens=len(reply.token_ids))
+
+
+def _sum(output: "RequestOutput", text: list[int], size: int) -> float:
+    """The log-probability of the last `size` tokens, each after those before it."""
+    if output.prompt_logprobs is None:
+        raise GradingError("vLLM gave no probabilities.")
+    total = 0.0
+    for place in range(len(text) - size, len(text)):
+        token: Logprob = output.prompt_logprobs[place][text[place]]
+        total += float(token.logprob)
+    if not math.isfinite(total):
+        raise GradingError(
+            "The model's output is not a number (NaN or infinity).", "Train with a lower rate."
+        )
+    return total
+
+
+def gpus_to_use(heads: int, visible: int) -> int:
+    """The largest power of two that the visible GPUs allow and the attention heads divide into."""
+    return max(1 << power for power in range(visible.bit_length()) if heads % (1 << power) == 0)
+
+
+def open_engine(directory: Path) -> VLLM:
+    visible = torch.cuda.device_count()
+    if not visible:
+        raise MachineError("vLLM needs a GPU, and none is visible.", "Use --engine transformers.")
+    memory = [torch.cuda.mem_get_info(index) for index in range(visible)]
+    tokenizer = load_tokenizer(directory)
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        words = config.get_text_config()
+        llm: LLM = LLM(
+            model=str(directory),
+            tensor_parallel_size=gpus_to_use(words.num_attention_heads, visible),
+            dtype="bfloat16",
+            load_format="safetensors",
+            trust_remote_code=False,
+            enable_prefix_caching=True,
+            gpu_memory_utilization=MEMORY_SHARE * min(free / total for free, total in memory),
+            generation_config="vllm",
+            chat_template=NO_TEMPLATE,
+            seed=0,
+        )
+    except Exception as error:  # a file can be broken in as many ways as the library has errors
+        raise fault("vLLM cannot load the model", error) from error
+    settings: ModelConfig = llm.model_config
+    prompts = Prompts(tokenizer, words.vocab_size, settings.max_model_len)
+    return VLLM(llm, prompts, end_tokens(words, tokenizer))
+
+
+ENGINE: OpenEngine = open_engine
