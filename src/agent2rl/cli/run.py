@@ -15,7 +15,7 @@ from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.report import page
 from agent2rl.runner.assets import default_engine, is_directory
-from agent2rl.runner.machine import default_limits
+from agent2rl.runner.machine import default_limits, gpus
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
 from agent2rl.store.reader import read_run
@@ -32,7 +32,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--model", default="abacus", show_default=True, help="The base model: a shipped name or a directory."
 )
-@click.option("--engine", help="What runs the model.  [default: what the model asks for]")
+@click.option("--engine", help="What runs the model.  [default: what it asks for, or vllm on a GPU]")
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
 @click.option(
     "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
@@ -100,7 +100,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
         agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
         model=str(Path(model).resolve()) if is_directory(model) else model,
-        engine=options["engine"] or default_engine(model),
+        engine=options["engine"] or default_engine(model, gpus(where.gpus)),
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],

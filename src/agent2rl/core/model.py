@@ -9,6 +9,7 @@ from pathlib import Path
 class Model:
     id: str
     engine: str
-    """The engine that runs it, as `--engine` would name it."""
+    """The engine that runs it, as `--engine` would name it. `transformers` stands for any that runs a Hugging
+    Face directory: the runner takes `vllm` in its place where the machine can."""
     write: Callable[[Path], None]
     """Write the model into an empty directory; the same bytes each time."""

@@ -4,6 +4,7 @@ Prepared things lie in the user's cache, each in a directory named after what it
 written here and opened again only by a grading child.
 """
 
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -56,11 +57,14 @@ def model_directory(name: str, cache: Path) -> Path:
     return _once(cache / "models" / model.id, model.write)
 
 
-def default_engine(name: str) -> str:
-    """The engine that a model asks for."""
-    if is_directory(name):
-        raise UserError(f"No engine is known for the model directory {name!r}.", "Name one with --engine.")
-    return shipped(name).engine
+def default_engine(name: str, gpus: Sequence[str]) -> str:
+    """The engine that a model asks for; a directory asks for `transformers`.
+
+    What asks for `transformers` gets `vllm` where it is installed and there is a GPU.
+    """
+    asked = "transformers" if is_directory(name) else shipped(name).engine
+    vllm = importlib.util.find_spec("vllm") if gpus else None  # looked for, not imported
+    return "vllm" if asked == "transformers" and vllm and vllm.origin else asked
 
 
 def is_directory(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from itertools import takewhile
 from pathlib import Path
 
 from agent2rl.core.records import Limits
@@ -25,9 +26,13 @@ def free_disk_bytes(path: Path) -> int:
 
 
 def gpus(visible: str | None) -> tuple[str, ...]:
-    """The GPUs to grade on, as CUDA_VISIBLE_DEVICES names them: `visible` itself, else all there are."""
+    """The GPUs to grade on, as CUDA_VISIBLE_DEVICES names them: `visible` itself, else all there are.
+
+    As for CUDA, nothing counts from a -1 on.
+    """
     if visible is not None:
-        return tuple(name.strip() for name in visible.split(",") if name.strip())
+        names = (name.strip() for name in visible.split(","))
+        return tuple(name for name in takewhile(lambda name: name != "-1", names) if name)
     return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
