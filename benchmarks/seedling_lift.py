@@ -6,7 +6,7 @@
     done
 
 Prints a JSON line after each stage, with the greedy score on both splits, in percent. Scores are from the
-recipes' own sampler, which on a GPU calculates in bfloat16: a grading can differ by a problem or two.
+recipes' own sampler, which on a GPU calculates in bfloat16: a grading on CPU can differ by a problem or two.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def score(
     temperature: float = 0.0,
 ) -> float:
     asked = [prompts.render(tokenizer, EVALUATOR.chat(example)) for example in examples]
-    settings = SampleSettings(EVALUATOR.sampling.max_tokens, temperature, rows=512)
+    settings = SampleSettings(EVALUATOR.sampling.max_tokens, temperature)
     answers = [found.text for (found,) in sample(model, tokenizer, asked, settings)]
     right = [exact_number(answer, e.target) for answer, e in zip(answers, examples, strict=True)]
     return round(100 * sum(right) / len(right), 1)
@@ -54,8 +54,9 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--sft-epochs", type=int, default=1)
     parser.add_argument("--sft-rate", type=float, default=5e-4)
-    parser.add_argument("--grpo-steps", type=int, default=60)
+    parser.add_argument("--grpo-steps", type=int, default=150)
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
+    parser.add_argument("--grpo-prompts", type=int, default=32)
     chosen = parser.parse_args()
     splits = TASK.load(None)
     train = splits.train[: chosen.problems]
@@ -76,7 +77,13 @@ def main() -> None:
         result = sft(model, tokenizer, pairs, supervised, Progress("sft", every_seconds=QUIET))
         tell("sft", steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
-        online = GrpoSettings(chosen.grpo_rate, chosen.grpo_steps, max_tokens=ANSWER, seed=chosen.seed)
+        online = GrpoSettings(
+            chosen.grpo_rate,
+            chosen.grpo_steps,
+            prompts=chosen.grpo_prompts,
+            max_tokens=ANSWER,
+            seed=chosen.seed,
+        )
 
         def reward(index: int, text: str) -> float:
             return exact_number(text, train[index].target)

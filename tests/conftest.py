@@ -8,6 +8,8 @@ from hypothesis import settings
 
 from tests.runs import Bench
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: test processes share the cores
+
 settings.register_profile("agent2rl", database=None, deadline=None)
 settings.load_profile("agent2rl")
 

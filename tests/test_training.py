@@ -19,7 +19,7 @@ from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.policy import log_probs
 from agent2rl.training.progress import Moment, Progress
 from agent2rl.training.rejection import right_answers
-from agent2rl.training.sampling import Sample, SampleSettings, sample
+from agent2rl.training.sampling import Sample, Sampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, sft
 from tests.tiny_models import write_tiny_llama
 
@@ -119,21 +119,17 @@ def test_the_same_seed_gives_the_same_weights_and_another_gives_others(base: Pat
     assert not torch.equal(found[0], found[2])
 
 
-def test_samples_carry_the_log_probabilities_that_a_plain_pass_gives(taught: Loaded) -> None:
-    """Answers end at different places here, so rows leave the batch on the way."""
-    settings = SampleSettings(max_tokens=40, temperature=1.3, seed=5)
-    groups = sample(*taught, asked(), settings, times=6)
-    lengths = {len(found.tokens) for group in groups for found in group}
-    assert len(lengths) > 3
-    encoded = prompts.encode(taught[1], asked())
-    for prompt, group in zip(encoded, groups, strict=True):
-        for found in group:
-            rows = (
-                taught[0](torch.tensor([[*prompt, *found.tokens]])).logits[0].detach() / settings.temperature
-            )
-            plain = torch.log_softmax(rows, -1)[len(prompt) - 1 : -1]
-            expected = plain.gather(1, torch.tensor(found.tokens)[:, None]).squeeze(1)
-            torch.testing.assert_close(torch.tensor(found.log_probs), expected, rtol=1e-3, atol=1e-3)
+def test_samples_come_as_often_as_a_plain_pass_says(taught: Loaded) -> None:
+    """Of the first tokens of many answers to one question, each has about its share."""
+    settings = SampleSettings(max_tokens=1, temperature=5.0, seed=5)
+    (group,) = sample(*taught, asked()[:1], settings, times=4000)
+    (prompt,) = prompts.encode(taught[1], asked()[:1])
+    shares = torch.softmax(taught[0](torch.tensor([prompt])).logits[0, -1].detach() / 5.0, -1)
+    counts = torch.bincount(torch.tensor([found.tokens[0] for found in group]), minlength=len(shares))
+    likely = shares * 4000 > 10
+    assert likely.sum() >= 10
+    spread = (4000 * shares * (1 - shares)).sqrt()
+    assert ((counts - 4000 * shares) / spread)[likely].abs().max() < 5
 
 
 def test_an_answer_ends_at_its_first_end_and_only_there(taught: Loaded) -> None:
@@ -145,13 +141,23 @@ def test_an_answer_ends_at_its_first_end_and_only_there(taught: Loaded) -> None:
             assert found.finished or len(found.tokens) == 40
 
 
-@pytest.mark.parametrize("rows", [1, 3, 64])
-def test_greedy_answers_are_the_same_in_batches_of_any_size(taught: Loaded, rows: int) -> None:
-    texts = [found[0].text for found in sample(*taught, asked(), SampleSettings(40, 0, rows))]
-    assert texts == [answer for _, answer in PAIRS]
+def test_an_answer_is_the_same_in_whatever_company_it_is_sampled(taught: Loaded) -> None:
+    settings = SampleSettings(max_tokens=40, temperature=1.5, seed=3)
+    few, many = (sample(*taught, asked(), settings, times) for times in (1, 5))
+    assert [group[0].text for group in few] == [group[0].text for group in many]
 
 
-def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded) -> None:
+def test_samples_follow_the_weights_as_they_are_trained(base: Path) -> None:
+    model, tokenizer = models.load(base)
+    sampler = Sampler(model, tokenizer)
+    settings = SampleSettings(max_tokens=40, temperature=0)
+    sampler.sample(asked(), settings)
+    sft(model, tokenizer, PAIRS, SftSettings(1e-2, epochs=60, batch_size=8), Progress("sft"))
+    assert [group[0].text for group in sampler.sample(asked(), settings)] == [answer for _, answer in PAIRS]
+
+
+@pytest.mark.parametrize("updates", [1, 4])
+def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded, updates: int) -> None:
     def share_of_a(_: int, text: str) -> float:
         return text.count("a") / (len(text) + 1)
 
@@ -159,7 +165,7 @@ def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded) -> None:
         *loaded,
         asked(),
         share_of_a,
-        GrpoSettings(learning_rate=1e-2, steps=15, prompts=8, group=8, max_tokens=12),
+        GrpoSettings(learning_rate=1e-2, steps=15, prompts=8, group=8, max_tokens=12, updates=updates),
         Progress("grpo"),
     )
     assert result.steps == 15
@@ -305,4 +311,4 @@ def test_a_course_has_as_many_steps_as_it_was_given(steps: int) -> None:
 def test_a_sample_of_one_token_is_still_an_answer(loaded: Loaded) -> None:
     ((found,),) = sample(*loaded, ["Hm?"], SampleSettings(max_tokens=1))
     assert isinstance(found, Sample)
-    assert len(found.tokens) == len(found.log_probs) == 1
+    assert len(found.tokens) == 1

@@ -1,9 +1,12 @@
 """How runs look in a terminal: progress while they go, tables when they are done.
 
-Progress goes to stderr: a live line on a terminal, plain lines elsewhere, nothing with --json.
+Progress goes to stderr: a live line on a terminal, plain lines elsewhere, nothing with --json. While the
+agent works, its own last line of output is shown: live on a terminal, every half minute elsewhere.
 """
 
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +15,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from agent2rl.cli.tail import Tail
 from agent2rl.report import tables
+from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
 from agent2rl.store.recorder import Event
 
@@ -29,24 +34,44 @@ ENDS = {
 }
 
 
+LIVE_SECONDS, PLAIN_SECONDS = 1.0, 30.0
+
+
 class Progress:
     """Says what happens, as it happens."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, runs: Path) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._live = Status("starting", console=self._console) if self._console.is_terminal else None
         self._began = time.monotonic()
+        self._runs, self._log = runs, Path()
+        self._following = ExitStack()
 
     def notify(self, event: Event) -> None:
         line = describe(event)
-        if not line:
-            return
+        if event.kind == "opened":
+            self._log = RunPaths(self._runs / str(event.data["run_id"])).agent_log
+        if event.kind == "started":
+            every = LIVE_SECONDS if self._live else PLAIN_SECONDS
+            self._following.enter_context(Tail(self._log, self._agent_said, every))
+        if event.kind == "ended":
+            self._following.close()
+        if line:
+            self._print(_plain(line))
+            if self._live:
+                self._live.update(escape(_activity(event) or _plain(line)))
+
+    def _agent_said(self, line: str) -> None:
+        if self._live:
+            width = max(20, self._console.width - 20)
+            self._live.update(f"the agent works: [dim]{escape(_plain(line)[:width])}[/dim]")
+        else:
+            self._print(f"agent: {_plain(line)}")
+
+    def _print(self, line: str) -> None:
         seconds = int(time.monotonic() - self._began)
         clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        line = _plain(line)
         self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
-        if self._live:
-            self._live.update(escape(_activity(event) or line))
 
     def __enter__(self) -> Self:
         if self._live:
@@ -56,6 +81,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._following.close()
         if self._live:
             self._live.stop()
 

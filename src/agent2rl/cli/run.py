@@ -81,7 +81,7 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
     spec = specification(options, where, runs)
     stop = threading.Event()
     _stop_on_signals(stop)
-    with Progress(quiet=as_json) as progress:
+    with Progress(as_json, runs) as progress:
         finished = run(spec, replace(where, runs=runs), progress.notify, stop)
     report = page.write(finished.paths)
     if as_json:

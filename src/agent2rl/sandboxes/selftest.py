@@ -36,7 +36,7 @@ NAMES = {
     "tracing": "no tracing of processes",
     "daemon": "daemons die with the sandbox",
 }
-VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "VIRTUAL_ENV", "DOOR")
+VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "DOOR")
 WORD = "open"
 BROKEN = "Do not run agents here: report it with the versions of the kernel and of bubblewrap."
 FORBIDDING = {

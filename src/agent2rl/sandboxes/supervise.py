@@ -59,6 +59,11 @@ class Ending:
     detail: str = ""
 
 
+SPIN = "1000"
+"""Rounds that a thread of OpenMP waits busily for the others. By default it waits for milliseconds, and where
+other programs want the cores too, a training in several threads becomes several times slower."""
+
+
 def environment(command: Command, home: str, temporary: str) -> dict[str, str]:
     """The command's whole environment but for the doors, built from nothing."""
     base = {
@@ -67,6 +72,7 @@ def environment(command: Command, home: str, temporary: str) -> dict[str, str]:
         "USER": "agent",
         "LANG": "C.UTF-8",
         "TMPDIR": temporary,
+        "GOMP_SPINCOUNT": SPIN,
     }
     if sys.prefix != sys.base_prefix:
         base["VIRTUAL_ENV"] = sys.prefix

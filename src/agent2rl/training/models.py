@@ -1,10 +1,10 @@
 """Loads a model to train it, and saves it as a submission: complete, merged, safetensors, with its tokenizer.
 
-Weights are float32 wherever they are trained, since small steps are lost in bfloat16; on a GPU the arithmetic
-is bfloat16 all the same (`precision`). Code that a model brings along is never run.
+Weights are float32 wherever they are trained, since small steps are lost in bfloat16. A GPU multiplies them
+in TF32: GRPO through bfloat16 autocast met gradients that are not finite (docs/design/training.md). Code
+that a model brings along is never run.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise UserError(f"There is no model directory {str(directory)!r}.")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_float32_matmul_precision("high")
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     return model.to(where).eval(), tokenizer
@@ -33,13 +34,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: 
     directory.mkdir(parents=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-
-
-def precision(model: PreTrainedModel) -> AbstractContextManager[Any]:
-    """How to calculate: bfloat16 on a GPU, as it is elsewhere."""
-    if model.device.type == "cuda":
-        return torch.autocast("cuda", dtype=torch.bfloat16)
-    return nullcontext()
 
 
 def parameters(model: PreTrainedModel) -> int:

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Cache, PreTrainedModel
 
-from agent2rl.training.models import precision
-
 Tokens = Sequence[int]
 
 
@@ -46,12 +44,9 @@ def log_probs(
     """Of each answer's tokens, a row for each answer, and which of them are real; the same number of answers
     for each prompt, in the order of the prompts."""
     ids, real = _padded(model, answers, left=False)
-    with precision(model):
-        if len(answers) == len(prompts):
-            logits = _at_once(model, prompts, ids, real)
-        else:
-            logits = _after_reading(model, prompts, ids, real)
-    losses = cross_entropy(logits.float().flatten(0, 1) / temperature, ids.flatten(), reduction="none")
+    shared = len(answers) > len(prompts)
+    logits = (_after_reading if shared else _at_once)(model, prompts, ids, real)
+    losses = cross_entropy(logits.flatten(0, 1) / temperature, ids.flatten(), reduction="none")
     return -losses.view_as(ids), real
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
@@ -35,10 +35,3 @@ def answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[li
         return []
     encoded = tokenizer(list(texts), add_special_tokens=False)
     return [[*map(int, row), int(tokenizer.eos_token_id)] for row in encoded["input_ids"]]
-
-
-def ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens at which an answer ends: the tokenizer's and the model's, of which there may be several."""
-    known = getattr(model.config, "eos_token_id", None)
-    listed = known if isinstance(known, list) else [known]
-    return sorted({int(token) for token in (*listed, tokenizer.eos_token_id) if token is not None})

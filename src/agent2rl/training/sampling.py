@@ -1,22 +1,21 @@
-"""Samples answers online, many at once: batched by length, prompts read once for all their answers, and rows
-that have ended leave the batch.
+"""Samples answers online with the decoder that grades: one batch that is kept full, each prompt read once.
 
-The same call with the same seed gives the same samples on the same machine. For grading there are engines.
+The same call with the same seed gives the same samples. On a GPU a copy of the weights in bfloat16 samples,
+since that is twice as fast, so what it samples from is the trained policy up to rounding.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.training import prompts as asked
-from agent2rl.training.models import precision
-from agent2rl.training.policy import Reading, Tokens, read
-
-CROWDED = 0.75
-"""Once fewer of the rows than this are still going, the others are dropped: a copy of the cache each time."""
+from agent2rl.core.engine import Sampling
+from agent2rl.engines.transformers import room
+from agent2rl.engines.transformers.decoding import Decoder, Request
+from agent2rl.engines.transformers.loading import describe
+from agent2rl.training.prompts import encode
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class SampleSettings:
     max_tokens: int = 256
     temperature: float = 1.0
     """0 is greedy."""
-    rows: int = 128
-    """Answers at once."""
     seed: int = 0
 
 
@@ -33,11 +30,49 @@ class SampleSettings:
 class Sample:
     tokens: tuple[int, ...]
     """With the token that ended it."""
-    log_probs: tuple[float, ...]
-    """Of each token, at the temperature that it was sampled at."""
     text: str
     finished: bool
     """Whether it ended by itself."""
+
+
+class Sampler:
+    """Samples from a model that is being trained, as it is at each call."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._trained, self._tokenizer = model, tokenizer
+        self._twin = _half(model) if model.device.type == "cuda" else model
+        described = describe(self._twin, tokenizer)
+        self._ends = described.ends
+        self._decoder = Decoder(described, room(described))
+
+    def sample(self, prompts: Sequence[str], settings: SampleSettings, times: int = 1) -> list[list[Sample]]:
+        """`times` answers to each prompt, in the order of the prompts."""
+        self._catch_up()
+        asked = [
+            Request(ids, f"{settings.seed}:{index}", keep=True)
+            for index, ids in enumerate(encode(self._tokenizer, prompts))
+        ]
+        if times > 1:
+            self._decoder.run(asked, Sampling(max_tokens=1))  # for what is kept: the prompt, read
+        answers = [
+            [Request(one.ids, f"{one.seed}:{time}", one.prefix) for time in range(times)] for one in asked
+        ]
+        sampling = Sampling(settings.max_tokens, settings.temperature)
+        self._decoder.run([answer for group in answers for answer in group], sampling)
+        if self._twin is not self._trained:
+            self._decoder.forward.forget()
+        return [[self._sample(answer) for answer in group] for group in answers]
+
+    def _catch_up(self) -> None:
+        if self._twin is self._trained:
+            return
+        with torch.no_grad():
+            for own, trained in zip(self._twin.parameters(), self._trained.parameters(), strict=True):
+                own.copy_(trained)
+
+    def _sample(self, answer: Request) -> Sample:
+        text = self._tokenizer.decode(answer.reply, skip_special_tokens=True)
+        return Sample(tuple(answer.reply), str(text), answer.reply[-1] in self._ends)
 
 
 def sample(
@@ -47,88 +82,13 @@ def sample(
     settings: SampleSettings,
     times: int = 1,
 ) -> list[list[Sample]]:
-    """`times` answers to each prompt, in the order of the prompts."""
-    encoded = asked.encode(tokenizer, prompts)
-    ends = asked.ends(model, tokenizer)
-    dice = torch.Generator(model.device).manual_seed(settings.seed)
-    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]), reverse=True)
-    many = max(1, settings.rows // times)
-    found: dict[int, list[Sample]] = {}
-    for start in range(0, len(order), many):
-        batch = order[start : start + many]
-        rows = _batch(model, [encoded[index] for index in batch], times, settings, ends, dice)
-        texts = tokenizer.batch_decode([tokens for tokens, _ in rows], skip_special_tokens=True)
-        samples = [
-            Sample(tuple(tokens), tuple(logs), text, tokens[-1] in ends)
-            for (tokens, logs), text in zip(rows, texts, strict=True)
-        ]
-        found |= {index: samples[row * times : (row + 1) * times] for row, index in enumerate(batch)}
-    return [found[index] for index in range(len(prompts))]
+    """Sample once; who samples again and again keeps a `Sampler`."""
+    return Sampler(model, tokenizer).sample(prompts, settings, times)
 
 
-@torch.no_grad()
-def _batch(
-    model: PreTrainedModel,
-    prompts: Sequence[Tokens],
-    times: int,
-    settings: SampleSettings,
-    ends: list[int],
-    dice: torch.Generator,
-) -> list[tuple[list[int], list[float]]]:
-    """Tokens and log-probabilities of each answer, cut off after its end."""
-    with precision(model):
-        reading = read(model, prompts, times)
-        tokens, logs = _go_on(model, reading, settings, torch.tensor(ends, device=model.device), dice)
-    ended = torch.isin(tokens, torch.tensor(ends, device=tokens.device)).int()
-    lengths = torch.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1]).tolist()
-    return [
-        (row[:length], log[:length])
-        for row, log, length in zip(tokens.tolist(), logs.tolist(), lengths, strict=True)
-    ]
-
-
-def _go_on(
-    model: PreTrainedModel, reading: Reading, settings: SampleSettings, ends: Tensor, dice: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Token by token, a row for each answer; what stands behind a row's end means nothing."""
-    count, most = len(reading.logits), settings.max_tokens
-    tokens = torch.zeros(count, most, dtype=torch.long, device=model.device)
-    logs = torch.zeros(count, most, device=model.device)
-    seen = reading.mask.shape[1]
-    mask = torch.cat([reading.mask, reading.mask.new_ones(count, most)], 1)
-    positions = reading.mask.sum(1, keepdim=True)
-    live = torch.arange(count, device=model.device)
-    going = torch.ones(count, dtype=torch.bool, device=model.device)
-    logits, cache = reading.logits[:, -1], reading.cache
-    for step in range(most):
-        chosen, tokens_logs = _choose(logits.float(), settings.temperature, dice)
-        tokens[live, step], logs[live, step] = chosen, tokens_logs
-        going &= ~torch.isin(chosen, ends)
-        left = int(going.sum())
-        if left == 0 or step + 1 == most:
-            return tokens[:, : step + 1], logs[:, : step + 1]
-        if left < CROWDED * len(live):
-            kept = going.nonzero().squeeze(1)
-            cache.batch_select_indices(kept)
-            live, mask, positions, chosen, going = (
-                part[kept] for part in (live, mask, positions, chosen, going)
-            )
-        out = model(
-            input_ids=chosen[:, None],
-            attention_mask=mask[:, : seen + step + 1],
-            position_ids=positions + step,
-            past_key_values=cache,
-        )
-        logits = out.logits[:, -1]
-    raise AssertionError("an answer has at least one token")
-
-
-def _choose(logits: Tensor, temperature: float, dice: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The next token of each row, and its log-probability."""
-    if temperature == 0:
-        every = torch.log_softmax(logits, -1)
-        chosen = every.argmax(-1)
-    else:
-        every = torch.log_softmax(logits / temperature, -1)
-        chosen = torch.multinomial(every.exp(), 1, generator=dice).squeeze(1)
-    return chosen, every.gather(1, chosen[:, None]).squeeze(1)
+def _half(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy with weights in bfloat16; buffers, which hold the frequencies of positions, stay as they are."""
+    twin = deepcopy(model).requires_grad_(False)
+    for weight in twin.parameters():
+        weight.data = weight.data.to(torch.bfloat16)
+    return twin

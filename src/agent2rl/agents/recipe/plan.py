@@ -3,6 +3,8 @@
 Pure functions of what was measured; the program that measures and acts is `train`.
 """
 
+from collections.abc import Sequence
+
 MARGIN_SECONDS = 5.0
 """Left at the end, for a clock that is read late."""
 SHORTEST_SECONDS = 5.0
@@ -11,11 +13,15 @@ ROUNDS = 3
 """What is left is meant for about so many rounds."""
 TRAINING_TO_COST = 3.0
 """A round trains at least so many times as long as everything else in it takes."""
-STEPS = 24
-"""GRPO steps that a round should have at least."""
-SAMPLING_TO_STEP = 2.5
+STEPS = 40
+"""GRPO steps that a round should have, if that leaves a step enough questions."""
+SAMPLING_TO_STEP = 2.0
 """A step takes so many times as long as its sampling."""
-MOST_PROMPTS, FEWEST_PROMPTS = 64, 4
+MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
+"""Questions in a step: with fewer its gradient is mostly noise, and the model gets worse."""
+ANSWER_ROOM = 1.5
+"""How much longer an answer may be than nearly all of the training answers are."""
+NEARLY_ALL = 0.99
 EXAMPLES_SEEN = 3200
 RATES = {"sft": 5e-4, "grpo": 1e-4}
 """For a model of `SMALL` weights; bigger ones learn more slowly."""
@@ -38,6 +44,11 @@ def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
     """Questions in a GRPO step, where the answers to one question take `sampling_seconds`."""
     fitting = seconds / (STEPS * SAMPLING_TO_STEP * sampling_seconds)
     return max(FEWEST_PROMPTS, min(MOST_PROMPTS, int(fitting)))
+
+
+def answer_tokens(lengths: Sequence[int]) -> int:
+    """How long sampled answers may become, given how long the training answers are."""
+    return int(ANSWER_ROOM * sorted(lengths)[int(NEARLY_ALL * (len(lengths) - 1))]) + 1
 
 
 def epochs(examples: int) -> int:

@@ -128,8 +128,8 @@ def train(job: Job, now: Round) -> float:
             settings = SftSettings(rate, plan.epochs(len(asked)), seconds=now.seconds, seed=seed)
             sft(model, tokenizer, list(zip(asked, answers, strict=True)), settings, progress)
         else:
-            longest = max(map(len, prompts.answers(tokenizer, answers)))
-            sampling = SampleSettings(max_tokens=longest * 3 // 2, seed=seed)
+            lengths = [len(tokens) for tokens in prompts.answers(tokenizer, answers)]
+            sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
             sample(model, tokenizer, asked[:PROBES], sampling, GROUP)
             probe = time.monotonic() - began
             shape = GrpoSettings(
