@@ -386,6 +386,17 @@ def test_memory_that_workers_share_counts_once(cell: Cell) -> None:
     assert cell.python(script, memory=400 * MIB).reason == "exited"
 
 
+def test_the_most_memory_that_it_held_is_told(cell: Cell) -> None:
+    script = """
+        import time
+        held = b"x" * (300 << 20)
+        time.sleep(1.5)
+        del held
+        time.sleep(1)
+    """
+    assert 300 * MIB < cell.python(script).peak_memory_bytes < 400 * MIB
+
+
 @pytest.mark.parametrize("place", ["/workspace", "/tmp", "/home/agent"])
 def test_filling_the_disk_quota_ends_it_wherever_it_writes(cell: Cell, place: str) -> None:
     exit_ = cell.shell(f"head -c 60M /dev/zero > {place}/big; sleep 300", disk=30 * MIB)

@@ -68,6 +68,8 @@ class Exit:
     wall_seconds: float
     detail: str = ""
     """One sentence for people, empty where the reason says it all."""
+    peak_memory_bytes: int = 0
+    """The most that its processes were seen to hold together, looked at a few times a second."""
 
 
 class Sandbox(Protocol):

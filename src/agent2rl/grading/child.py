@@ -19,6 +19,7 @@ from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
 
+MIB = 1 << 20
 RESULT_BYTES = 1 << 30
 
 
@@ -59,6 +60,7 @@ class Child:
             rest.mkdir()
             write_record(work / JOB, Job(task=self.task, engine=self.engine, seed=self.seed))
             ended = self.sandbox.run(self._command(), self._enclosure(model, split, work, rest, log), stop)
+            self._note_memory(ended, log)
             return self._read(ended, work / RESULT, self.splits[split].n)
         finally:
             remove_tree(here)
@@ -84,6 +86,12 @@ class Child:
             mounts=tuple(files),
             grace_seconds=0,
         )
+
+    def _note_memory(self, ended: Exit, log: Path) -> None:
+        """For whoever wonders how much a grading takes of what it may."""
+        most, limit = ended.peak_memory_bytes / MIB, self.limits.memory_bytes / MIB
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"peak memory {most:.0f} MiB of {limit:.0f} MiB\n")
 
     def _read(self, ended: Exit, path: Path, n: int) -> list[ExampleResult]:
         if ended.reason == "deadline":

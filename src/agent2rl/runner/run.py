@@ -12,7 +12,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import ExampleResult, Isolation, RunResult, RunSpec, Score, Split, Submission
-from agent2rl.core.sandbox import Command, Door, Enclosure, Sandbox
+from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Sandbox
 from agent2rl.core.task import Task
 from agent2rl.grading.api import application
 from agent2rl.grading.baseline import Baseline
@@ -61,7 +61,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 recorder.entry("started", deadline=service.start())
                 workspace.write_meta(paths.workspace, spec, task, service.started_at)
                 ended = sandbox.run(command, _enclosure(spec, child, assets, socket, paths), stop)
-                recorder.entry("ended", reason=ended.reason, code=ended.code, detail=ended.detail)
+                _ended(ended, recorder)
                 service.finish()
             outcome.agent_ended(ended, service, paths.agent_log)
             if outcome.best and spec.protocol == "heldout" and not stop.is_set():
@@ -161,6 +161,11 @@ def _enclosure(spec: RunSpec, child: Child, assets: Assets, socket: Path, paths:
         hidden=(Path(agent2rl.__file__).parent / "tasks",),
         doors=(Door("GRADING_SERVER_URL", socket),),
     )
+
+
+def _ended(ended: Exit, recorder: Recorder) -> None:
+    peak = ended.peak_memory_bytes
+    recorder.entry("ended", reason=ended.reason, code=ended.code, detail=ended.detail, peak_memory_bytes=peak)
 
 
 def _final(

@@ -36,6 +36,8 @@ class Guard:
     def __init__(self, enclosure: Enclosure, own_processes: int) -> None:
         self.pause = SHORTEST_PAUSE_SECONDS
         """How long to wait before the next look."""
+        self.peak_memory_bytes = 0
+        """The most seen so far, as it was held against the limit."""
         self._own_processes = own_processes
         self._limits = enclosure.limits
         self._disk = _Disk(enclosure)
@@ -52,10 +54,10 @@ class Guard:
             detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
             return Breach("processes", detail)
         limit = self._limits.memory_bytes
-        if sum(member.resident_bytes for member in members) <= limit:
-            return None
+        used = sum(member.resident_bytes for member in members)
         # A shared page is resident in each process that shares it; before anything is ended, count it once.
-        used = sum(map(watch.proportional_bytes, members))
+        used = used if used <= limit else sum(map(watch.proportional_bytes, members))
+        self.peak_memory_bytes = max(self.peak_memory_bytes, used)
         if used <= limit:
             return None
         return Breach("memory", f"Its processes held {_gib(used)} of memory; the limit is {_gib(limit)}.")

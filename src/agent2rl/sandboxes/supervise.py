@@ -98,7 +98,7 @@ def supervise(start: Start, enclosure: Enclosure, stop: threading.Event) -> Exit
         reason = log.head.decode(errors="replace").strip() or "it said nothing."
         raise MachineError(f"The sandbox did not start: {reason}", "`agent2rl check` names the known causes.")
     code = sandbox.process.returncode if ending.reason == "exited" else None
-    return Exit(ending.reason, code, time.monotonic() - began, ending.detail)
+    return Exit(ending.reason, code, time.monotonic() - began, ending.detail, guard.peak_memory_bytes)
 
 
 def _keep(sandbox: "_Live", guard: Guard, enclosure: Enclosure, stop: threading.Event) -> Ending:
