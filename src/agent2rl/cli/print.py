@@ -94,6 +94,8 @@ def describe(event: Event) -> str:
             return f"run {data['run_id']}"
         case "phase":
             return PHASES.get(str(data["name"]), "{name}").format(**data)
+        case "preparing":
+            return str(data["text"])
         case "isolation":
             promises = data["promises"] if isinstance(data["promises"], list) else []
             return (

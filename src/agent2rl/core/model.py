@@ -13,3 +13,5 @@ class Model:
     Face directory: the runner takes `vllm` in its place where the machine can."""
     write: Callable[[Path], None]
     """Write the model into an empty directory; the same bytes each time."""
+    version: str = ""
+    """Names what `write` writes, where that takes long and is done once. Empty: it is written each time."""

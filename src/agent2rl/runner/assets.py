@@ -5,13 +5,9 @@ written here and opened again only by a grading child.
 """
 
 import importlib.util
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
@@ -20,9 +16,12 @@ from agent2rl.core.records import Asset, Protocol, RunSpec, Split
 from agent2rl.core.task import Example, Task
 from agent2rl.grading.checks import BaseModel, base_model
 from agent2rl.grading.child import SplitFile
-from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.worker import ExampleRow
+from agent2rl.runner.cache import each_time, once
 from agent2rl.store.files import sha256_file, sha256_text
+
+Tell = Callable[[str], None]
+"""Is told, in a line, of work that takes a while."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,15 @@ class Assets:
     records: tuple[Asset, ...]
 
 
-def prepare(spec: RunSpec, task: Task, cache: Path) -> Assets:
-    model = model_directory(spec.model, cache)
-    base = base_model(model)
+def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
+    model = repeatable(spec.model)
+    base = base_model(model_directory(model, cache, tell))
     loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
     splits = _splits(spec.protocol, loaded.feedback, loaded.heldout, cache / "tasks" / task.id)
-    records = [Asset(name="model", source=spec.model, sha256=base.manifest.sha256)]
+    records = [Asset(name="model", source=model, sha256=base.manifest.sha256)]
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_text(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
@@ -49,12 +48,26 @@ def prepare(spec: RunSpec, task: Task, cache: Path) -> Assets:
     return Assets(base, loaded.train, splits, tuple(records))
 
 
-def model_directory(name: str, cache: Path) -> Path:
-    """A directory as it is, or a shipped model, written to the cache the first time."""
+def repeatable(name: str) -> str:
+    """The name that means the same model from anywhere."""
+    if is_directory(name):
+        return str(Path(name).resolve())
+    return name
+
+
+def model_directory(name: str, cache: Path, tell: Tell = lambda _: None) -> Path:
+    """A directory as it is, or a shipped model out of the cache."""
     if is_directory(name):
         return Path(name).resolve()
     model = shipped(name)
-    return _once(cache / "models" / model.id, model.write)
+    if not model.version:
+        return each_time(cache / "models" / model.id, model.write)
+
+    def convert(directory: Path) -> None:
+        tell(f"converting {model.id} (once)")
+        model.write(directory)
+
+    return once(cache / "models" / f"{model.id}-{model.version}", convert)
 
 
 def default_engine(name: str, gpus: Sequence[str]) -> str:
@@ -74,7 +87,10 @@ def is_directory(name: str) -> bool:
 
 def shipped(name: str) -> Model:
     if "/" in name:
-        raise UserError(f"There is no model directory {name!r}.", "Name a directory or a shipped model.")
+        raise UserError(
+            f"There is no model directory {name!r}.",
+            "Name a directory or a shipped model.",
+        )
     return registry.model(name)
 
 
@@ -94,7 +110,7 @@ def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
     def write(directory: Path) -> None:
         (directory / "examples.jsonl").write_text(text, encoding="utf-8")
 
-    path = _once(cache / digest, write) / "examples.jsonl"
+    path = each_time(cache / digest, write) / "examples.jsonl"
     if sha256_file(path) != digest:
         raise MachineError(f"{path} is damaged and cannot be written anew.", "Delete it.")
     return SplitFile(path, len(examples), digest)
@@ -102,37 +118,3 @@ def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
 
 def _text(examples: Sequence[Example]) -> str:
     return "".join(ExampleRow.of(example).model_dump_json() + "\n" for example in examples)
-
-
-def _once(target: Path, write: Callable[[Path], None]) -> Path:
-    """A directory that is there whole or not at all, also when two runs prepare it at once.
-
-    It is written each time and compared with what is there: a cache that was damaged is not believed.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
-    except OSError as error:
-        if target.is_dir():  # a cache that may be read and not written
-            return target
-        raise _unusable(target, error) from error
-    try:
-        write(partial)
-        for path in (partial, *partial.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # sandboxes read as another user
-        if not target.is_dir() or manifest_of(target) != manifest_of(partial):
-            shutil.rmtree(target, ignore_errors=True)
-            partial.rename(target)
-    except (OSError, SafetensorError) as error:
-        if not target.is_dir():
-            raise _unusable(target, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
-
-
-def _unusable(target: Path, error: Exception) -> MachineError:
-    return MachineError(
-        f"{target} cannot be prepared: {error}.",
-        "Free some space, or name another directory in AGENT2RL_CACHE.",
-    )

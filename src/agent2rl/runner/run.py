@@ -97,7 +97,7 @@ def _isolation(sandbox: Sandbox, recorder: Recorder) -> Isolation:
 
 def _assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -> Assets:
     recorder.event("phase", name="assets")
-    assets = prepare(spec, task, settings.cache)
+    assets = prepare(spec, task, settings.cache, lambda text: recorder.event("preparing", text=text))
     recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
     return assets
 

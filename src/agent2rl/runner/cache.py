@@ -1,0 +1,103 @@
+"""Directories of the cache: there whole or not at all, and never believed when damaged.
+
+models/abacus/                    quick to write: written each time, and compared
+models/smollm2-135m-…/            slow to make: made once, then held against its record
+models/smollm2-135m-….json        the record: every file with its sha256
+"""
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.records import Manifest
+from agent2rl.grading.freeze import manifest_of
+from agent2rl.store.files import write_record
+
+Write = Callable[[Path], None]
+"""Fills an empty directory."""
+
+
+def each_time(target: Path, write: Write) -> Path:
+    """Write it, and put it where the old one is if they differ."""
+    try:
+        with _partial(target) as partial:
+            write(partial)
+            _open_to_all(partial)
+            if not target.is_dir() or manifest_of(target) != manifest_of(partial):
+                shutil.rmtree(target, ignore_errors=True)
+                partial.rename(target)
+    except (OSError, SafetensorError) as error:
+        if not target.is_dir():  # a cache that may be read and not written will do
+            raise _unusable(target, error) from error
+    return target
+
+
+def once(target: Path, make: Write) -> Path:
+    """Make it, unless it is there as it was made. Whoever comes while it is being made waits."""
+    record = target.with_name(f"{target.name}.json")
+    if _as_recorded(target, record):
+        return target
+    try:
+        with _alone(target):
+            if not _as_recorded(target, record):
+                _replace(target, record, make)
+    except (OSError, SafetensorError) as error:
+        raise _unusable(target, error) from error
+    return target
+
+
+def _replace(target: Path, record: Path, make: Write) -> None:
+    with _partial(target) as partial:
+        make(partial)
+        _open_to_all(partial)
+        record.unlink(missing_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        write_record(record, manifest_of(target))
+
+
+def _as_recorded(target: Path, record: Path) -> bool:
+    with suppress(OSError, ValidationError):
+        return Manifest.model_validate_json(record.read_bytes()) == manifest_of(target)
+    return False
+
+
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """An empty directory beside the target, gone afterwards unless it was moved."""
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _open_to_all(directory: Path) -> None:
+    """Sandboxes read as another user."""
+    for path in (directory, *directory.rglob("*")):
+        mode = 0o755 if path.is_dir() else 0o644
+        if path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
+
+
+def _unusable(target: Path, error: Exception) -> MachineError:
+    return MachineError(
+        f"{target} cannot be prepared: {error}.",
+        "Free some space, or name another directory in AGENT2RL_CACHE.",
+    )
