@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = "4e12bc606819dddc3a77728fa3e0969fe2ddff8abc986259e6fc3ed83f1db9f7"
 LIMIT_BYTES = 3 << 30
 """What a grading on CPU may take: weights of 0.5 GiB, keys and values of at most 1 GiB, and torch."""
-LONGEST = 10
+LONGEST = 8
 TEXTS = [
     "There are 40 Judges.  10 percent of them are under 30; they've 1,234.50 dollars.",
     "It's what we'll see:   three spaces, a tab\tand\n\n  a line.",
@@ -53,8 +53,12 @@ def model(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fields() -> dict[str, Any]:
-    reader = gguf.GGUFReader(smollm2_135m.gguf_file())
+def reader() -> Any:
+    return gguf.GGUFReader(smollm2_135m.gguf_file())
+
+
+@pytest.fixture(scope="module")
+def fields(reader: Any) -> dict[str, Any]:
     return {name: field.contents() for name, field in reader.fields.items()}
 
 
@@ -138,8 +142,7 @@ def test_the_chat_template_is_the_files_own(tokenizer: Any, fields: dict[str, An
     assert written.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_the_weights_are_those_of_the_file_rounded_to_bfloat16(model: Path, fields: dict[str, Any]) -> None:
-    reader = gguf.GGUFReader(smollm2_135m.gguf_file())
+def test_the_weights_are_those_of_the_file_rounded_to_bfloat16(model: Path, reader: Any) -> None:
     found = {
         tensor.name: torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
         for tensor in reader.tensors
@@ -193,7 +196,7 @@ def test_it_knows_the_capital_of_france(model: Path) -> None:
     ],
 )
 def test_a_tokenizer_that_is_not_the_files_is_noticed(
-    model: Path, tmp_path: Path, file: str, old: str, new: str, fault: str
+    model: Path, fields: dict[str, Any], tmp_path: Path, file: str, old: str, new: str, fault: str
 ) -> None:
     for path in model.iterdir():
         if path.suffix != ".safetensors":
@@ -201,7 +204,7 @@ def test_a_tokenizer_that_is_not_the_files_is_noticed(
     text = (tmp_path / file).read_text(encoding="utf-8")
     assert old in text
     (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
-    found = conversion.tokenizer.faults(conversion.Source(smollm2_135m.gguf_file()), tmp_path, rows=49152)
+    found = conversion.tokenizer.faults(fields, tmp_path, rows=49152)
     assert any(fault in each for each in found)
 
 

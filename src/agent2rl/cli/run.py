@@ -14,7 +14,7 @@ from agent2rl.cli.options import Duration, Size, as_json, runs_dir
 from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.report import page
-from agent2rl.runner.assets import default_engine, is_directory
+from agent2rl.runner.assets import default_engine, repeatable
 from agent2rl.runner.machine import default_limits, gpus
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
@@ -30,7 +30,11 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option("--agent", required=True, help="An agent (agent2rl list agents), e.g. script:train.py.")
 @click.option(
-    "--model", default="abacus", show_default=True, help="The base model: a shipped name or a directory."
+    "--model",
+    default="abacus",
+    show_default=True,
+    help="The base model: a shipped one (agent2rl list models), one of the hub (org/name, org/name@revision) "
+    "or a directory.",
 )
 @click.option("--engine", help="What runs the model.  [default: what it asks for, or vllm on a GPU]")
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
@@ -99,7 +103,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
     return RunSpec(
         task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
         agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
-        model=str(Path(model).resolve()) if is_directory(model) else model,
+        model=repeatable(model),
         engine=options["engine"] or default_engine(model, gpus(where.gpus)),
         sandbox=options["sandbox"],
         mode=options["mode"],

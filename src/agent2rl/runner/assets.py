@@ -17,6 +17,7 @@ from agent2rl.core.task import Example, Task
 from agent2rl.grading.checks import BaseModel, base_model
 from agent2rl.grading.child import SplitFile
 from agent2rl.grading.worker import ExampleRow
+from agent2rl.runner import hub
 from agent2rl.runner.cache import each_time, once
 from agent2rl.store.files import sha256_file, sha256_text
 
@@ -49,16 +50,19 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
 
 
 def repeatable(name: str) -> str:
-    """The name that means the same model from anywhere."""
+    """The name that means the same model later: a directory's whole path, a hub model with its commit."""
     if is_directory(name):
         return str(Path(name).resolve())
-    return name
+    return str(hub.resolve(name)) if hub.is_name(name) else name
 
 
 def model_directory(name: str, cache: Path, tell: Tell = lambda _: None) -> Path:
-    """A directory as it is, or a shipped model out of the cache."""
+    """A directory as it is; a hub model or a shipped one out of the cache."""
     if is_directory(name):
         return Path(name).resolve()
+    if hub.is_name(name):
+        found = hub.resolve(name)
+        return once(cache / "models" / "hub" / found.folder, lambda place: hub.fetch(found, place, tell))
     model = shipped(name)
     if not model.version:
         return each_time(cache / "models" / model.id, model.write)
@@ -71,11 +75,11 @@ def model_directory(name: str, cache: Path, tell: Tell = lambda _: None) -> Path
 
 
 def default_engine(name: str, gpus: Sequence[str]) -> str:
-    """The engine that a model asks for; a directory asks for `transformers`.
+    """The engine that a model asks for; a directory or a hub model, for `transformers`.
 
     What asks for `transformers` gets `vllm` where it is installed and there is a GPU.
     """
-    asked = "transformers" if is_directory(name) else shipped(name).engine
+    asked = "transformers" if is_directory(name) or hub.is_name(name) else shipped(name).engine
     vllm = importlib.util.find_spec("vllm") if gpus else None  # looked for, not imported
     return "vllm" if asked == "transformers" and vllm and vllm.origin else asked
 
@@ -89,7 +93,7 @@ def shipped(name: str) -> Model:
     if "/" in name:
         raise UserError(
             f"There is no model directory {name!r}.",
-            "Name a directory or a shipped model.",
+            "Name a directory, a shipped model, or one of the hub: org/name.",
         )
     return registry.model(name)
 

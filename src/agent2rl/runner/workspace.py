@@ -43,7 +43,7 @@ RESERVED = ("description.md", "instructions.md", "run_meta.json", "agent")
 
 def model_path(spec: RunSpec) -> PurePosixPath:
     """Where the base model is seen, below the workspace."""
-    name = Path(spec.model).name if is_directory(spec.model) else spec.model
+    name = Path(spec.model).name if is_directory(spec.model) else spec.model.partition("@")[0]
     return PurePosixPath("models") / name
 
 
