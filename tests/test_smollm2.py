@@ -36,8 +36,8 @@ conversion = pytest.importorskip("agent2rl.models.smollm2_135m.convert")
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = "4e12bc606819dddc3a77728fa3e0969fe2ddff8abc986259e6fc3ed83f1db9f7"
-LIMIT_BYTES = 3 << 30
-"""What a grading on CPU may take: weights of 0.5 GiB, keys and values of at most 1 GiB, and torch."""
+LIMIT_BYTES = 4 << 30
+"""What a grading on CPU may take; docs/models/smollm2-135m.md says of what."""
 LONGEST = 8
 TEXTS = [
     "There are 40 Judges.  10 percent of them are under 30; they've 1,234.50 dollars.",
@@ -239,7 +239,7 @@ def test_a_run_on_it_says_what_it_ran_on(bench: Bench, model: Path) -> None:
 def test_grading_the_longest_official_prompts_stays_within_its_memory(
     model: Path, shared_data: Path, cache: Path, tmp_path: Path
 ) -> None:
-    """A slice: all 1,319 are as many batches of the same size, and take an hour on two cores."""
+    """A slice: all 1,319, with whole replies, take an hour on two cores."""
     splits = registry.task("gsm8k").load(shared_data / "gsm8k")
     official = sorted(splits.feedback + splits.heldout, key=lambda example: -len(example.prompt))
     child = Child(
@@ -255,7 +255,7 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
     log = tmp_path / "log"
     results = child.grade(model, "feedback", log, tmp_path / "scratch", threading.Event())
     assert len(results) == LONGEST
-    noted = re.search(r"^peak memory (\d+) MiB of 3072 MiB$", log.read_text(), re.M)
+    noted = re.search(r"^peak memory (\d+) MiB of 4096 MiB$", log.read_text(), re.M)
     assert noted is not None
     # Not less than the weights, or nothing was measured.
-    assert 512 < int(noted[1]) < 3072
+    assert 512 < int(noted[1]) < 4096
