@@ -135,7 +135,7 @@ def even(text: str) -> float:
 def our_grpo(words: PreTrainedTokenizerFast, _: Path) -> float:
     prompts = [prompt for prompt, _ in PAIRS]
     settings = GrpoSettings(
-        steps=GRPO_STEPS, prompts=PROMPTS, group=GROUP, updates=1, max_tokens=ANSWER, learning_rate=1e-6
+        steps=GRPO_STEPS, prompts=PROMPTS, group=GROUP, max_tokens=ANSWER, learning_rate=1e-6
     )
     fresh, began = model(), time.process_time()
     done = grpo(fresh, words, prompts, lambda _, text: even(text), settings, Progress("grpo"))

@@ -156,8 +156,7 @@ def test_samples_follow_the_weights_as_they_are_trained(base: Path) -> None:
     assert [group[0].text for group in sampler.sample(asked(), settings)] == [answer for _, answer in PAIRS]
 
 
-@pytest.mark.parametrize("updates", [1, 4])
-def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded, updates: int) -> None:
+def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded) -> None:
     def share_of_a(_: int, text: str) -> float:
         return text.count("a") / (len(text) + 1)
 
@@ -165,7 +164,7 @@ def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded, updates: int
         *loaded,
         asked(),
         share_of_a,
-        GrpoSettings(learning_rate=1e-2, steps=15, prompts=8, group=8, max_tokens=12, updates=updates),
+        GrpoSettings(learning_rate=1e-2, steps=15, prompts=8, group=8, max_tokens=12),
         Progress("grpo"),
     )
     assert result.steps == 15

@@ -8,7 +8,6 @@ import math
 import time
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from agent2rl.core.errors import UserError
@@ -67,13 +66,12 @@ class Descent:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._adam = torch.optim.AdamW(self._weights, betas=(0.9, 0.999), weight_decay=weight_decay)
 
-    def gather(self, loss: Tensor) -> float:
-        """Add the gradient of a loss to what has been gathered; the loss as a number."""
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-
-    def step(self, share: float) -> None:
-        """Follow the gradient that has been gathered, and forget it; `share` of the training is done."""
+    def step(self, share: float, scale: float = 1.0) -> None:
+        """Follow `scale` times the gradient that the weights have, and forget it; `share` of the training is
+        done."""
+        for weight in self._weights:
+            if weight.grad is not None:
+                weight.grad.mul_(scale)
         norm = torch.nn.utils.clip_grad_norm_(self._weights, CLIP)
         if not torch.isfinite(norm):
             raise UserError("The training diverged: a gradient is not finite.", "Lower the learning rate.")

@@ -45,12 +45,23 @@ class Sampler:
         self._ends = described.ends
         self._decoder = Decoder(described, room(described))
 
-    def sample(self, prompts: Sequence[str], settings: SampleSettings, times: int = 1) -> list[list[Sample]]:
-        """`times` answers to each prompt, in the order of the prompts."""
+    def sample(
+        self,
+        prompts: Sequence[str],
+        settings: SampleSettings,
+        times: int = 1,
+        places: Sequence[int] | None = None,
+    ) -> list[list[Sample]]:
+        """`times` answers to each prompt, in the order of the prompts. Where these are some of many, their
+        `places` among those give them the answers that they would get among all."""
         self._catch_up()
         asked = [
-            Request(ids, f"{settings.seed}:{index}", keep=True)
-            for index, ids in enumerate(encode(self._tokenizer, prompts))
+            Request(ids, f"{settings.seed}:{place}", keep=True)
+            for place, ids in zip(
+                range(len(prompts)) if places is None else places,
+                encode(self._tokenizer, prompts),
+                strict=True,
+            )
         ]
         if times > 1:
             self._decoder.run(asked, Sampling(max_tokens=1))  # for what is kept: the prompt, read

@@ -5,10 +5,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
+from agent2rl.training.crew import Crew
 from agent2rl.training.descent import Course, Descent
 from agent2rl.training.policy import log_probs
 from agent2rl.training.progress import Progress
@@ -51,17 +53,28 @@ def sft(
     an_epoch = math.ceil(len(pairs) / settings.batch_size)
     course = Course(settings.epochs * an_epoch, settings.seconds)
     descent = Descent(model, settings.learning_rate, settings.weight_decay)
+
+    def loss(part: list[int]) -> Tensor:
+        """The sum over the tokens of some answers."""
+        found, real = log_probs(model, [asked[i] for i in part], [told[i] for i in part])
+        return -(found * real).sum()
+
     losses: list[float] = []
-    for batch in _batches(len(pairs), settings):
-        if course.over:
-            break
-        found, real = log_probs(model, [asked[i] for i in batch], [told[i] for i in batch])
-        losses.append(descent.gather(-(found * real).sum() / real.sum()))
-        descent.step(course.share)
-        course.advance()
-        progress.note(course.steps, sum(sizes[i] for i in batch), course.seconds_left, losses[-1])
+    with Crew(model, {"loss": loss}) as crew:
+        for batch in _batches(len(pairs), settings):
+            if course.over:
+                break
+            tokens = sum(len(told[i]) for i in batch)
+            losses.append(crew.learn("loss", _parts(batch, crew.size)) / tokens)
+            descent.step(course.share, 1 / tokens)
+            course.advance()
+            progress.note(course.steps, sum(sizes[i] for i in batch), course.seconds_left, losses[-1])
     last = losses[-an_epoch:]
     return SftResult(course.steps, progress.tokens, course.seconds, sum(last) / len(last))
+
+
+def _parts(batch: list[int], count: int) -> list[list[int]]:
+    return [part for part in (batch[start::count] for start in range(count)) if part]
 
 
 def _batches(pairs: int, settings: SftSettings) -> Iterator[list[int]]:

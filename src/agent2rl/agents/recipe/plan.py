@@ -9,8 +9,8 @@ MARGIN_SECONDS = 5.0
 """Left at the end, for a clock that is read late."""
 SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
-ROUNDS = 3
-"""What is left is meant for about so many rounds."""
+FIRST, LATER = 1 / 3, 1 / 2
+"""The share of what is left that the first round trains for, and each later one."""
 TRAINING_TO_COST = 3.0
 """A round trains at least so many times as long as everything else in it takes."""
 STEPS = 40
@@ -26,9 +26,11 @@ EXAMPLES_SEEN = 3200
 RATES = {"sft": 5e-4, "grpo": 1e-4}
 """For a model of `SMALL` weights; bigger ones learn more slowly."""
 SMALL = 3_000_000
+STEADY_STEPS = 60
+"""A GRPO round of fewer steps learns at a lower rate: the optimiser's first steps follow noise."""
 
 
-def training_seconds(remaining: float, cost: float) -> float:
+def training_seconds(remaining: float, cost: float, first: bool = False) -> float:
     """How long the next round trains, if the rest of it takes `cost` seconds; 0 where no round fits.
 
     The last round takes all that is left, rather than leave less than a round.
@@ -36,7 +38,7 @@ def training_seconds(remaining: float, cost: float) -> float:
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost / TRAINING_TO_COST):
         return 0.0
-    share = max(usable / ROUNDS, TRAINING_TO_COST * cost, SHORTEST_SECONDS)
+    share = max((FIRST if first else LATER) * usable, TRAINING_TO_COST * cost, SHORTEST_SECONDS)
     return share if usable - share - cost > share / 2 else usable
 
 
@@ -44,6 +46,12 @@ def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
     """Questions in a GRPO step, where the answers to one question take `sampling_seconds`."""
     fitting = seconds / (STEPS * SAMPLING_TO_STEP * sampling_seconds)
     return max(FEWEST_PROMPTS, min(MOST_PROMPTS, int(fitting)))
+
+
+def steadiness(seconds: float, sampling_seconds: float) -> float:
+    """Of the usual learning rate, what the steps that fit into a GRPO round allow."""
+    step = SAMPLING_TO_STEP * sampling_seconds * prompts_per_step(seconds, sampling_seconds)
+    return min(1.0, seconds / step / STEADY_STEPS)
 
 
 def answer_tokens(lengths: Sequence[int]) -> int:

@@ -49,9 +49,8 @@ class Job:
     @classmethod
     def read(cls) -> "Job":
         workspace, data = Path(os.environ["WORKSPACE"]), Path(os.environ["DATA_PATH"])
-        lines = (data / "train.jsonl").read_text(encoding="utf-8").splitlines()
         return cls(
-            rows=[json.loads(line) for line in lines],
+            rows=_rows(data / "train.jsonl"),
             evaluate=_evaluate(workspace / "eval.py"),
             base=Path(os.environ["MODEL_PATH"]),
             output=Path(os.environ["OUTPUT_DIR"]),
@@ -88,7 +87,7 @@ def main() -> None:
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * remaining()
     for number, stage in enumerate(stages(sys.argv[1:], job), start=1):
-        seconds = plan.training_seconds(remaining(), cost)
+        seconds = plan.training_seconds(remaining(), cost, first=number == 1)
         if not seconds:
             break
         now = Round(number, stage, best, job.output / f"{number}-{stage}", seconds, factors[stage])
@@ -132,11 +131,12 @@ def train(job: Job, now: Round) -> float:
             sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
             sample(model, tokenizer, asked[:PROBES], sampling, GROUP)
             probe = time.monotonic() - began
+            each = probe / len(asked[:PROBES])
             shape = GrpoSettings(
-                learning_rate=rate,
+                learning_rate=rate * plan.steadiness(now.seconds - probe, each),
                 steps=10**6,
                 seconds=now.seconds - probe,
-                prompts=plan.prompts_per_step(now.seconds, probe / len(asked[:PROBES])),
+                prompts=plan.prompts_per_step(now.seconds - probe, each),
                 group=GROUP,
                 max_tokens=sampling.max_tokens,
                 seed=seed,
@@ -205,6 +205,12 @@ def _evaluate(path: Path) -> Callable[..., float] | None:
         return None
     evaluate: Callable[..., float] = runpy.run_path(str(path))["evaluate"]
     return evaluate
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """One a line; lines end in \\n alone, since a question may hold what else Unicode calls a line's end."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return [json.loads(line) for line in file]
 
 
 def _text(answer: object) -> str:

@@ -23,7 +23,7 @@ CPU_BYTES = 1 << 30
 """Keys and values of the batch at work; conversations that wait may take as much again."""
 CUDA_SHARE = 0.4
 """The same, of the GPU memory that is free once the model is loaded."""
-ROWS = {"cpu": 64, "cuda": 512}
+ROWS = {"cpu": 256, "cuda": 512}
 READ = {"cpu": 4096, "cuda": 32768}
 """Tokens read at once: past this, more at a time is no faster."""
 
