@@ -49,7 +49,7 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.J
 @given(st.floats(1, 1e6), st.floats(0.1, 1e5))
 def test_rounds_fill_the_budget_and_never_overrun_it(budget: float, cost: float) -> None:
     remaining, count = budget, 0
-    while seconds := plan.training_seconds(remaining, cost):
+    while seconds := plan.training_seconds(remaining, cost, first=count == 0):
         assert seconds >= min(plan.SHORTEST_SECONDS, cost)
         remaining -= seconds + cost
         count += 1
@@ -65,9 +65,24 @@ def test_a_budget_that_is_too_small_for_a_round_gets_none() -> None:
     assert plan.training_seconds(remaining=8, cost=0.1) == 0
 
 
-def test_a_six_minute_run_has_at_least_three_rounds() -> None:
-    remaining, rounds = 340.0, 0
-    while seconds := plan.training_seconds(remaining, cost=20):
+@given(st.floats(1, 1e5), st.floats(1e-4, 100))
+def test_a_round_of_few_steps_learns_more_slowly_and_none_faster_than_usual(
+    seconds: float, each: float
+) -> None:
+    factor = plan.steadiness(seconds, each)
+    assert 0 < factor <= 1
+    assert plan.steadiness(2 * seconds, each) >= factor * 0.99 or factor == 1
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1))
+def test_sampled_answers_have_room_for_nearly_every_training_answer(lengths: list[int]) -> None:
+    room = plan.answer_tokens(lengths)
+    assert sum(length < room for length in lengths) >= 0.98 * len(lengths) - 1
+
+
+def test_the_demos_budget_has_at_least_three_rounds() -> None:
+    remaining, rounds = 270.0, 0
+    while seconds := plan.training_seconds(remaining, cost=20, first=rounds == 0):
         remaining -= seconds + 20
         rounds += 1
     assert rounds >= 3

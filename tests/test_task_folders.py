@@ -14,6 +14,7 @@ from agent2rl.core.records import ExampleResult
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.tasks.folder import parse
+from tests.runs import Bench
 
 EVAL = """
 from __future__ import annotations
@@ -51,6 +52,22 @@ def folder(tmp_path: Path) -> Path:
     }
     write(folder, files)
     return folder
+
+
+def test_a_question_with_unusual_line_ends_is_still_one_line_of_training_data(
+    folder: Path, bench: Bench
+) -> None:
+    """Official GSM8K has one, and programs read such files with splitlines."""
+    odd = "Say\u2028a\u2029b\x85c\u2028."
+    write(folder, {"data/train.jsonl": lines([{"question": odd, "answer": "1"}])})
+    run = bench.run(
+        "say(rows=[json.loads(line) for line in (DATA / 'train.jsonl').read_text().splitlines()])",
+        "--task",
+        "echo",
+        "--tasks-dir",
+        str(folder.parent),
+    )
+    assert [row["question"] for row in run.said["rows"]] == [odd]
 
 
 def answers(task: Task, examples: tuple[Example, ...], suffix: str = "") -> list[ExampleResult]:

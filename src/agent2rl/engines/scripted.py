@@ -53,7 +53,7 @@ class Scripted:
 
 def replay(model_dir: Path) -> Callable[[Chat], str]:
     """Answers written down beforehand: `answers.jsonl` has one JSON string a line, given in this order."""
-    lines = iter((model_dir / "answers.jsonl").read_text(encoding="utf-8").splitlines())
+    lines = iter((model_dir / "answers.jsonl").read_bytes().splitlines())
 
     def answer(_: Chat) -> str:
         line = next(lines, None)

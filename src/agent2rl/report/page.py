@@ -1,5 +1,6 @@
-"""The report of a run: report.json and report.md, from the run directory alone, the same bytes each time."""
+"""The report of a run: report.json, report.md and figures, from the run directory alone, the same anew."""
 
+import importlib
 from pathlib import Path
 
 from agent2rl.core.records import Record, RunResult, RunSpec, Score, Submission
@@ -39,15 +40,20 @@ def write(paths: RunPaths) -> Path:
     view = read_run(paths)
     paths.report.mkdir(exist_ok=True)
     write_record(paths.report / "report.json", Report.of(view))
+    figures = paths.report / "figures"
+    figures.mkdir(exist_ok=True)
+    plots = importlib.import_module("agent2rl.report.plots")  # matplotlib takes a second to load
+    drawn = plots.scores(view, figures / "scores.svg")
     page = paths.report / "report.md"
-    write_atomically(page, _markdown(view))
+    write_atomically(page, _markdown(view, drawn))
     return page
 
 
-def _markdown(view: RunView) -> str:
+def _markdown(view: RunView, drawn: bool) -> str:
     lines = [f"# {view.paths.run_id}", "", "| | |", "|---|---|"]
     lines += [_row(row) for row in tables.headline(view)]
     lines += ["", "## Submissions", ""]
+    lines += ["![Scores of the submissions over time](figures/scores.svg)", ""] if drawn else []
     rows = tables.submissions(view)
     if rows:
         lines += [_row(tables.SUBMISSION_COLUMNS), "|" + "---|" * len(tables.SUBMISSION_COLUMNS)]

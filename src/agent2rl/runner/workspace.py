@@ -52,7 +52,7 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
         (workspace / name).mkdir(parents=True)
     rows = [_row(example, task.evaluator) for example in assets.train]
     with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.writelines(_line(row) for row in rows)
     for name, source in task.exposes.items():
         target = workspace / name
         if target.exists() or name in RESERVED:
@@ -93,6 +93,14 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
         Mount(assets.base.directory, str(model_path(spec))),
         Mount(workspace / "data", "data"),
     )
+
+
+def _line(row: dict[str, JsonValue]) -> str:
+    """A line of JSON, also for programs that end lines at what else Unicode calls a line's end."""
+    text = json.dumps(row, ensure_ascii=False)
+    for end in "\x85\u2028\u2029":
+        text = text.replace(end, f"\\u{ord(end):04x}")
+    return text + "\n"
 
 
 def _row(example: Example, evaluator: Evaluator) -> dict[str, JsonValue]:

@@ -9,10 +9,10 @@ MARGIN_SECONDS = 5.0
 """Left at the end, for a clock that is read late."""
 SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
-FIRST, LATER = 1 / 3, 1 / 2
+FIRST, LATER = 1 / 5, 1 / 2
 """The share of what is left that the first round trains for, and each later one."""
 TRAINING_TO_COST = 3.0
-"""A round trains at least so many times as long as everything else in it takes."""
+"""A later round trains at least so many times as long as everything else in it takes."""
 STEPS = 40
 """GRPO steps that a round should have, if that leaves a step enough questions."""
 SAMPLING_TO_STEP = 2.0
@@ -38,7 +38,8 @@ def training_seconds(remaining: float, cost: float, first: bool = False) -> floa
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost / TRAINING_TO_COST):
         return 0.0
-    share = max((FIRST if first else LATER) * usable, TRAINING_TO_COST * cost, SHORTEST_SECONDS)
+    share = FIRST * usable if first else max(LATER * usable, TRAINING_TO_COST * cost)
+    share = max(share, SHORTEST_SECONDS)
     return share if usable - share - cost > share / 2 else usable
 
 
