@@ -9,12 +9,13 @@ MARGIN_SECONDS = 5.0
 """Left at the end, for a clock that is read late."""
 SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
-FIRST, LATER = 1 / 5, 1 / 2
+FIRST, LATER = 1 / 4, 1 / 2
 """The share of what is left that the first round trains for, and each later one."""
 TRAINING_TO_COST = 3.0
 """A later round trains at least so many times as long as everything else in it takes."""
 STEPS = 40
-"""GRPO steps that a round should have, if that leaves a step enough questions."""
+"""GRPO steps that a round should have, if that leaves a step enough questions. One that has fewer learns at a
+lower rate: the optimiser's first steps follow noise."""
 SAMPLING_TO_STEP = 2.0
 """A step takes so many times as long as its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
@@ -26,8 +27,6 @@ EXAMPLES_SEEN = 3200
 RATES = {"sft": 5e-4, "grpo": 1e-4}
 """For a model of `SMALL` weights; bigger ones learn more slowly."""
 SMALL = 3_000_000
-STEADY_STEPS = 60
-"""A GRPO round of fewer steps learns at a lower rate: the optimiser's first steps follow noise."""
 
 
 def training_seconds(remaining: float, cost: float, first: bool = False) -> float:
@@ -52,7 +51,7 @@ def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
 def steadiness(seconds: float, sampling_seconds: float) -> float:
     """Of the usual learning rate, what the steps that fit into a GRPO round allow."""
     step = SAMPLING_TO_STEP * sampling_seconds * prompts_per_step(seconds, sampling_seconds)
-    return min(1.0, seconds / step / STEADY_STEPS)
+    return min(1.0, seconds / step / STEPS)
 
 
 def answer_tokens(lengths: Sequence[int]) -> int:
