@@ -77,6 +77,8 @@ def _load(engine: str, model: Path) -> Engine:
         return open_engine(model)
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, Agent2RLError):  # says it itself
+            raise
         said = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
         raise GradingError(f"The model cannot be loaded: {said}") from error
 

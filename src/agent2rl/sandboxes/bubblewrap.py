@@ -135,12 +135,13 @@ def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> N
         (enclosure.scratch / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for mount in mounts:
         target = view.WORKSPACE / mount.target
-        if target.is_relative_to(view.WORKSPACE):
+        given = target.is_relative_to(view.WORKSPACE)
+        if given:
             mountpoints.make(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
-            _require_readable(mount.source)
+            _require_readable(mount.source, whole=given)
     if user.dropped:
         for path in writable:
             _give(path, user.uid)
@@ -148,13 +149,16 @@ def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> N
             os.lchown(door.socket, user.uid, user.uid)
 
 
-def _require_readable(source: Path) -> None:
-    needed = 0o005 if source.is_dir() else 0o004
-    if source.stat().st_mode & needed != needed:
-        raise MachineError(
-            f"{source} is to be read in the sandbox, but only root can read it.",
-            f"`chmod -R o+rX {source}`; its parent directories may stay closed.",
-        )
+def _require_readable(source: Path, whole: bool) -> None:
+    """What is given is read whole; code is not, and may have secrets beside it."""
+    inside = [path for path in source.rglob("*") if path.exists()] if whole else []
+    for path in (source, *inside):
+        needed = 0o005 if path.is_dir() else 0o004
+        if path.stat().st_mode & needed != needed:
+            raise MachineError(
+                f"{path} is to be read in the sandbox, but only root can read it.",
+                f"`chmod -R o+rX {source}`; its parent directories may stay closed.",
+            )
 
 
 def _give(tree: Path, uid: int) -> None:
