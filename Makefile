@@ -19,7 +19,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY) bubblewrap
-	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m30s --seed 0
+	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
 
 test: $(SMOLLM2) bubblewrap
 	@$(BIN)/python -m pytest -n 2 $(ARGS)

@@ -1,5 +1,6 @@
 """The training recipes, on a tiny model: they learn, they repeat, and what they save can be submitted."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,22 @@ def test_grpo_raises_a_reward_that_is_easy_to_raise(loaded: Loaded) -> None:
     )
     assert result.steps == 15
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])
+
+
+def test_halfway_is_told_once_in_the_middle_and_costs_the_training_nothing(loaded: Loaded) -> None:
+    told: list[float] = []
+
+    def halfway() -> None:
+        told.append(time.monotonic())
+        time.sleep(1.0)
+
+    settings = GrpoSettings(steps=10**6, seconds=2.0, prompts=4, group=2, max_tokens=4)
+    began = time.monotonic()
+    result = grpo(*loaded, asked(), lambda _, text: float(len(text)), settings, Progress("grpo"), halfway)
+    assert len(told) == 1
+    assert told[0] - began > 0.5
+    assert result.seconds < 2.5
+    assert time.monotonic() - told[0] > 1.5
 
 
 def test_grpo_learns_which_prompt_a_reward_belongs_to(loaded: Loaded) -> None:

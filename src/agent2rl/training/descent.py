@@ -32,6 +32,10 @@ class Course:
         """A step is done."""
         self.steps += 1
 
+    def pause(self, seconds: float) -> None:
+        """So long something else was done, which does not count."""
+        self._began += seconds
+
     @property
     def seconds(self) -> float:
         """Since the beginning."""

@@ -9,6 +9,7 @@ added.
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -86,8 +87,12 @@ def grpo(
     reward: Callable[[int, str], float],
     settings: GrpoSettings,
     progress: Progress,
+    halfway: Callable[[], None] | None = None,
 ) -> GrpoResult:
-    """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt."""
+    """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt.
+
+    `halfway` is called once in the middle, to look at the model or save it; its time does not count.
+    """
     if not prompts or settings.group < 2:
         raise UserError("GRPO needs prompts, and at least two answers to each.")
     encoded = encode(tokenizer, prompts)
@@ -132,6 +137,11 @@ def grpo(
             rewards.append(fmean(value for values in worth for value in values))
             tokens = sum(len(found.tokens) for group in samples for found in group)
             progress.note(course.steps, tokens, course.seconds_left, lost if groups else None, rewards[-1])
+            if halfway and course.share >= 0.5:
+                began = time.monotonic()
+                halfway()
+                course.pause(time.monotonic() - began)
+                halfway = None
     return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))
 
 

@@ -11,11 +11,13 @@ SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
 FIRST, LATER = 1 / 4, 1 / 2
 """The share of what is left that the first round trains for, and each later one."""
+LONG_SECONDS = 300.0
+"""A later round trains at least so long, if there is time: one long GRPO does more than two short ones."""
 TRAINING_TO_COST = 3.0
 """A later round trains at least so many times as long as everything else in it takes."""
 STEPS = 40
 """GRPO steps that a round should have, if that leaves a step enough questions. One that has fewer learns at a
-lower rate: the optimiser's first steps follow noise."""
+much lower rate: the optimiser's first steps follow noise."""
 SAMPLING_TO_STEP = 2.0
 """A step takes so many times as long as its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
@@ -37,7 +39,7 @@ def training_seconds(remaining: float, cost: float, first: bool = False) -> floa
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost / TRAINING_TO_COST):
         return 0.0
-    share = FIRST * usable if first else max(LATER * usable, TRAINING_TO_COST * cost)
+    share = FIRST * usable if first else max(LATER * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
     share = max(share, SHORTEST_SECONDS)
     return share if usable - share - cost > share / 2 else usable
 
@@ -51,7 +53,7 @@ def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
 def steadiness(seconds: float, sampling_seconds: float) -> float:
     """Of the usual learning rate, what the steps that fit into a GRPO round allow."""
     step = SAMPLING_TO_STEP * sampling_seconds * prompts_per_step(seconds, sampling_seconds)
-    return min(1.0, seconds / step / STEPS)
+    return min(1.0, seconds / step / STEPS) ** 2
 
 
 def answer_tokens(lengths: Sequence[int]) -> int:

@@ -1,8 +1,9 @@
 """The recipe's program: train, submit, read the score, keep the best, and go on from it until time is up.
 
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
-it. A round is SFT or GRPO from the best model so far. One that does not rise is thrown away, and the next one
-of its kind learns at half the rate. Rewards are `eval.py` on training data; a task without one gets SFT.
+it. A round is SFT or GRPO from the best model so far; GRPO submits in its middle too. A model that does not
+rise is thrown away, and after a round without any the next one of its kind learns at half the rate. Rewards are
+`eval.py` on training data; a task without one gets SFT.
 """
 
 import json
@@ -30,6 +31,8 @@ from agent2rl.training.sft import SftSettings, sft
 
 FIRST_COST = 0.1
 """Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
+SUBMISSIONS = {"sft": 1, "grpo": 2}
+"""Of a round: GRPO submits in its middle too."""
 GROUP = 8
 PROBES = 8
 """Questions that are asked to measure the speed of sampling."""
@@ -79,30 +82,50 @@ class Round:
     seconds: float
     factor: float
     """Of the usual learning rate."""
+    leader: "Leader"
+    """Who is challenged."""
+
+
+@dataclass
+class Leader:
+    """The best model so far: at first the untouched one, whose score the first answer tells."""
+
+    job: Job
+    path: Path
+    score: float | None = None
+
+    def challenge(self, path: Path) -> bool:
+        """Submit a model; it leads from now on if its score is higher, and is thrown away if not."""
+        answer = submit(path)
+        won = rises(answer, self.score)
+        discard(self.path if won else path, self.job)
+        if won:
+            self.path, self.score = path, answer["score"]
+        return won
 
 
 def main() -> None:
     job = Job.read()
-    best, score = job.base, None
+    leader = Leader(job, job.base)
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * remaining()
     for number, stage in enumerate(stages(sys.argv[1:], job), start=1):
-        seconds = plan.training_seconds(remaining(), cost, first=number == 1)
+        seconds = plan.training_seconds(remaining(), SUBMISSIONS[stage] * cost, first=number == 1)
         if not seconds:
             break
-        now = Round(number, stage, best, job.output / f"{number}-{stage}", seconds, factors[stage])
-        print(f"round {number}: {stage} from {best.name}, {seconds:.0f} s, rate x {now.factor:g}", flush=True)
-        began = time.monotonic()
+        path, factor = job.output / f"{number}-{stage}", factors[stage]
+        now = Round(number, stage, leader.path, path, seconds, factor, leader)
+        print(
+            f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True
+        )
+        began, before = time.monotonic(), leader.score
         trained = train(job, now)
-        answer = submit(now.path) if trained else {}
-        cost = time.monotonic() - began - trained if trained else cost
-        if rises(answer, score):
-            discard(best, job)
-            best, score = now.path, answer["score"]
-        else:
-            discard(now.path, job)
+        if trained:
+            leader.challenge(now.path)
+            cost = (time.monotonic() - began - trained) / SUBMISSIONS[stage]
+        if leader.score == before:
             factors[stage] /= 2
-    print(f"the end: best is {best.name} with {score}", flush=True)
+    print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
 
 
 def stages(wanted: Sequence[str], job: Job) -> Iterator[str]:
@@ -125,7 +148,7 @@ def train(job: Job, now: Round) -> float:
     try:
         if now.stage == "sft":
             settings = SftSettings(rate, plan.epochs(len(asked)), seconds=now.seconds, seed=seed)
-            sft(model, tokenizer, list(zip(asked, answers, strict=True)), settings, progress)
+            spent = sft(model, tokenizer, list(zip(asked, answers, strict=True)), settings, progress).seconds
         else:
             lengths = [len(tokens) for tokens in prompts.answers(tokenizer, answers)]
             sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
@@ -141,13 +164,18 @@ def train(job: Job, now: Round) -> float:
                 max_tokens=sampling.max_tokens,
                 seed=seed,
             )
-            grpo(model, tokenizer, asked, job.reward, shape, progress)
+
+            def halfway() -> None:
+                half = now.path.with_name(f"{now.path.name}-half")
+                models.save(model, tokenizer, half)
+                now.leader.challenge(half)
+
+            spent = grpo(model, tokenizer, asked, job.reward, shape, progress, halfway).seconds + probe
     except Agent2RLError as error:
         print(f"round {now.number}: {error}", flush=True)
         return 0.0
-    trained = time.monotonic() - began
     models.save(model, tokenizer, now.path)
-    return trained
+    return spent
 
 
 def chat(row: dict[str, Any]) -> Chat:
