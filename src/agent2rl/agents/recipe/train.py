@@ -2,8 +2,8 @@
 
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
 it. A round is SFT or GRPO from the best model so far; GRPO submits in its middle too. A model that does not
-rise is thrown away, and after a round without any the next one of its kind learns at half the rate. Rewards are
-`eval.py` on training data; a task without one gets SFT.
+rise is thrown away, and after a round without any the next one of its kind learns at half the rate. Rewards
+are `eval.py` on training data; a task without one gets SFT.
 """
 
 import json
