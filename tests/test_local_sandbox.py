@@ -58,7 +58,7 @@ def test_the_environment_is_built_from_nothing(cell: Cell, monkeypatch: pytest.M
     script = "import os, json; print(json.dumps(dict(os.environ)))"
     cell.run(command=Command((sys.executable, "-c", script), {"GIVEN": "1"}))
     seen = json.loads(cell.log)
-    expected = {"PATH", "HOME", "USER", "LANG", "TMPDIR", "GIVEN", "AGENT2RL_LOCAL_SANDBOX"}
+    expected = {"PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "GIVEN", "AGENT2RL_LOCAL_SANDBOX"}
     assert set(seen) - {"VIRTUAL_ENV"} == expected
     assert Path(seen["HOME"]).parent == Path(seen["TMPDIR"]).parent == (cell.root / "scratch").resolve()
 

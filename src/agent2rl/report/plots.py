@@ -48,7 +48,10 @@ def scores(view: RunView, path: Path) -> bool:
         axes.set(xlabel="minutes of the agent's budget", ylabel="score, %", xlim=(0, end * 1.03))
         axes.set_ylim(bottom=-2)
         axes.set_title(
-            f"{view.spec.agent} on {view.spec.task} with {view.spec.model}", loc="left", fontsize=10
+            f"{view.spec.agent} on {view.spec.task} with {view.spec.model}",
+            loc="left",
+            fontsize=10,
+            parse_math=False,
         )
         axes.legend(frameon=False, loc="lower right", fontsize=9)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -56,7 +59,7 @@ def scores(view: RunView, path: Path) -> bool:
 
 
 def _point(axes: Axes, place: float, score: Score, color: str, filled: bool) -> None:
-    reach = [[score.value - score.ci.low], [score.ci.high - score.value]]
+    reach = [[max(0.0, score.value - score.ci.low)], [max(0.0, score.ci.high - score.value)]]
     inside = color if filled else "white"
     axes.errorbar([place], [score.value], reach, fmt="o", color=color, markerfacecolor=inside, capsize=3)
 

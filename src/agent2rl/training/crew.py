@@ -13,10 +13,12 @@ import math
 import mmap
 import multiprocessing
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,7 +47,16 @@ class _Member:
 def members(model: PreTrainedModel) -> int:
     """How many are worth having."""
     alone = model.device.type != "cpu" or model.num_parameters() > SMALL
-    return 1 if alone else min(MOST, len(os.sched_getaffinity(0)))
+    return 1 if alone else max(1, min(MOST, len(os.sched_getaffinity(0)), _quota()))
+
+
+def _quota() -> int:
+    """The cores that a container may use, where it has such a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return MOST if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError):
+        return MOST
 
 
 class Crew:
@@ -64,8 +75,16 @@ class Crew:
             torch.set_num_threads(1)
             for weight, place in zip(self._weights, _shared(self._weights), strict=True):
                 weight.data = place.copy_(weight.data)
-            for _ in range(self.size - 1):
-                self._others.append(self._fork())
+            try:
+                for _ in range(self.size - 1):
+                    self._others.append(self._fork())
+            except BaseException as error:
+                self.__exit__(None, None, None)
+                if not isinstance(error, OSError):
+                    raise
+                raise MachineError(
+                    f"A process of the training cannot be started: {error}.", "Allow more processes."
+                ) from error
         return self
 
     def __exit__(
@@ -144,7 +163,10 @@ class Crew:
                 answer = self._do(verb, name, jobs)
             except Exception as error:
                 answer = error
-            pipe.send(answer)
+            try:
+                pipe.send(answer)
+            except (TypeError, AttributeError, pickle.PicklingError):
+                pipe.send(RuntimeError(repr(answer)))
 
 
 def _shared(weights: Sequence[Parameter]) -> list[Tensor]:

@@ -2,9 +2,9 @@
 
 An answer's advantage is its reward against its group's, in the group's standard deviations; a group whose
 answers are all worth the same teaches nothing and is left out. Every answer is used for one update and comes
-from the policy that is updated, so the ratio between the two is 1, there is nothing to clip, and the loss is
-the advantage times the log-probability, averaged over tokens. A penalty for leaving the first model can be
-added.
+from the policy that is updated (up to rounding), so the ratio of the two is 1, nothing is clipped, and the
+loss is the advantage times the log-probability, averaged over tokens. A penalty for leaving the first model
+can be added.
 """
 
 import math
@@ -137,11 +137,12 @@ def grpo(
             rewards.append(fmean(value for values in worth for value in values))
             tokens = sum(len(found.tokens) for group in samples for found in group)
             progress.note(course.steps, tokens, course.seconds_left, lost if groups else None, rewards[-1])
-            if halfway and course.share >= 0.5:
+            if halfway and course.share >= 0.5 and not course.over:
                 began = time.monotonic()
                 halfway()
-                course.pause(time.monotonic() - began)
                 halfway = None
+                for clock in (course, progress):
+                    clock.pause(time.monotonic() - began)
     return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))
 
 

@@ -50,6 +50,11 @@ class Progress:
         if time.monotonic() - self._last >= self._every or left_seconds <= 0:
             self._tell(step, left_seconds)
 
+    def pause(self, seconds: float) -> None:
+        """So long something else was done, which does not count."""
+        self._began += seconds
+        self._last += seconds
+
     def _tell(self, step: int, left_seconds: float) -> None:
         now = time.monotonic()
         moment = Moment(

@@ -14,7 +14,8 @@ FIRST, LATER = 1 / 4, 1 / 2
 LONG_SECONDS = 300.0
 """A later round trains at least so long, if there is time: one long GRPO does more than two short ones."""
 TRAINING_TO_COST = 3.0
-"""A later round trains at least so many times as long as everything else in it takes."""
+"""A later round trains so many times as long as everything else in it takes, if there is time; the last one
+at least as long."""
 STEPS = 40
 """GRPO steps that a round should have, if that leaves a step enough questions. One that has fewer learns at a
 much lower rate: the optimiser's first steps follow noise."""
@@ -37,7 +38,7 @@ def training_seconds(remaining: float, cost: float, first: bool = False) -> floa
     The last round takes all that is left, rather than leave less than a round.
     """
     usable = remaining - MARGIN_SECONDS - cost
-    if usable < max(SHORTEST_SECONDS, cost / TRAINING_TO_COST):
+    if usable < max(SHORTEST_SECONDS, cost):
         return 0.0
     share = FIRST * usable if first else max(LATER * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
     share = max(share, SHORTEST_SECONDS)
@@ -50,10 +51,14 @@ def prompts_per_step(seconds: float, sampling_seconds: float) -> int:
     return max(FEWEST_PROMPTS, min(MOST_PROMPTS, int(fitting)))
 
 
+def steps(seconds: float, sampling_seconds: float) -> float:
+    """GRPO steps that fit."""
+    return seconds / (SAMPLING_TO_STEP * sampling_seconds * prompts_per_step(seconds, sampling_seconds))
+
+
 def steadiness(seconds: float, sampling_seconds: float) -> float:
     """Of the usual learning rate, what the steps that fit into a GRPO round allow."""
-    step = SAMPLING_TO_STEP * sampling_seconds * prompts_per_step(seconds, sampling_seconds)
-    return min(1.0, seconds / step / STEPS) ** 2
+    return min(1.0, steps(seconds, sampling_seconds) / STEPS) ** 2
 
 
 def answer_tokens(lengths: Sequence[int]) -> int:

@@ -24,6 +24,7 @@ from agent2rl.agents.recipe import plan
 from agent2rl.core.engine import Chat, Message
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.training import models, prompts
+from agent2rl.training.crew import members
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import Progress
 from agent2rl.training.sampling import SampleSettings, sample
@@ -34,8 +35,6 @@ FIRST_COST = 0.1
 SUBMISSIONS = {"sft": 1, "grpo": 2}
 """Of a round: GRPO submits in its middle too."""
 GROUP = 8
-PROBES = 8
-"""Questions that are asked to measure the speed of sampling."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,17 @@ class Job:
             progress=workspace / "progress.jsonl",
             seed=json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))["seed"],
         )
+
+    @property
+    def answers(self) -> list[str]:
+        return [_text(row["answer"]) for row in self.rows]
+
+    def asked(self, tokenizer: Any) -> list[str]:
+        """The text that the model reads for each training question."""
+        return [prompts.render(tokenizer, chat(row)) for row in self.rows]
+
+    def seed_of(self, now: "Round") -> int:
+        return 1000 * self.seed + now.number
 
     def reward(self, index: int, text: str) -> float:
         """What a text is worth as the answer to a training question."""
@@ -120,6 +130,9 @@ def main() -> None:
         )
         began, before = time.monotonic(), leader.score
         trained = train(job, now)
+        if trained is None:
+            print(f"round {number}: there is not time enough for a step", flush=True)
+            break
         if trained:
             leader.challenge(now.path)
             cost = (time.monotonic() - began - trained) / SUBMISSIONS[stage]
@@ -136,46 +149,65 @@ def stages(wanted: Sequence[str], job: Job) -> Iterator[str]:
     return chain(possible, repeat(possible[-1]))
 
 
-def train(job: Job, now: Round) -> float:
-    """Train and save; the seconds that the training took, 0 where it came to nothing."""
+def train(job: Job, now: Round) -> float | None:
+    """Train and save; the seconds that the training took, 0 where it came to nothing, None without time."""
     model, tokenizer = models.load(now.start)
-    asked = [prompts.render(tokenizer, chat(row)) for row in job.rows]
-    answers = [_text(row["answer"]) for row in job.rows]
-    rate = now.factor * plan.learning_rate(now.stage, models.parameters(model))
-    seed = job.seed + now.number
-    progress = Progress(now.stage, job.progress)
-    began = time.monotonic()
     try:
-        if now.stage == "sft":
-            settings = SftSettings(rate, plan.epochs(len(asked)), seconds=now.seconds, seed=seed)
-            spent = sft(model, tokenizer, list(zip(asked, answers, strict=True)), settings, progress).seconds
-        else:
-            lengths = [len(tokens) for tokens in prompts.answers(tokenizer, answers)]
-            sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
-            sample(model, tokenizer, asked[:PROBES], sampling, GROUP)
-            probe = time.monotonic() - began
-            each = probe / len(asked[:PROBES])
-            shape = GrpoSettings(
-                learning_rate=rate * plan.steadiness(now.seconds - probe, each),
-                steps=10**6,
-                seconds=now.seconds - probe,
-                prompts=plan.prompts_per_step(now.seconds - probe, each),
-                group=GROUP,
-                max_tokens=sampling.max_tokens,
-                seed=seed,
-            )
-
-            def halfway() -> None:
-                half = now.path.with_name(f"{now.path.name}-half")
-                models.save(model, tokenizer, half)
-                now.leader.challenge(half)
-
-            spent = grpo(model, tokenizer, asked, job.reward, shape, progress, halfway).seconds + probe
+        spent = {"sft": by_sft, "grpo": by_grpo}[now.stage](job, now, model, tokenizer)
     except Agent2RLError as error:
         print(f"round {now.number}: {error}", flush=True)
         return 0.0
-    models.save(model, tokenizer, now.path)
+    if spent:
+        models.save(model, tokenizer, now.path)
     return spent
+
+
+def by_sft(job: Job, now: Round, model: Any, tokenizer: Any) -> float:
+    rate = now.factor * plan.learning_rate("sft", models.parameters(model))
+    settings = SftSettings(rate, plan.epochs(len(job.rows)), seconds=now.seconds, seed=job.seed_of(now))
+    pairs = list(zip(job.asked(tokenizer), job.answers, strict=True))
+    return sft(model, tokenizer, pairs, settings, Progress("sft", job.progress)).seconds
+
+
+def by_grpo(job: Job, now: Round, model: Any, tokenizer: Any) -> float | None:
+    asked, seed = job.asked(tokenizer), job.seed_of(now)
+    lengths = [len(tokens) for tokens in prompts.answers(tokenizer, job.answers)]
+    sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
+    probe, each = speed(model, tokenizer, asked[: plan.FEWEST_PROMPTS], sampling)
+    seconds = now.seconds - probe
+    if seconds <= 0 or plan.steps(seconds, each) < 1:
+        return None
+    rate = now.factor * plan.learning_rate("grpo", models.parameters(model)) * plan.steadiness(seconds, each)
+    shape = GrpoSettings(
+        learning_rate=rate,
+        steps=10**6,
+        seconds=seconds,
+        prompts=plan.prompts_per_step(seconds, each),
+        group=GROUP,
+        max_tokens=sampling.max_tokens,
+        seed=seed,
+    )
+    print(f"grpo: {shape.prompts} questions a step, rate {rate:.1e}", flush=True)
+
+    def halfway() -> None:
+        if call("/time")["submissions_left"] == 1:
+            return  # it is for the end
+        half = now.path.with_name(f"{now.path.name}-half")
+        models.save(model, tokenizer, half)
+        now.leader.challenge(half)
+
+    progress = Progress("grpo", job.progress)
+    return grpo(model, tokenizer, asked, job.reward, shape, progress, halfway).seconds + probe
+
+
+def speed(model: Any, tokenizer: Any, asked: Sequence[str], sampling: SampleSettings) -> tuple[float, float]:
+    """Seconds that finding out took, and that sampling one question's answers takes in GRPO."""
+    began = time.monotonic()
+    sample(model, tokenizer, asked[:1], sampling, GROUP)  # what is set up on first use
+    warm = time.monotonic()
+    sample(model, tokenizer, asked, sampling, GROUP)
+    end = time.monotonic()
+    return end - began, (end - warm) / len(asked) / members(model)
 
 
 def chat(row: dict[str, Any]) -> Chat:
