@@ -104,14 +104,13 @@ class Leader:
     path: Path
     score: float | None = None
 
-    def challenge(self, path: Path) -> bool:
+    def challenge(self, path: Path) -> None:
         """Submit a model; it leads from now on if its score is higher, and is thrown away if not."""
         answer = submit(path)
         won = rises(answer, self.score)
         discard(self.path if won else path, self.job)
         if won:
             self.path, self.score = path, answer["score"]
-        return won
 
 
 def main() -> None:
