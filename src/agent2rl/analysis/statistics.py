@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.core.records import Comparison, ExampleResult, Interval, Score, Split
+from agent2rl.core.records import Comparison, EvalResult, ExampleResult, Interval, Score, Split
 
 RESAMPLES = 10_000
 BLOCK = 200
@@ -24,15 +24,29 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(low=100 * low, high=100 * high, method="wilson", level=level)
 
 
-def score(results: Sequence[ExampleResult], split: Split) -> Score:
-    """The mean in percent: Wilson's interval for rates, a bootstrap over examples for graded scores."""
-    values = [result.score for result in results]
-    n = len(values)
+def score(evaluation: EvalResult, split: Split) -> Score:
+    """The mean in percent, and the mean of each further metric."""
+    results = evaluation.results
+    return Score(
+        value=_percent([result.score for result in results]),
+        ci=_interval([result.score for result in results]),
+        n=len(results),
+        split=split,
+        metrics={name: _percent([result.metrics[name] for result in results]) for name in results[0].metrics},
+        how=evaluation.how,
+    )
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100 * min(1.0, math.fsum(values) / len(values))
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """Wilson's for rates, a bootstrap over examples for graded scores."""
     if all(value in (0.0, 1.0) for value in values):
-        return Score(value=100 * sum(values) / n, ci=wilson(int(sum(values)), n), n=n, split=split)
+        return wilson(int(sum(values)), len(values))
     low, high = _bootstrap(np.array(values))
-    interval = Interval(low=100 * low, high=100 * high, method="bootstrap")
-    return Score(value=100 * math.fsum(values) / n, ci=interval, n=n, split=split)
+    return Interval(low=100 * low, high=100 * high, method="bootstrap")
 
 
 def compare(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> Comparison:

@@ -53,6 +53,18 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     help="heldout: rank on a split never queried. paper: rank on the test set that answers submissions.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Answers to each question of an evaluation: several give pass@k and majority votes as well.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    help="How freely evaluations sample.  [default: 0 for one sample, the task's own for several]",
+)
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
 @click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
 @click.option("--agents-dir", type=FOLDERS, multiple=True, help="Look for agent folders here too.")
@@ -112,6 +124,8 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         limits=_limits(options, runs),
         grading_seconds=options["grading_time"],
         seed=options["seed"],
+        samples=options["samples"],
+        temperature=options["temperature"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )
 

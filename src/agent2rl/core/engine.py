@@ -1,6 +1,6 @@
 """An engine answers chats with text. It knows nothing of tasks.
 
-`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`), which `isinstance` tells;
+`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`), which `isinstance` tells;
 `conversations` serves every engine, with whatever reuse of earlier turns it has to offer.
 """
 
@@ -64,6 +64,19 @@ class Scores(Protocol):
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
         """The natural log-probability of each continuation as the reply to its chat."""
         ...
+
+
+@runtime_checkable
+class Templated(Protocol):
+    """An engine that knows whether its model has a chat template. One that does not know answers chats."""
+
+    @property
+    def templated(self) -> bool: ...
+
+
+def templated(engine: Engine) -> bool:
+    """Whether chats are put to the model as such; without a template it continues their plain text."""
+    return engine.templated if isinstance(engine, Templated) else True
 
 
 class Conversations(Protocol):

@@ -23,6 +23,7 @@ Ending = Literal[
     "failed",  # the harness could not run it: the reason says why
 ]
 Percent = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -66,6 +67,10 @@ class RunSpec(Record):
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading."""
     seed: int = 0
+    samples: Annotated[int, Field(ge=1)] = 1
+    """Answers drawn to each question of an evaluation: one, greedily, or several, at a temperature."""
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """None: greedy for one sample, the task's own for several."""
     data_dir: str | None = None
     """Where the task's official files lie, if not at their own source."""
 
@@ -77,13 +82,38 @@ class Interval(Record):
     level: float = 0.95
 
 
-class ExampleResult(Record):
-    """What the model said to one example and what it was worth (0 to 1)."""
+class EvalSettings(Record):
+    """What a run decides about an evaluation; the rest is the evaluator's."""
+
+    seed: int = 0
+    samples: Annotated[int, Field(ge=1)] = 1
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class Attempt(Record):
+    """One answer and what it was worth."""
+
+    output: str
+    score: Share
+    note: str = ""
+    """Whatever a reader of the score should know about this one."""
+
+
+class ExampleResult(Attempt):
+    """What the model said to one example. Of several answers, `output` is the first and `score` the mean."""
 
     id: str
-    output: str
-    score: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    note: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    """Every answer, where there were several."""
+    metrics: dict[str, Share] = {}
+    """What several answers are worth together: pass@k, maj@k."""
+
+
+class EvalResult(Record):
+    """One result for each example, in order, and how they were asked."""
+
+    results: tuple[ExampleResult, ...]
+    how: dict[str, JsonValue] = {}
 
 
 class Score(Record):
@@ -93,6 +123,10 @@ class Score(Record):
     ci: Interval
     n: Annotated[int, Field(ge=1)]
     split: Split
+    metrics: dict[str, Percent] = {}
+    """Further means, such as pass@k."""
+    how: dict[str, JsonValue] = {}
+    """Prompting, sampling and whatever else decided it."""
 
 
 class FileHash(Record):

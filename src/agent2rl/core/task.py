@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import ExampleResult
+from agent2rl.core.records import EvalResult, EvalSettings
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,26 @@ class Evaluator(Protocol):
     @property
     def version(self) -> str: ...
 
-    def evaluate(self, engine: Engine, examples: Sequence[Example], seed: int) -> list[ExampleResult]:
-        """One result for each example, in order."""
-        ...
+    def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult: ...
 
 
 @runtime_checkable
 class Asks(Protocol):
     """An evaluator that puts one chat to the model for each example; for training data the agent sees it."""
 
-    def chat(self, example: Example) -> Chat: ...
+    def chat(self, example: Example, templated: bool) -> Chat:
+        """For a model with a chat template, or to be continued by one without."""
+        ...
+
+
+@runtime_checkable
+class RunsPrograms(Protocol):
+    """An evaluator that runs what the model wrote, in sandboxes that are made for it beside its own."""
+
+    @property
+    def program_workers(self) -> int:
+        """How many sandboxes it wants, at most."""
+        ...
 
 
 @dataclass(frozen=True)

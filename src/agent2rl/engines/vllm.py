@@ -72,6 +72,10 @@ class VLLM:
                 found[index] = _sum(output, texts[index], len(replies[index]))
         return found
 
+    @property
+    def templated(self) -> bool:
+        return self._prompts.templated
+
     def __enter__(self) -> Self:
         return self
 

@@ -1,19 +1,20 @@
-"""One question, one answer, one score: the evaluator of every task without a second turn.
+"""One question, one answer, one score: the evaluator of every task that a function of the answer scores.
 
-All questions go to the engine in one call, so that it can batch them. What a score means is the task's own
-function; a function that raises, or returns what is no score, ends the grading and never becomes a number.
+What a score means is the task's own function; a function that raises, or returns what is no score, ends the
+grading and never becomes a number.
 """
 
 import hashlib
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import SupportsFloat
 
-from agent2rl.core.engine import Chat, Engine, Message, Sampling
+from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import Agent2RLError, GradingError
-from agent2rl.core.records import ExampleResult
+from agent2rl.core.records import Attempt, EvalResult, EvalSettings
 from agent2rl.core.task import Example
+from agent2rl.evaluators.asking import Asking, majority, passes
 
 
 @dataclass(frozen=True)
@@ -22,30 +23,26 @@ class SingleTurn:
     """Names what `score` does, and changes whenever the same output could score differently."""
     score: Callable[[str, Example], float]
     """What an output is worth, from 0 to 1."""
-    instruction: str = ""
-    """Follows the question, after an empty line."""
-    sampling: Sampling = field(default_factory=Sampling)
-    """How to sample; the seed is the evaluation's."""
+    asking: Asking = field(default_factory=Asking)
+    answer: Callable[[str], Hashable | None] | None = None
+    """The answer that an output comes to, for majority votes; None where it comes to none."""
 
     @property
     def version(self) -> str:
-        settings = repr((self.instruction, self.sampling))
-        return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
+        return f"{self.rule}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
 
-    def evaluate(self, engine: Engine, examples: Sequence[Example], seed: int) -> list[ExampleResult]:
-        chats = [self.chat(example) for example in examples]
-        completions = engine.generate(chats, replace(self.sampling, seed=seed))
-        if len(completions) != len(examples):
-            raise GradingError(f"The engine gave {len(completions)} answers to {len(examples)} questions.")
-        return [
-            ExampleResult(id=example.id, output=completion.text, score=self._score(completion.text, example))
-            for example, completion in zip(examples, completions, strict=True)
-        ]
+    def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
+        answers = self.asking.ask(engine, examples, settings)
+        attempts = [Attempt(output=text, score=self._score(text, one)) for one, text in answers.pairs()]
+        return answers.scored(attempts, self._metrics)
 
-    def chat(self, example: Example) -> Chat:
+    def chat(self, example: Example, templated: bool) -> Chat:
         """What the model is asked."""
-        content = f"{example.prompt}\n\n{self.instruction}" if self.instruction else example.prompt
-        return (Message("user", content),)
+        return self.asking.prompt(example, templated)
+
+    def _metrics(self, attempts: Sequence[Attempt]) -> dict[str, float]:
+        voted = {} if self.answer is None else {f"maj@{len(attempts)}": majority(attempts, self.answer)}
+        return {**passes(attempts), **voted}
 
     def _score(self, output: str, example: Example) -> float:
         try:

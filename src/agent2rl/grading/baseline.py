@@ -9,14 +9,10 @@ from pydantic import ValidationError
 
 from agent2rl import __version__
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import ExampleResult, Record, Split
+from agent2rl.core.records import EvalResult, Split
 from agent2rl.grading.checks import BaseModel
 from agent2rl.grading.child import Child
 from agent2rl.store.files import canonical, sha256_text, write_record
-
-
-class CachedBaseline(Record):
-    results: tuple[ExampleResult, ...]
 
 
 @dataclass(frozen=True)
@@ -37,25 +33,23 @@ class Baseline:
                     "evaluator": self.evaluator_version,
                     "engine": self.child.engine,
                     "agent2rl": __version__,
-                    "seed": self.child.seed,
+                    "settings": self.child.settings.model_dump(),
                 }
             )
         )
 
-    def grade(
-        self, split: Split, log: Path, scratch: Path, stop: threading.Event
-    ) -> tuple[list[ExampleResult], bool]:
+    def grade(self, split: Split, log: Path, scratch: Path, stop: threading.Event) -> tuple[EvalResult, bool]:
         """Results and whether they came from the cache. A baseline that fails is an error, never a zero."""
         kept = self.cache / f"{self.key(split)}.json"
         with suppress(OSError, ValidationError):  # not there, or not what it was: grade it anew
-            return list(CachedBaseline.model_validate_json(kept.read_bytes()).results), True
+            return EvalResult.model_validate_json(kept.read_bytes()), True
         try:
-            results = self.child.grade(self.base.directory, split, log, scratch, stop)
+            evaluation = self.child.grade(self.base.directory, split, log, scratch, stop)
         except GradingError as error:
             raise GradingError(
                 f"The untouched model could not be graded: {error.message}", error.mend
             ) from error
         with suppress(OSError):  # a cache that cannot be written costs time, not the run
             self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_record(kept, CachedBaseline(results=tuple(results)))
-        return results, False
+            write_record(kept, evaluation)
+        return evaluation, False

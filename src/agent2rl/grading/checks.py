@@ -63,6 +63,11 @@ class BaseModel:
     manifest: Manifest
 
     @property
+    def templated(self) -> bool:
+        """Whether it is asked in chats. One without a tokenizer is no language model, and answers them."""
+        return any(self.templates) or not {file.path for file in self.manifest.files}.intersection(TOKENIZERS)
+
+    @property
     def parameters(self) -> int:
         return sum(tensor.parameters for tensor in self.tensors.values())
 

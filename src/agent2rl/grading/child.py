@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import ExampleResult, Limits, Split
+from agent2rl.core.records import EvalResult, EvalSettings, Limits, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
@@ -39,7 +39,7 @@ class Child:
     sandbox: Sandbox
     task: str
     engine: str
-    seed: int
+    settings: EvalSettings
     splits: dict[Split, SplitFile]
     limits: Limits
     seconds: float
@@ -49,16 +49,14 @@ class Child:
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
-    def grade(
-        self, model: Path, split: Split, log: Path, scratch: Path, stop: threading.Event
-    ) -> list[ExampleResult]:
+    def grade(self, model: Path, split: Split, log: Path, scratch: Path, stop: threading.Event) -> EvalResult:
         scratch.mkdir(parents=True, exist_ok=True)
         here = Path(tempfile.mkdtemp(prefix="grading-", dir=scratch))
         try:
             work, rest = here / "work", here / "scratch"
             work.mkdir()
             rest.mkdir()
-            write_record(work / JOB, Job(task=self.task, engine=self.engine, seed=self.seed))
+            write_record(work / JOB, Job(task=self.task, engine=self.engine, settings=self.settings))
             ended = self.sandbox.run(self._command(), self._enclosure(model, split, work, rest, log), stop)
             self._note_memory(ended, log)
             return self._read(ended, work / RESULT, self.splits[split].n)
@@ -93,7 +91,7 @@ class Child:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"peak memory {most:.0f} MiB of {limit:.0f} MiB\n")
 
-    def _read(self, ended: Exit, path: Path, n: int) -> list[ExampleResult]:
+    def _read(self, ended: Exit, path: Path, n: int) -> EvalResult:
         if ended.reason == "deadline":
             raise GradingError(f"Grading did not end within its {self.seconds:g} s.")
         if ended.reason == "stopped":
@@ -103,11 +101,12 @@ class Child:
         outcome = _outcome(path)
         if outcome is not None and outcome.error is not None:
             raise GradingError(outcome.error)
-        if outcome is None or ended.code != 0:
+        if outcome is None or outcome.evaluation is None or ended.code != 0:
             raise GradingError(f"The grading child crashed (exit code {ended.code}).")
-        if len(outcome.results) != n or len({result.id for result in outcome.results}) != n:
-            raise GradingError(f"The grading child answered {len(outcome.results)} of {n} examples.")
-        return list(outcome.results)
+        results = outcome.evaluation.results
+        if len(results) != n or len({result.id for result in results}) != n:
+            raise GradingError(f"The grading child answered {len(results)} of {n} examples.")
+        return outcome.evaluation
 
 
 def _outcome(path: Path) -> Outcome | None:

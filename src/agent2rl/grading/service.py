@@ -255,9 +255,9 @@ class Service:
             return self._copied(digest)
         self._recorder.event("grading", submission=submission.id)
         child = replace(graded.child, gpu=submission.gpu)
-        results = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
-        self._recorder.results(paths, "feedback", results)
-        score = statistics.score(results, "feedback")
+        found = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
+        self._recorder.results(paths, "feedback", found.results)
+        score = statistics.score(found, "feedback")
         return {
             "verdict": "scored",
             "score": score.model_dump(),

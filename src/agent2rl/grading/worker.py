@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.engine import Engine
 from agent2rl.core.errors import Agent2RLError, GradingError
-from agent2rl.core.records import ExampleResult, Record
+from agent2rl.core.records import EvalResult, EvalSettings, Record
 from agent2rl.core.task import Example
 from agent2rl.store.files import write_record
 
@@ -30,7 +30,7 @@ class Job(Record):
 
     task: str
     engine: str
-    seed: int
+    settings: EvalSettings
 
 
 class ExampleRow(Record):
@@ -52,7 +52,7 @@ class ExampleRow(Record):
 class Outcome(Record):
     """What the child says: results, or why there are none."""
 
-    results: tuple[ExampleResult, ...] = ()
+    evaluation: EvalResult | None = None
     error: str | None = None
 
 
@@ -65,10 +65,10 @@ def grade(here: Path) -> Outcome:
         lines = (here / EXAMPLES).read_bytes().splitlines()
         examples = [ExampleRow.model_validate_json(line).example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
-        results = evaluator.evaluate(engine, examples, job.seed)
+        evaluation = evaluator.evaluate(engine, examples, job.settings)
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
-    return Outcome(results=tuple(results))
+    return Outcome(evaluation=evaluation)
 
 
 def _load(engine: str, model: Path) -> Engine:

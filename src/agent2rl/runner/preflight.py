@@ -11,7 +11,7 @@ from typing import Literal
 
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.core.records import Split
+from agent2rl.core.records import EvalSettings, Split
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Example, Task
 from agent2rl.grading.child import Child
@@ -113,7 +113,7 @@ def _child(task: Task, name: str, settings: Settings, sandbox: str) -> Child:
         sandbox=registry.sandbox(sandbox),
         task=name,
         engine=REPLAY,
-        seed=0,
+        settings=EvalSettings(),
         splits={},
         limits=machine.default_limits(settings.runs),
         seconds=SECONDS,
@@ -130,14 +130,14 @@ def _answers(child: Child, split: Split, what: str, answers: list[str], expected
         lines = "".join(json.dumps(answer) + "\n" for answer in answers)
         (model / "answers.jsonl").write_text(lines, encoding="utf-8")
         try:
-            results = child.grade(model, split, home / "log", home / "scratch", threading.Event())
+            found = child.grade(model, split, home / "log", home / "scratch", threading.Event())
         except Agent2RLError as error:
             return Finding(
                 f"{what}, {split}", "broken", error.message, _last_line(home / "log") or error.mend
             )
-    wrong = [result.id for result in results if result.score != expected]
+    wrong = [result.id for result in found.results if result.score != expected]
     mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
-    share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
+    share = f"{len(found.results) - len(wrong)} of {len(found.results)} score {100 * expected:g}"
     return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)
 
 

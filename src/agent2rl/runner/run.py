@@ -11,7 +11,16 @@ from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import Agent2RLError, MachineError
-from agent2rl.core.records import ExampleResult, Isolation, RunResult, RunSpec, Score, Split, Submission
+from agent2rl.core.records import (
+    EvalResult,
+    EvalSettings,
+    Isolation,
+    RunResult,
+    RunSpec,
+    Score,
+    Split,
+    Submission,
+)
 from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Sandbox
 from agent2rl.core.task import Task
 from agent2rl.grading.api import application
@@ -107,7 +116,7 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
         sandbox=sandbox,
         task=spec.task,
         engine=spec.engine,
-        seed=spec.seed,
+        settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
         splits=assets.splits,
         limits=spec.limits or machine.default_limits(settings.runs),
         seconds=spec.grading_seconds,
@@ -118,15 +127,15 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
 
 def _baseline(
     baseline: Baseline, split: Split, recorder: Recorder, stop: threading.Event
-) -> tuple[Score, list[ExampleResult]]:
+) -> tuple[Score, EvalResult]:
     recorder.event("phase", name="baseline", split=split)
     where = recorder.paths.baseline
     where.root.mkdir(parents=True, exist_ok=True)
-    results, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
-    recorder.results(where, split, results)
-    score = statistics.score(results, split)
+    found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
+    recorder.results(where, split, found.results)
+    score = statistics.score(found, split)
     recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
-    return score, results
+    return score, found
 
 
 def _graded(
@@ -176,7 +185,7 @@ def _final(
     recorder.event("phase", name="held-out", submission=best.id)
     where = recorder.paths.submission(best.id)
     after = baseline.child.grade(where.model, "heldout", where.log, recorder.paths.scratch, stop)
-    recorder.results(where, "heldout", after)
+    recorder.results(where, "heldout", after.results)
     outcome.best_heldout = statistics.score(after, "heldout")
-    outcome.heldout = statistics.compare(before, after)
+    outcome.heldout = statistics.compare(before.results, after.results)
     recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

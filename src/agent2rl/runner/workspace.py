@@ -50,7 +50,7 @@ def model_path(spec: RunSpec) -> PurePosixPath:
 def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> Brief:
     for name in ("data", "code", "output", str(model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
-    rows = [_row(example, task.evaluator) for example in assets.train]
+    rows = [_row(example, task.evaluator, assets.base.templated) for example in assets.train]
     with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(_line(row) for row in rows)
     for name, source in task.exposes.items():
@@ -103,11 +103,11 @@ def _line(row: dict[str, JsonValue]) -> str:
     return text + "\n"
 
 
-def _row(example: Example, evaluator: Evaluator) -> dict[str, JsonValue]:
+def _row(example: Example, evaluator: Evaluator, templated: bool) -> dict[str, JsonValue]:
     """A training example; where the model is asked one thing, `prompt` is what, as a list of messages."""
     row: dict[str, JsonValue] = {"id": example.id, "question": example.prompt, "answer": example.target}
     if isinstance(evaluator, Asks):
-        chat = evaluator.chat(example)
+        chat = evaluator.chat(example, templated)
         row["prompt"] = [{"role": message.role, "content": message.content} for message in chat]
     return {**row, **example.meta}
 

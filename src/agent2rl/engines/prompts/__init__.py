@@ -31,6 +31,10 @@ class Prompts:
         tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
         self._templates = Templates(template, tokens)
 
+    @property
+    def templated(self) -> bool:
+        return self._templates.template is not None
+
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """The text that the model reads for each chat."""
         return self._templates.render(chats)
@@ -38,8 +42,7 @@ class Prompts:
     def tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
         """The tokens that the model reads for each chat."""
         # A template writes the special tokens itself.
-        special = self._templates.template is None
-        return [self._prompt(text, special) for text in self.render(chats)]
+        return [self._prompt(text, special=not self.templated) for text in self.render(chats)]
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         try:

@@ -57,6 +57,10 @@ class Transformers:
         """The text that the model reads for each chat."""
         return self._prompts.render(chats)
 
+    @property
+    def templated(self) -> bool:
+        return self._prompts.templated
+
     def __enter__(self) -> Self:
         return self
 

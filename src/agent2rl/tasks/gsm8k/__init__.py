@@ -11,6 +11,7 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators.asking import Asking
 from agent2rl.evaluators.examples import Row, halves, rows
 from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.evaluators.single_turn import SingleTurn
@@ -27,9 +28,13 @@ def score(output: str, example: Example) -> float:
 EVALUATOR = SingleTurn(
     rule="gsm8k-exact-number-1",
     score=score,
-    # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
-    instruction="Reason step by step. End with a line that holds #### and the answer as a plain number.",
-    sampling=Sampling(max_tokens=512),
+    asking=Asking(
+        # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
+        chat="{question}\n\n"
+        "Reason step by step. End with a line that holds #### and the answer as a plain number.",
+        sampling=Sampling(max_tokens=512),
+    ),
+    answer=final_answer,
 )
 
 
