@@ -1,5 +1,6 @@
 """A sandbox runs one command with a stated view of the world, stated limits and a deadline."""
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +8,13 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
 from agent2rl.core.records import Isolation, Limits
+
+
+Role = Literal["agent", "grader", "program"]
+"""Who is enclosed. A program sees the bare interpreter; the others see the whole of this Python as well."""
+
+BARE_PYTHON: str = getattr(sys, "_base_executable", "") or sys.executable
+"""The interpreter itself, and not a virtual environment's name for it: all of Python that a program sees."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Command:
 class Enclosure:
     """What a command may see, use and reach."""
 
-    role: Literal["agent", "grader"]
+    role: Role
     workspace: Path
     """The one directory that is writable and outlives the run; the command starts in it."""
     scratch: Path

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings, Limits, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.evaluators.code_tests.pool import VARIABLE
+from agent2rl.grading.programs import PLACE, Programs
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
 
@@ -46,6 +48,8 @@ class Child:
     gpu: str | None = None
     code: tuple[Path, ...] = ()
     """Files and directories outside the package that the task or the engine is made of."""
+    programs: int = 0
+    """Sandboxes for programs that the model wrote, where the task runs any."""
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
@@ -57,7 +61,10 @@ class Child:
             work.mkdir()
             rest.mkdir()
             write_record(work / JOB, Job(task=self.task, engine=self.engine, settings=self.settings))
-            ended = self.sandbox.run(self._command(), self._enclosure(model, split, work, rest, log), stop)
+            with Programs(self.sandbox, self.programs, here / "programs", self.limits) as programs:
+                enclosure = self._enclosure(model, split, work, rest, log)
+                enclosure = replace(enclosure, mounts=(*enclosure.mounts, *programs.mounts))
+                ended = self.sandbox.run(self._command(), enclosure, stop)
             self._note_memory(ended, log)
             return self._read(ended, work / RESULT, self.splits[split].n)
         finally:
@@ -67,6 +74,8 @@ class Child:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}
         if self.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
+        if self.programs:
+            environment[VARIABLE] = PLACE
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)

@@ -15,6 +15,7 @@ from agent2rl.core.records import EvalSettings, Split
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Example, Task
 from agent2rl.grading.child import Child
+from agent2rl.grading.programs import program_sandboxes
 from agent2rl.runner import machine
 from agent2rl.runner.assets import model_directory, split_file
 from agent2rl.runner.settings import Settings, secrets
@@ -118,6 +119,7 @@ def _child(task: Task, name: str, settings: Settings, sandbox: str) -> Child:
         limits=machine.default_limits(settings.runs),
         seconds=SECONDS,
         code=task.code,
+        programs=program_sandboxes(task),
         python_path=settings.python_path,
     )
 

@@ -26,6 +26,7 @@ from agent2rl.core.task import Task
 from agent2rl.grading.api import application
 from agent2rl.grading.baseline import Baseline
 from agent2rl.grading.child import Child
+from agent2rl.grading.programs import program_sandboxes
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.runner import machine, workspace
@@ -121,6 +122,7 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
         limits=spec.limits or machine.default_limits(settings.runs),
         seconds=spec.grading_seconds,
         code=task.code,
+        programs=program_sandboxes(task),
         python_path=settings.python_path,
     )
 

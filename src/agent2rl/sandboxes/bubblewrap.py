@@ -22,13 +22,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import get_args
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Role, Sandbox
 from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
-from agent2rl.sandboxes.supervise import INSIDE, Start, environment, supervise
+from agent2rl.sandboxes.supervise import Start, environment, inside, supervise
 
 FLAGS = (
     *("--die-with-parent", "--new-session", "--clearenv"),
@@ -36,6 +36,7 @@ FLAGS = (
     *("--hostname", view.HOSTNAME, "--chdir", str(view.WORKSPACE)),
 )
 DROP = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--")
+ROLES = get_args(Role)
 OWN_PROCESSES = 2  # bwrap's first process in there, and inside.py
 SECONDS_TO_DIE = 30.0
 
@@ -54,12 +55,12 @@ class Bubblewrap:
         mounts = mountpoints.all_mounts(command, enclosure)
         _prepare(enclosure, mounts, user)
         with view.View(enclosure.hidden) as seen, Status() as status:
-            doors = view.build(seen, enclosure, mounts, user.uid)
+            doors = view.build(seen, enclosure, mounts, user.uid, user.drop()[:1])
             filter_file = seen.file(seccomp.program())
             speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
             flags = (*FLAGS, *user.flags(program), *speaking)
             start = Start(
-                argv=(program, *flags, *seen.arguments, "--", *user.drop(), *INSIDE),
+                argv=(program, *flags, *seen.arguments, "--", *user.drop(), *inside(enclosure.role)),
                 plan={
                     "argv": command.argv,
                     "environment": environment(command, str(view.HOME), str(view.TEMPORARY)),
@@ -93,12 +94,12 @@ class Identity:
         return (_find("setpriv", "util-linux"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
 
 
-def identity(role: Literal["agent", "grader"]) -> Identity:
+def identity(role: Role) -> Identity:
     """As root, a uid of this harness process and role alone, so that neither files nor process limits mix."""
     if os.geteuid() != 0:
         return Identity(1000, dropped=False)
-    odd = int(role == "grader")
-    for uid in (0x70000000 + 2 * os.getpid() + odd, 20000 + 2 * (os.getpid() % 20000) + odd):
+    number, roles = ROLES.index(role), len(ROLES)
+    for uid in (0x70000000 + roles * os.getpid() + number, 20000 + roles * (os.getpid() % 13000) + number):
         if _mapped("uid_map", uid) and _mapped("gid_map", uid):
             return Identity(uid, dropped=True)
     raise MachineError(

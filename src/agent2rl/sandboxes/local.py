@@ -18,7 +18,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.sandboxes import mountpoints, watch
-from agent2rl.sandboxes.supervise import INSIDE, Start, environment, supervise
+from agent2rl.sandboxes.supervise import Start, environment, inside, supervise
 
 MARK = "AGENT2RL_LOCAL_SANDBOX"
 SECONDS_TO_DIE = 10.0
@@ -40,7 +40,7 @@ class Local:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         family = _Family(secrets.token_hex(16))
         start = Start(
-            argv=INSIDE,
+            argv=inside(enclosure.role),
             plan={
                 "argv": command.argv,
                 "environment": environment(command, str(home), str(temporary)) | {MARK: family.mark},

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agent2rl.core.errors import MachineError
-from agent2rl.core.sandbox import Command, Enclosure, Exit
+from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Role
 from agent2rl.sandboxes import watch
 from agent2rl.sandboxes.guard import Guard
 
-INSIDE = (sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py")))
+INSIDE = Path(__file__).with_name("inside.py")
 LOG_BYTES = 256 << 20
 HEAD_BYTES = 2000
 CHUNK_BYTES = 1 << 16
@@ -62,6 +62,11 @@ class Ending:
 SPIN = "1000"
 """Rounds that a thread of OpenMP waits busily for the others. By default it waits for milliseconds, and where
 other programs want the cores too, a training in several threads becomes several times slower."""
+
+
+def inside(role: Role) -> tuple[str, ...]:
+    """The first command in a sandbox."""
+    return (BARE_PYTHON if role == "program" else sys.executable, "-I", "-S", str(INSIDE))
 
 
 def environment(command: Command, home: str, temporary: str) -> dict[str, str]:

@@ -9,6 +9,7 @@
     /home/agent /tmp              directories of the scratch                      writable
     mounts                        what the caller adds
 
+A program (as a role) sees less: of /usr the libraries alone, no settings, and of Python the bare interpreter.
 Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the sandbox
 starts, so they must not be under the command's control.
 """
@@ -19,7 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from agent2rl.core.sandbox import Enclosure, Mount
+from agent2rl.core.sandbox import BARE_PYTHON, Enclosure, Mount
+from agent2rl.sandboxes.supervise import INSIDE
 
 WORKSPACE = PurePosixPath("/workspace")
 HOME = PurePosixPath("/home/agent")
@@ -28,6 +30,7 @@ DOORS = PurePosixPath("/run/doors")
 HOSTNAME = "agent2rl"
 PACKAGE = Path(__file__).parents[1]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+LIBRARIES = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = (
     "/etc/alternatives",
     "/etc/crypto-policies",
@@ -100,13 +103,16 @@ class View:
             os.close(descriptor)
 
 
-def system(view: View) -> None:
-    for name in SYSTEM:
+def system(view: View, names: Iterable[str]) -> None:
+    for name in names:
         path = Path(name)
         if path.is_symlink():
             view.add("--symlink", path.readlink(), name)
         elif path.is_dir():
             view.bind(path, PurePosixPath(name))
+
+
+def settings(view: View) -> None:
     for name in SETTINGS:
         if Path(name).exists():
             view.bind(Path(name), PurePosixPath(name))
@@ -144,24 +150,47 @@ def kernel(view: View, memory_bytes: int) -> None:
 def python_places() -> list[Path]:
     """Where this interpreter, its libraries and this package lie outside /usr, links on the way included."""
     places = {Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
-    link = Path(sys.executable)
-    places |= {PACKAGE, link}
-    while link.is_symlink():
-        link = Path(os.path.normpath(link.parent / link.readlink()))
-        places.add(link)
-    outside = {place for place in places if not place.is_relative_to("/usr")}
-    return sorted(place for place in outside if not outside & set(place.parents))
+    return _outside({*places, PACKAGE, *_links(Path(sys.executable))}, SYSTEM)
 
 
-def build(view: View, enclosure: Enclosure, mounts: Iterable[Mount], uid: int) -> dict[str, str]:
-    """The whole view, in an order in which later things may lie inside earlier ones. Returns the doors."""
-    system(view)
+def interpreter_places() -> list[Path]:
+    """Where the bare interpreter lies, its standard library, and the first program of every sandbox."""
+    libraries = {Path(sys.base_prefix) / "lib", Path(sys.base_exec_prefix) / sys.platlibdir}
+    return _outside({*libraries, INSIDE, *_links(Path(BARE_PYTHON))}, LIBRARIES)
+
+
+def _links(path: Path) -> list[Path]:
+    """The path and what it leads to, a link at a time."""
+    found = [path]
+    while path.is_symlink():
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+        found.append(path)
+    return found
+
+
+def _outside(places: set[Path], known: Iterable[str]) -> list[Path]:
+    """Those that are not in what is shown anyway, each once."""
+    new = {place for place in places if not any(place.is_relative_to(name) for name in known)}
+    return sorted(place for place in new if not new & set(place.parents))
+
+
+def build(
+    view: View, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
+) -> dict[str, str]:
+    """The whole view, in an order in which later things may lie inside earlier ones. Returns the doors.
+
+    `tools` are programs that the sandbox itself needs in there.
+    """
+    bare = enclosure.role == "program"
+    system(view, LIBRARIES if bare else SYSTEM)
+    if not bare:
+        settings(view)
     accounts(view, uid)
     kernel(view, enclosure.limits.memory_bytes)
     view.bind(enclosure.scratch / "tmp", TEMPORARY, "--bind")
     view.bind(enclosure.scratch / "home", HOME, "--bind")
     view.bind(enclosure.workspace, WORKSPACE, "--bind")
-    for place in python_places():
+    for place in [*interpreter_places(), *map(Path, tools)] if bare else python_places():
         view.bind(place, PurePosixPath(place))
     for mount in mounts:
         view.bind(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")

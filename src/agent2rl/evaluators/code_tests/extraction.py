@@ -1,0 +1,57 @@
+"""The program in a model's answer, whichever way it was given: a function's rest, or the whole of it, fenced or not.
+
+    1. a fenced block that defines the function          the first one that does
+    2. text without such a block that defines it         from the first line of code on
+    3. anything else                                     goes on where the prompt stops
+
+What follows the code (an explanation, a call, a closing fence) is cut off: code ends before the first line at the
+margin that begins no definition, import, comment or bracket, strings over several lines apart. A whole function
+stands in for the prompt's, behind what the prompt has before it (imports, other functions). Textual rules alone,
+because this runs outside the sandbox and the text is anybody's: it is never parsed, and always comes to something.
+"""
+
+import re
+from collections.abc import Iterator
+
+FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
+CODE_AT_THE_MARGIN = re.compile(r"(?:async |def |class |import |from |@|#|[)\]}])")
+FIRST_CODE = re.compile(r"^(?:async def |def |class |import |from [\w.]+ import |@\w)", re.MULTILINE)
+QUOTES = re.compile(r'"""|\'\'\'')
+
+
+def program(prompt: str, entry: str, answer: str) -> str:
+    """The prompt's function as the answer has it."""
+    defined = re.compile(rf"^(?:async )?def {re.escape(entry)}\b", re.MULTILINE)
+    before = next((prompt[: found.start()] for found in defined.finditer(prompt)), "")
+    for block in [match[2] for match in FENCE.finditer(answer)]:
+        if defined.search(block):
+            return before + _code(block)
+    if (found := defined.search(answer)) is not None:
+        first = FIRST_CODE.search(answer)
+        start = min(found.start(), first.start() if first else found.start())
+        return before + _code(answer[start:])
+    return prompt + _code(_body(answer))
+
+
+def _body(answer: str) -> str:
+    """A function's rest: as it stands, or in a block after some words."""
+    block = FENCE.search(answer)
+    if block and block[2].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
+        return block[2]
+    return answer
+
+
+def _code(text: str) -> str:
+    """The text as far as it is code."""
+    return "".join(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    quote = ""  # the kind of quotation marks of the string that goes on from the line before
+    for line in text.splitlines(keepends=True):
+        at_margin = line[:1].strip() != ""
+        if at_margin and not quote and not CODE_AT_THE_MARGIN.match(line):
+            return
+        yield line
+        for mark in QUOTES.findall(line):
+            quote = mark if not quote else "" if mark == quote else quote

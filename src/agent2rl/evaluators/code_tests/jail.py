@@ -1,0 +1,193 @@
+"""Shuts the process that calls it in, for good: it can compute, and read the interpreter's own files.
+
+A list of permissions, unlike the filter of the agent's sandbox: what is not on it fails with EPERM. No new
+process, no signal to anybody, no socket, nothing opened for writing, no limit changed. Threads are allowed.
+`close_the_house` (limits, and landlock where the kernel has it) is for the server and so for all its children;
+`enter` is for one child. Both hold within the sandbox that the server runs in, and do not replace it.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+
+CPU_SECONDS = 3
+THREADS = 64
+LIMITS = {
+    resource.RLIMIT_AS: 1 << 30,
+    resource.RLIMIT_NOFILE: 64,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_CORE: 0,
+}
+
+NO_NEW_PRIVS, SECCOMP, DUMPABLE = 38, 22, 4
+ALLOW, ABSENT, REFUSED, KILL = 0x7FFF0000, 0x00050026, 0x00050001, 0x80000000
+LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
+
+# name: (x86_64, aarch64); None where an architecture has no such call.
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "write": (1, 64),
+    "close": (3, 57),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lstat": (6, None),
+    "poll": (7, None),
+    "lseek": (8, 62),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "brk": (12, 214),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "pread64": (17, 67),
+    "access": (21, None),
+    "select": (23, None),
+    "sched_yield": (24, 124),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "dup": (32, 23),
+    "nanosleep": (35, 101),
+    "getpid": (39, 172),
+    "exit": (60, 93),
+    "uname": (63, 160),
+    "getcwd": (79, 17),
+    "readlink": (89, None),
+    "gettimeofday": (96, 169),
+    "getrlimit": (97, 163),
+    "getrusage": (98, 165),
+    "sysinfo": (99, 179),
+    "times": (100, 153),
+    "getuid": (102, 174),
+    "getgid": (104, 176),
+    "geteuid": (107, 175),
+    "getegid": (108, 177),
+    "getppid": (110, 173),
+    "sigaltstack": (131, 132),
+    "gettid": (186, 178),
+    "time": (201, None),
+    "futex": (202, 98),
+    "sched_getaffinity": (204, 123),
+    "getdents64": (217, 61),
+    "set_tid_address": (218, 96),
+    "restart_syscall": (219, 128),
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "exit_group": (231, 94),
+    "newfstatat": (262, 79),
+    "readlinkat": (267, 78),
+    "faccessat": (269, 48),
+    "pselect6": (270, 72),
+    "ppoll": (271, 73),
+    "set_robust_list": (273, 99),
+    "getrandom": (318, 278),
+    "membarrier": (324, 283),
+    "statx": (332, 291),
+    "rseq": (334, 293),
+    "faccessat2": (439, 439),
+}
+OPEN, OPENAT, CLONE, FCNTL, PRLIMIT = (2, None), (257, 56), (56, 220), (72, 25), (302, 261)
+CLONE3 = 435
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | (os.O_TMPFILE & ~os.O_DIRECTORY)
+CLONE_THREAD = 0x10000
+F_GETFD, F_SETFD, F_GETFL = 1, 2, 3
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""Name: the kernel's word for it, and the column of the table above."""
+
+Instruction = tuple[int, int, int, int]
+
+
+def _argument(index: int, high: bool = False) -> Instruction:
+    return (LOAD, 0, 0, 16 + 8 * index + 4 * high)
+
+
+def _answer(value: int) -> Instruction:
+    return (RETURN, 0, 0, value)
+
+
+def _rules(column: int) -> list[tuple[int | None, list[Instruction]]]:
+    """System calls that are allowed with some arguments alone, and what decides."""
+    reading = [(ANY_BIT, 0, 1, WRITING), _answer(REFUSED), _answer(ALLOW)]
+    thread = [_argument(0), (ANY_BIT, 1, 0, CLONE_THREAD), _answer(REFUSED), _answer(ALLOW)]
+    asking = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
+    flags = [step for test in asking for step in (test, _answer(ALLOW))]
+    pointer = [step for high in (False, True) for step in (_argument(2, high), (EQUAL, 1, 0, 0), _answer(REFUSED))]
+    return [
+        (OPEN[column], [_argument(1), *reading]),
+        (OPENAT[column], [_argument(2), *reading]),
+        (CLONE[column], thread),
+        (FCNTL[column], [_argument(1), *flags, _answer(REFUSED)]),
+        (PRLIMIT[column], [*pointer, _answer(ALLOW)]),  # without new limits it only tells the old
+        (CLONE3, [_answer(ABSENT)]),  # its flags lie behind a pointer; the C library falls back to clone
+    ]
+
+
+def program(machine: str = os.uname().machine) -> bytes:
+    """The filter, as an array of the kernel's `struct sock_filter`."""
+    architecture, column = MACHINES[machine]
+    code: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), _answer(KILL), (LOAD, 0, 0, 0)]
+    for numbers in ALLOWED.values():
+        if (number := numbers[column]) is not None:
+            code += [(EQUAL, 0, 1, number), _answer(ALLOW)]
+    for number, body in _rules(column):
+        if number is not None:
+            code += [(EQUAL, 0, len(body), number), *body]
+    return b"".join(struct.pack("=HBBI", *step) for step in [*code, _answer(REFUSED)])
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_filter = ctypes.create_string_buffer(program())
+_filter_head = struct.pack("@HP", len(_filter) // 8, ctypes.addressof(_filter))
+"""The kernel's `struct sock_fprog`: built once, before any fork."""
+
+
+def _call(what: str, *arguments: int | bytes | None) -> int:
+    words = [word if isinstance(word, (bytes, type(None))) else ctypes.c_ulong(word) for word in arguments]
+    done = int(getattr(_libc, what)(*words))
+    if done < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+    return done
+
+
+def enter() -> None:
+    """From here on this process is a program's, and nothing gives back what it gives up."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS))
+    _call("prctl", SECCOMP, 2, _filter_head, 0, 0)
+
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+# What each version of landlock can forbid of files, of the network, and of reaching other processes.
+FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+NETWORK, SCOPES = 0b11, 0b11
+
+
+def close_the_house(readable: list[str]) -> bool:
+    """Limit this process and all that come of it, and forbid them every file but those below `readable`.
+
+    False where the kernel has no landlock: then the sandbox around it and the filter must do.
+    """
+    for kind, limit in LIMITS.items():
+        resource.setrlimit(kind, (limit, limit))
+    _call("prctl", DUMPABLE, 0, 0, 0, 0)  # nobody of this user can look into its memory
+    _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
+    try:
+        version = _call("syscall", CREATE_RULESET, None, 0, 1)
+    except OSError:
+        return False
+    files = FILES[max(known for known in FILES if known <= version)]
+    rules = struct.pack("=QQQ", files, NETWORK if version >= 4 else 0, SCOPES if version >= 6 else 0)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = _call("syscall", CREATE_RULESET, rules, size, 0)
+    for path in readable:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        access = READ_FILE | (READ_DIR if os.path.isdir(path) else 0)  # noqa: PTH112 (pathlib takes time to load)
+        _call("syscall", ADD_RULE, ruleset, 1, struct.pack("=QI", access, place), 0)
+        os.close(place)
+    _call("syscall", RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+    return True

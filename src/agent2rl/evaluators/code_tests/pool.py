@@ -1,0 +1,252 @@
+"""Hands programs out to workers and collects verdicts, in the order they were asked for.
+
+A worker is a server that runs programs (in its sandbox) and a tester that judges them (here). The servers are
+the harness's where it has made them: AGENT2RL_PROGRAMS names a directory with a socket for each. Elsewhere,
+inside an agent's sandbox say, the pool starts its own: then the jail alone keeps programs in.
+
+A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. A program
+whose process died is judged once more, so that a dying machine is no verdict. Where no server answers at
+all for a while, there is no verdict, and a GradingError says so.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import agent2rl
+from agent2rl.core.errors import GradingError
+from agent2rl.core.sandbox import BARE_PYTHON
+from agent2rl.evaluators.code_tests.tester import WALL_SECONDS
+
+VARIABLE = "AGENT2RL_PROGRAMS"
+SOCKET = "sock"
+PACKAGE = Path(agent2rl.__file__).parent
+KILL_SECONDS = WALL_SECONDS + 4
+"""When a tester that does not answer is ended."""
+PATIENCE_SECONDS = 60.0
+"""How long no server may answer."""
+PAUSE_SECONDS = 0.02
+MOST_DEATHS = 2
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program and what it must do."""
+
+    program: str
+    entry: str
+    """The function that is tested."""
+    reference: str
+    """A right program; the tests may use what it defines."""
+    test: str
+    """Defines `check(candidate)`, which raises where the candidate is wrong."""
+    inside: bool = False
+    """Run the tests where the program runs, because their data is not plain. The verdict can be forged."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    note: str = ""
+    unplain: str = ""
+    """What could not cross the line, where that is why it failed."""
+    ended: bool = False
+    """Whether the program's process died."""
+    absent: bool = False
+    """There was no server, and so this is none."""
+    inside: bool = False
+    """Whether the tests ran where the program ran."""
+
+
+def server_command(socket: str, *options: str) -> tuple[str, ...]:
+    """Starts `server` with the standard library and this package's few modules, and no other path."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); "
+        "from agent2rl.evaluators.code_tests.server import main; main(*sys.argv[1:])"
+    )
+    return (BARE_PYTHON, "-I", "-S", "-c", code, socket, *options)
+
+
+def visible() -> tuple[Path, ...]:
+    """The files of this package that the server needs to see."""
+    return (PACKAGE / "__init__.py", PACKAGE / "evaluators" / "__init__.py", Path(__file__).parent)
+
+
+class Pool:
+    """Use as a context manager: it owns processes."""
+
+    def __init__(self, sockets: Sequence[Path] | None = None, own: int = 0) -> None:
+        """Over servers that somebody keeps alive at these sockets, or over so many of its own."""
+        self._home = tempfile.TemporaryDirectory(prefix="programs-") if own else None
+        self._servers = [Server(Path(self._home.name) / str(number)) for number in range(own)] if self._home else []
+        paths = [server.socket for server in self._servers] if sockets is None else sockets
+        self._workers = [Worker(path) for path in paths]
+
+    @classmethod
+    def open(cls) -> Self:
+        """Over the harness's servers where there are any."""
+        given = os.environ.get(VARIABLE)
+        if not given:
+            return cls(own=min(8, len(os.sched_getaffinity(0))))
+        places = sorted(Path(given).iterdir(), key=lambda place: int(place.name))
+        return cls([place / SOCKET for place in places])
+
+    def judge(self, jobs: Sequence[Job], tell: Tell = lambda _: None) -> list[Verdict]:
+        """A verdict for each job; `tell` hears how many are done."""
+        found = _Round(jobs, tell)
+        threads = [threading.Thread(target=found.work, args=(worker,), daemon=True) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found.verdicts()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        for server in self._servers:
+            server.close()
+        if self._home:
+            self._home.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Round:
+    """The jobs of one call, shared by the threads that work on them."""
+
+    def __init__(self, jobs: Sequence[Job], tell: Tell) -> None:
+        self._jobs = jobs
+        self._tell = tell
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(len(jobs)):
+            self._waiting.put(number)
+        self._found: dict[int, Verdict] = {}
+        self._deaths = [0] * len(jobs)
+        self._changed = threading.Lock()
+        self._served_at = time.monotonic()
+        self._fault: BaseException | None = None
+
+    def work(self, worker: "Worker") -> None:
+        """Take one job after another, until all have a verdict."""
+        try:
+            while not self._over():
+                try:
+                    number = self._waiting.get(timeout=PAUSE_SECONDS)
+                except queue.Empty:
+                    continue  # somebody else may have to give one back
+                verdict = worker.judge(self._jobs[number])
+                if verdict.absent or (verdict.ended and self._deaths[number] + 1 < MOST_DEATHS):
+                    self._deaths[number] += verdict.ended
+                    self._waiting.put(number)
+                else:
+                    self._settle(number, verdict)
+                if verdict.absent:
+                    time.sleep(PAUSE_SECONDS)
+                else:
+                    self._served_at = time.monotonic()
+        except BaseException as error:
+            self._fault = error
+
+    def _settle(self, number: int, verdict: Verdict) -> None:
+        with self._changed:
+            self._found[number] = verdict
+            self._tell(len(self._found))
+
+    def _over(self) -> bool:
+        late = time.monotonic() - self._served_at > PATIENCE_SECONDS
+        return late or self._fault is not None or len(self._found) == len(self._jobs)
+
+    def verdicts(self) -> list[Verdict]:
+        if self._fault:
+            raise self._fault
+        if len(self._found) < len(self._jobs):
+            raise GradingError(
+                f"No sandbox for programs answered for {PATIENCE_SECONDS:g} s.",
+                "This is no fault of the model; grade it again.",
+            )
+        return [self._found[number] for number in range(len(self._jobs))]
+
+
+class Worker:
+    """A tester process for one server; started when first needed, and again when it had to be killed."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._process: subprocess.Popen[str] | None = None
+
+    def judge(self, job: Job) -> Verdict:
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        killer = threading.Timer(KILL_SECONDS, process.kill)
+        killer.start()
+        try:
+            process.stdin.write(json.dumps(asdict(job)) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            killer.cancel()
+        if not answer:
+            self.close()
+            return Verdict(False, "its tests did not come to an end")
+        return Verdict(**json.loads(answer))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _start(self) -> "subprocess.Popen[str]":
+        argv = [sys.executable, "-m", "agent2rl.evaluators.code_tests.tester", str(self._socket)]
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+class Server:
+    """A server of the pool's own, without a sandbox around it; started again whenever it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.socket = directory / SOCKET
+        self._closed = threading.Event()
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while True:
+            self._process.wait()
+            if self._closed.wait(PAUSE_SECONDS):
+                return
+            self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = server_command(SOCKET, "--with-parent")
+        return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=self.socket.parent)
+
+    def close(self) -> None:
+        self._closed.set()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._thread.join()
+        assert self._process.stdin is not None
+        self._process.stdin.close()

