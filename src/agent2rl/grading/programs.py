@@ -42,7 +42,9 @@ class Programs:
         )
         self._stop = threading.Event()
         self._fault: Agent2RLError | None = None
-        self._threads = [threading.Thread(target=self._keep, args=(home,), daemon=True) for home in self._homes]
+        self._threads = [
+            threading.Thread(target=self._keep, args=(home,), daemon=True) for home in self._homes
+        ]
 
     @property
     def sockets(self) -> list[Path]:
@@ -102,5 +104,8 @@ class Programs:
             thread.join()
 
 
-BASE = {"base": sysconfig.get_config_var("installed_base"), "platbase": sysconfig.get_config_var("installed_platbase")}
+BASE = {
+    "base": sysconfig.get_config_var("installed_base"),
+    "platbase": sysconfig.get_config_var("installed_platbase"),
+}
 """The interpreter's own directories, where this runs in a virtual environment."""

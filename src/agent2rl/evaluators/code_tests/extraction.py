@@ -4,8 +4,9 @@
     2. text without such a block that defines it         from the first line of code on
     3. anything else                                     goes on where the prompt stops
 
-What follows the code (an explanation, a call, a closing fence) is cut off: code ends before the first line at the
-margin that begins no definition, import, comment or bracket, strings over several lines apart. A whole function
+A block is taken whole. Elsewhere what follows the code (an explanation, a call, a closing fence) is cut off: code ends
+before the first line at the margin that begins no definition, assignment, import, comment or bracket, strings over
+several lines apart. A whole function
 stands in for the prompt's, behind what the prompt has before it (imports, other functions). Textual rules alone,
 because this runs outside the sandbox and the text is anybody's: it is never parsed, and always comes to something.
 """
@@ -14,8 +15,9 @@ import re
 from collections.abc import Iterator
 
 FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
-CODE_AT_THE_MARGIN = re.compile(r"(?:async |def |class |import |from |@|#|[)\]}])")
-FIRST_CODE = re.compile(r"^(?:async def |def |class |import |from [\w.]+ import |@\w)", re.MULTILINE)
+START = r"async def |def |class |import [\w.]|from [\w.]+ import |@\w|[A-Za-z_]\w*(?: *:[^=\n]+)? *=(?!=)"
+FIRST_CODE = re.compile(rf"^(?:{START})", re.MULTILINE)
+CODE_AT_THE_MARGIN = re.compile(rf"(?:{START}|#|[)\]}}])")
 QUOTES = re.compile(r'"""|\'\'\'')
 
 
@@ -25,7 +27,7 @@ def program(prompt: str, entry: str, answer: str) -> str:
     before = next((prompt[: found.start()] for found in defined.finditer(prompt)), "")
     for block in [match[2] for match in FENCE.finditer(answer)]:
         if defined.search(block):
-            return before + _code(block)
+            return before + block
     if (found := defined.search(answer)) is not None:
         first = FIRST_CODE.search(answer)
         start = min(found.start(), first.start() if first else found.start())

@@ -113,7 +113,9 @@ def _rules(column: int) -> list[tuple[int | None, list[Instruction]]]:
     thread = [_argument(0), (ANY_BIT, 1, 0, CLONE_THREAD), _answer(REFUSED), _answer(ALLOW)]
     asking = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
     flags = [step for test in asking for step in (test, _answer(ALLOW))]
-    pointer = [step for high in (False, True) for step in (_argument(2, high), (EQUAL, 1, 0, 0), _answer(REFUSED))]
+    pointer = [
+        step for high in (False, True) for step in (_argument(2, high), (EQUAL, 1, 0, 0), _answer(REFUSED))
+    ]
     return [
         (OPEN[column], [_argument(1), *reading]),
         (OPENAT[column], [_argument(2), *reading]),

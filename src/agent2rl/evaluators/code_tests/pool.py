@@ -4,14 +4,15 @@ A worker is a server that runs programs (in its sandbox) and a tester that judge
 the harness's where it has made them: AGENT2RL_PROGRAMS names a directory with a socket for each. Elsewhere,
 inside an agent's sandbox say, the pool starts its own: then the jail alone keeps programs in.
 
-A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. A program
-whose process died is judged once more, so that a dying machine is no verdict. Where no server answers at
-all for a while, there is no verdict, and a GradingError says so.
+A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. The program
+that it ran is judged once more, so that a dying machine is no verdict. Where no server answers at all for
+a while, there is no verdict, and a GradingError says so.
 """
 
 import json
 import os
 import queue
+import select
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ KILL_SECONDS = WALL_SECONDS + 4
 PATIENCE_SECONDS = 60.0
 """How long no server may answer."""
 PAUSE_SECONDS = 0.02
-MOST_DEATHS = 2
+MOST_LOSSES = 2
 
 Tell = Callable[[int], None]
 
@@ -62,8 +63,8 @@ class Verdict:
     note: str = ""
     unplain: str = ""
     """What could not cross the line, where that is why it failed."""
-    ended: bool = False
-    """Whether the program's process died."""
+    lost: bool = False
+    """Whether the sandbox ended with the program in it."""
     absent: bool = False
     """There was no server, and so this is none."""
     inside: bool = False
@@ -90,7 +91,9 @@ class Pool:
     def __init__(self, sockets: Sequence[Path] | None = None, own: int = 0) -> None:
         """Over servers that somebody keeps alive at these sockets, or over so many of its own."""
         self._home = tempfile.TemporaryDirectory(prefix="programs-") if own else None
-        self._servers = [Server(Path(self._home.name) / str(number)) for number in range(own)] if self._home else []
+        self._servers = (
+            [Server(Path(self._home.name) / str(number)) for number in range(own)] if self._home else []
+        )
         paths = [server.socket for server in self._servers] if sockets is None else sockets
         self._workers = [Worker(path) for path in paths]
 
@@ -106,7 +109,9 @@ class Pool:
     def judge(self, jobs: Sequence[Job], tell: Tell = lambda _: None) -> list[Verdict]:
         """A verdict for each job; `tell` hears how many are done."""
         found = _Round(jobs, tell)
-        threads = [threading.Thread(target=found.work, args=(worker,), daemon=True) for worker in self._workers]
+        threads = [
+            threading.Thread(target=found.work, args=(worker,), daemon=True) for worker in self._workers
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -138,7 +143,7 @@ class _Round:
         for number in range(len(jobs)):
             self._waiting.put(number)
         self._found: dict[int, Verdict] = {}
-        self._deaths = [0] * len(jobs)
+        self._losses = [0] * len(jobs)
         self._changed = threading.Lock()
         self._served_at = time.monotonic()
         self._fault: BaseException | None = None
@@ -152,8 +157,8 @@ class _Round:
                 except queue.Empty:
                     continue  # somebody else may have to give one back
                 verdict = worker.judge(self._jobs[number])
-                if verdict.absent or (verdict.ended and self._deaths[number] + 1 < MOST_DEATHS):
-                    self._deaths[number] += verdict.ended
+                if verdict.absent or (verdict.lost and self._losses[number] + 1 < MOST_LOSSES):
+                    self._losses[number] += verdict.lost
                     self._waiting.put(number)
                 else:
                     self._settle(number, verdict)
@@ -189,22 +194,18 @@ class Worker:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def judge(self, job: Job) -> Verdict:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        killer = threading.Timer(KILL_SECONDS, process.kill)
-        killer.start()
-        try:
-            process.stdin.write(json.dumps(asdict(job)) + "\n")
+        answer = b""
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
             process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        finally:
-            killer.cancel()
+            if select.select([process.stdout], [], [], KILL_SECONDS)[0]:
+                answer = process.stdout.readline()
         if not answer:
             self.close()
             return Verdict(False, "its tests did not come to an end")
@@ -216,9 +217,9 @@ class Worker:
             self._process.communicate()
             self._process = None
 
-    def _start(self) -> "subprocess.Popen[str]":
+    def _start(self) -> "subprocess.Popen[bytes]":
         argv = [sys.executable, "-m", "agent2rl.evaluators.code_tests.tester", str(self._socket)]
-        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 class Server:
@@ -232,21 +233,19 @@ class Server:
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
-    def _keep(self) -> None:
-        while True:
-            self._process.wait()
-            if self._closed.wait(PAUSE_SECONDS):
-                return
-            self._process = self._start()
-
     def _start(self) -> "subprocess.Popen[bytes]":
         command = server_command(SOCKET, "--with-parent")
         return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=self.socket.parent)
 
+    def _keep(self) -> None:
+        while True:
+            with self._process:  # waits for its end, and closes its input
+                self._process.wait()
+            if self._closed.wait(PAUSE_SECONDS):
+                return
+            self._process = self._start()
+
     def close(self) -> None:
         self._closed.set()
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
         self._thread.join()
-        assert self._process.stdin is not None
-        self._process.stdin.close()

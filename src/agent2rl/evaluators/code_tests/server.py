@@ -6,14 +6,16 @@ Whoever connects to SOCKET has a child to itself: it sends a program and the nam
 Hanging up ends the child. The child has the connection and nothing else, so that whatever a program does to it,
 it can only say what its function returns. With --with-parent the server ends when its standard input does.
 
-    {"program": text, "entry": name}                 -> {"ready": true}
-    {"args": [..], "kwargs": {..}}                   -> {"returned": value}
-    either may be answered by                           {"raised": [type, message]} or {"unplain": type}
-    {"program": .., "entry": .., "inside": tests}    -> {"returned": null} where `check(entry)` does not raise
+    P (program, name, None)    -> Y              it is ready to be called
+    C (args, kwargs)           -> R value        what it returned
+    P (program, name, tests)   -> R None         `check(name)` of these tests did not raise
+    any of them                -> E (type, text) it raised, or U type: what it returned cannot cross
+                               -> O code         the child is over: its exit code, or minus a signal's number
 """
 
 import contextlib
 import gc
+import marshal
 import os
 import select
 import signal
@@ -22,17 +24,29 @@ import sys
 import sysconfig
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from agent2rl.evaluators.code_tests import jail, values
 
 MOST_SECONDS = 60
 """A backstop: whoever connected decides when a program has had enough."""
-COMPILE_SECONDS = 5
+COMPILE_SECONDS = 2
 MESSAGE_CHARACTERS = 1000
 PRELOADED = (
-    *("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq"),
-    *("itertools", "json", "math", "operator", "random", "re", "statistics", "string", "time", "typing"),
+    *(
+        "bisect",
+        "collections",
+        "copy",
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "math",
+        "operator",
+        "re",
+    ),
+    *("string", "time", "typing"),
 )
 """What programs like to import: read once here, and not in each child."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
@@ -68,10 +82,12 @@ def serve(listener: socket.socket, null: int) -> None:
         job = values.message(connection.recv)
         if job is None:
             return
-        codes = [compiled(job["program"]), *([compiled(f"{job['inside']}\ncheck({job['entry']})")] if "inside" in job else [])]
+        program, entry, tests = marshal.loads(job[1])  # from the trusted side
+        sources = (program,) if tests is None else (program, f"{tests}\ncheck({entry})")
+        codes = [compiled(source) for source in sources]
         child = os.fork()
         if child == 0:
-            be_the_program(connection.fileno(), null, job["entry"], codes)
+            be_the_program(connection.fileno(), null, entry, codes)
         wait(child, connection)
 
 
@@ -87,18 +103,23 @@ def compiled(source: str) -> types.CodeType | Exception:
 
 
 def wait(child: int, connection: socket.socket) -> None:
-    """Until the child is over, or whoever is connected hangs up; afterwards it is gone."""
+    """Until the child is over, which is said, or whoever is connected hangs up; afterwards it is gone."""
     ended = os.pidfd_open(child)
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
     waiting.register(connection, select.POLLRDHUP)
-    waiting.poll(1000 * MOST_SECONDS)
+    over = any(ready == ended for ready, _ in waiting.poll(1000 * MOST_SECONDS))
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
     os.close(ended)
+    if over:
+        with contextlib.suppress(OSError):  # nobody listens any more, or it is clogged
+            connection.send(values.frame(b"O", os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
 
 
-def be_the_program(connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]) -> NoReturn:
+def be_the_program(
+    connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]
+) -> NoReturn:
     """The child's life. Whatever happens in it, it does not come back."""
     try:
         for standard in (0, 1, 2):
@@ -116,19 +137,18 @@ def live(line: int, entry: str, codes: list[types.CodeType | Exception]) -> None
     module = types.ModuleType("program")
     sys.modules["program"] = module
     for code in codes:
-        answer = attempt(lambda: execute(code, module))  # noqa: B023 (called at once)
-        if "raised" in answer:
+        answer = attempt(execute, code, module)
+        if answer != NOTHING:
             return say(line, answer)
     if len(codes) > 1:  # its tests are over as well
         return say(line, answer)
     if entry not in module.__dict__:
-        return say(line, {"raised": ["NameError", f"the program defines no {entry}"]})
-    say(line, {"ready": True})
+        return say(line, values.frame(b"E", ("NameError", f"the program defines no {entry}")))
+    say(line, values.frame(b"Y"))
     function = module.__dict__[entry]
     while (call := values.message(lambda size: os.read(line, size))) is not None:
-        args = [values.unpack(value) for value in call["args"]]
-        kwargs = {name: values.unpack(value) for name, value in call["kwargs"].items()}
-        say(line, attempt(lambda: function(*args, **kwargs)))  # noqa: B023 (called at once)
+        args, kwargs = marshal.loads(call[1])  # from the trusted side
+        say(line, attempt(function, *args, **kwargs))
     return None
 
 
@@ -138,23 +158,22 @@ def execute(code: types.CodeType | Exception, module: types.ModuleType) -> None:
     exec(code, module.__dict__)
 
 
-def say(line: int, answer: dict[str, Any]) -> None:
+def attempt(action: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
+    """The message that tells what came of it, whatever it was."""
     try:
-        data = values.frame(answer)
-    except values.NotPlain as fault:  # too long
-        data = values.frame({"unplain": str(fault)})
+        return values.frame(b"R", action(*args, **kwargs))
+    except values.NotPlain as fault:
+        return values.frame(b"U", str(fault))
+    except BaseException as error:
+        return values.frame(b"E", (type(error).__name__, _text(error)))
+
+
+NOTHING = values.frame(b"R")
+
+
+def say(line: int, data: bytes) -> None:
     while data:
         data = data[os.write(line, data) :]
-
-
-def attempt(action: Any) -> dict[str, Any]:
-    """What came of it, whatever it was."""
-    try:
-        return {"returned": values.pack(action())}
-    except values.NotPlain as fault:
-        return {"unplain": str(fault)}
-    except BaseException as error:
-        return {"raised": [type(error).__name__, _text(error)]}
 
 
 def _text(error: BaseException) -> str:

@@ -27,7 +27,8 @@ from agent2rl.evaluators.code_tests import values
 WALL_SECONDS = 6.0
 """For a whole program and its tests. Its processor time is limited more tightly, in `jail`."""
 NOTE_CHARACTERS = 200
-ENDED = "the program ended"
+LOST = "the sandbox was lost with the program"
+ENDINGS = {-24: "processor time", -9: "killed: processor time or memory", -11: "crashed"}
 INSIDE = "tests ran inside: this verdict could be forged"
 
 
@@ -50,22 +51,33 @@ class Line:
         self._socket.settimeout(WALL_SECONDS)
         self._socket.connect(path)
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The program's answer; Over where there is none."""
+    def ask(self, kind: bytes, question: Any) -> tuple[bytes, bytes]:
+        """The kind of the program's answer and its unread value; Over where there is none."""
         if self.over:
             raise self.over
         try:
-            self._send(values.frame(question))
+            self._send(values.frame(kind, question))
             answer = values.message(self._read)
         except TimeoutError:
             raise self.end("it took too long") from None
         except OSError:
-            raise self.end(ENDED) from None
+            raise self.end(LOST) from None
         except ValueError as error:
             raise self.end(f"it answered nonsense: {error}") from None
         if answer is None:
-            raise self.end(ENDED)
+            raise self.end(LOST)
+        if answer[0] == b"O":
+            raise self.end(f"the program ended ({_ending(self.read(answer[1]))})")
+        if answer[0] == b"E":
+            raise error_of(self.read(answer[1]))
         return answer
+
+    def read(self, data: bytes) -> Any:
+        """What the program said; Over where that is no plain data."""
+        try:
+            return values.loads(data)
+        except (ValueError, values.NotPlain) as error:
+            raise self.end(f"it answered nonsense: {error}") from None
 
     def end(self, why: str) -> Over:
         """Nothing passes from here on, even if a test catches everything."""
@@ -90,6 +102,10 @@ class Line:
         self._socket.close()
 
 
+def _ending(code: Any) -> str:
+    return ENDINGS.get(code, "by itself") if isinstance(code, int) else "by itself"
+
+
 class Proxy:
     """The program's function, as the tests see it."""
 
@@ -100,34 +116,26 @@ class Proxy:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            packed = {name: values.pack(value) for name, value in kwargs.items()}
-            answer = self._line.ask({"args": [values.pack(value) for value in args], "kwargs": packed})
+            kind, value = self._line.ask(b"C", (args, kwargs))
         except values.NotPlain as fault:
             self.unplain = f"an argument is {fault}"
             raise self._line.end(self.unplain) from None
-        if "raised" in answer:
-            raise error_of(answer["raised"])
-        if "unplain" in answer:
-            self.unplain = f"a result is {str(answer['unplain'])[:NOTE_CHARACTERS]}"
-            raise self._line.end(self.unplain)
-        try:
-            return values.unpack(answer["returned"])
-        except (KeyError, ValueError, RecursionError) as error:
-            raise self._line.end(f"it answered nonsense: {error}") from None
+        found = self._line.read(value)
+        if kind == b"R":
+            return found
+        self.unplain = f"a result is {str(found)[:NOTE_CHARACTERS]}" if kind == b"U" else ""
+        raise self._line.end(self.unplain or "it answered nonsense")
 
 
 def error_of(found: Any) -> Exception:
     """The program's error as the tests see it: a builtin one as such, any other as a ProgramError."""
-    name, text = (str(part)[:NOTE_CHARACTERS] for part in found) if _is_pair(found) else ("", "nonsense")
+    told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
+    name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
         with contextlib.suppress(TypeError):  # some take more than a text
             return kind(text)
     return ProgramError(f"{name}: {text}")
-
-
-def _is_pair(found: Any) -> bool:
-    return isinstance(found, list) and len(found) == 2
 
 
 def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
@@ -142,13 +150,13 @@ def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
                 _outside(job, line, proxy)
     except (Exception, Over) as error:
         note = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
-        ended = isinstance(error, Over) and str(error) == ENDED
+        lost = isinstance(error, Over) and str(error) == LOST
         note = f"{INSIDE}. {note}" if job["inside"] else note
         return {
             "passed": False,
             "note": note[:NOTE_CHARACTERS],
             "unplain": proxy.unplain,
-            "ended": ended,
+            "lost": lost,
             "inside": job["inside"],
         }
     finally:
@@ -162,9 +170,7 @@ def _outside(job: dict[str, Any], line: Line, proxy: Proxy) -> None:
     exec(_compiled(job["reference"]), namespace)
     namespace[job["entry"]] = proxy
     exec(_compiled(job["test"]), namespace)
-    answer = line.ask({"program": job["program"], "entry": job["entry"]})
-    if "raised" in answer:
-        raise error_of(answer["raised"])
+    line.ask(b"P", (job["program"], job["entry"], None))
     random.seed(0)
     namespace["check"](proxy)
     if line.over:
@@ -178,10 +184,8 @@ def _compiled(source: str) -> types.CodeType:
 
 def _inside(job: dict[str, Any], line: Line) -> None:
     """The tests where the program is, because their data cannot leave: it could forge this."""
-    answer = line.ask({"program": job["program"], "entry": job["entry"], "inside": job["test"]})
-    if "raised" in answer:
-        raise error_of(answer["raised"])
-    if "returned" not in answer:
+    kind, _ = line.ask(b"P", (job["program"], job["entry"], job["test"]))
+    if kind != b"R":
         raise Over("it answered nonsense")
 
 

@@ -80,7 +80,8 @@ def _read(directory: Path) -> list[dict[str, str]]:
     path = next((directory / name for name in FILES if (directory / name).is_file()), None)
     if path is None:
         raise UserError(
-            f"There is no {FILES[0]} in {directory}.", "--data-dir wants the directory with the official file."
+            f"There is no {FILES[0]} in {directory}.",
+            "--data-dir wants the directory with the official file.",
         )
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -91,7 +92,6 @@ def _read(directory: Path) -> list[dict[str, str]]:
 
 def _fields(row: dict[str, object]) -> dict[str, str]:
     return {name: str(row[name]) for name in FIELDS}
-
 
 
 TASK: Task = Task(

@@ -1,0 +1,192 @@
+"""Plain data crosses unchanged, to the last bit; anything else does not cross."""
+
+import io
+import math
+import struct
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from enum import IntEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.evaluators.code_tests import values
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**400), 10**400)
+    | st.floats()
+    | st.complex_numbers(allow_nan=False)
+    | st.text(st.characters(exclude_categories=()))
+    | st.binary()
+)
+hashable = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+plain = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(hashable | st.tuples(hashable, hashable), inner)
+        | st.frozensets(hashable)
+        | st.sets(hashable)
+    ),
+    max_leaves=20,
+)
+
+
+def crossed(value: Any) -> Any:
+    found = values.message(io.BytesIO(values.frame(b"R", value)).read)
+    assert found is not None
+    assert found[0] == b"R"
+    return values.loads(found[1])
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in type and content, floats by their bits and dicts with their order."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return struct.pack(">d", left) == struct.pack(">d", right)
+    if isinstance(left, complex):
+        return same([left.real, left.imag], [right.real, right.imag])
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return same(list(left.items()), list(right.items()))
+    return bool(left == right)
+
+
+@given(plain)
+def test_plain_data_crosses_unchanged(value: Any) -> None:
+    assert same(crossed(value), value)
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, -math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 0.1]
+)
+def test_floats_cross_to_the_last_bit(value: float) -> None:
+    assert same(crossed(value), value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**300, -(10**300), 10**300 - 1, (1 << 14_000)])
+def test_ints_of_any_size_cross(value: int) -> None:
+    assert crossed(value) == value
+    assert crossed(value << 1_000_000) == value << 1_000_000
+
+
+class Colour(IntEnum):
+    RED = 3
+
+
+class Liar(str):
+    def __str__(self) -> str:
+        return "lie"
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+Point = namedtuple("Point", "x y")  # noqa: PYI024 (an untyped one is what programs use)
+
+
+@pytest.mark.parametrize(
+    ("value", "underneath"),
+    [
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        (defaultdict(list, a=[1]), {"a": [1]}),
+        (Point(1, 2), (1, 2)),
+        (Colour.RED, 3),
+        (Liar("truth"), "truth"),
+        ([Counter("a"), {Liar("b")}], [{"a": 1}, {"b"}]),
+        (bytearray(b"ab"), b"ab"),
+    ],
+)
+def test_an_instance_of_a_subclass_crosses_as_what_it_is_underneath(value: Any, underneath: Any) -> None:
+    assert same(crossed(value), underneath)
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def holding_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), len, int, lambda: 3, range(3), iter([]), {1: object()}, [{2}, print], holding_itself()],
+)
+def test_anything_else_does_not_cross(value: Any) -> None:
+    with pytest.raises(values.NotPlain):
+        values.dumps(value)
+
+
+@pytest.mark.parametrize("value", [nested(60), ..., (lambda: 3).__code__, StopIteration, nested(3_000)])
+def test_what_the_interpreter_would_write_and_is_not_plain_is_not_read(value: Any) -> None:
+    with pytest.raises((ValueError, values.NotPlain)):
+        values.loads(values.dumps(value))
+
+
+def test_too_much_does_not_cross() -> None:
+    with pytest.raises(values.NotPlain, match="bytes"):
+        values.frame(b"R", "x" * values.FRAME_BYTES)
+
+
+tagged = st.recursive(
+    st.sampled_from(
+        [b"N", b"T", b"i\x01\0\0\0", b"g" + b"\0" * 8, b"l\xff\xff\xff\xff\x01\0", b"u\1\0\0\0a", b"0"]
+    )
+    | st.binary(max_size=12),
+    lambda inner: st.tuples(
+        st.sampled_from(b"[(<>{lsuiy"),
+        st.integers(-3, 9) | st.integers(-(2**31), 2**31 - 1),
+        st.lists(inner, max_size=6),
+    ).map(lambda parts: bytes([parts[0]]) + parts[1].to_bytes(4, "little", signed=True) + b"".join(parts[2])),
+    max_leaves=20,
+)
+
+
+@given(tagged | st.binary(max_size=200))
+def test_whatever_a_program_sends_becomes_plain_data_or_an_error_that_is_expected(data: bytes) -> None:
+    try:
+        value = values.loads(data)
+    except (ValueError, values.NotPlain):
+        return
+    assert same(crossed(value), value)
+
+
+@given(plain, st.data())
+def test_a_flipped_byte_is_plain_data_or_an_error_that_is_expected(value: Any, data: st.DataObject) -> None:
+    whole = bytearray(values.dumps(value))
+    whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        values.loads(bytes(whole))
+    except (ValueError, values.NotPlain):
+        return
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_message_are_a_value_error_or_the_end(data: bytes) -> None:
+    try:
+        found = values.message(io.BytesIO(data).read)
+    except ValueError:
+        return
+    assert found is None or len(found[1]) == int.from_bytes(data[:4], "big")
+
+
+@pytest.mark.parametrize("depth", [60, 5_000, 500_000])
+def test_depth_without_end_is_refused(depth: int) -> None:
+    with pytest.raises(values.NotPlain, match="deep"):
+        values.loads(b"[\x01\0\0\0" * depth + b"N")
