@@ -1,4 +1,4 @@
-"""Verdicts on programs: right ones pass, wrong ones fail, hostile ones fail alone and leave nothing behind."""
+"""Right programs pass, wrong ones fail, and hostile ones fail alone and leave nothing behind."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator, pool
 from agent2rl.evaluators.code_tests.pool import Job, Pool
-from tests.programs import HOSTILE, REFERENCE, TEST, job, sandboxed_pool
+from tests.programs import ALWAYS_EQUAL, HOSTILE, REFERENCE, TEST, job, sandboxed_pool
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +103,9 @@ def test_random_tests_are_the_same_for_every_program(sandboxes: Pool) -> None:
     assert first.note == second.note
 
 
-def names() -> Iterator[tuple[str, str]]:
-    return ((kind, name) for kind, programs in HOSTILE.items() for name in programs)
-
-
 def test_there_are_at_least_40_hostile_programs() -> None:
-    assert sum(1 for _ in names()) >= 40
+    assert len(HOSTILE) >= 40
+    assert {kind for kind, _ in HOSTILE} == {"forge", "kill", "hang", "flood", "spawn", "recurse"}
 
 
 def test_hostile_programs_fail_and_do_not_slow_what_comes_after(sandboxes: Pool, tmp_path: Path) -> None:
@@ -124,8 +121,8 @@ def test_hostile_programs_fail_and_do_not_slow_what_comes_after(sandboxes: Pool,
         return min(taken)
 
     before = seconds()
-    jobs = {(kind, name): job(HOSTILE[kind][name]) for kind, name in names()}
-    verdicts = dict(zip(jobs, sandboxes.judge(list(jobs.values())), strict=True))
+    jobs = [job(source) for source in HOSTILE.values()]
+    verdicts = dict(zip(HOSTILE, sandboxes.judge(jobs), strict=True))
     assert {key: verdict.note for key, verdict in verdicts.items() if verdict.passed} == {}
     assert seconds() < 1.5 * before + 0.2
 
@@ -183,8 +180,8 @@ def test_a_pool_of_its_own_is_for_agents_and_is_shut_in_too() -> None:
         verdicts = own.judge(
             [
                 job(REFERENCE),
-                job(HOSTILE["forge"]["returns what equals everything"]),
-                job(HOSTILE["kill"]["kills everybody"]),
+                job(ALWAYS_EQUAL),
+                job(HOSTILE["kill", "kills everybody"]),
             ]
         )
     assert [verdict.passed for verdict in verdicts] == [True, False, False]
@@ -248,7 +245,7 @@ def test_arguments_that_are_not_plain_send_the_tests_inside_too(sandboxes: Pool)
 
 
 def test_a_program_cannot_send_the_tests_inside_where_the_reference_is_plain(sandboxes: Pool) -> None:
-    forger = HOSTILE["forge"]["returns what equals everything"]
+    forger = ALWAYS_EQUAL
     (verdict,) = evaluator.judge(sandboxes, [job(forger)])
     assert not verdict.passed
     assert not verdict.inside

@@ -1,7 +1,7 @@
 """The program is found in an answer, however it is given; and some program is found in anything."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.task import Example
@@ -39,8 +39,8 @@ ANSWERS = {
     "the whole with windows line ends": FENCED.replace("\n", "\r\n"),
     "the first of two": f"{FENCED}\nOr wrongly:\n```python\ndef area(r):\n    return 0\n```",
     "text over several lines at the margin": '    text = """\nThis stands at the margin.\n"""\n' + BODY,
-    "a constant beside the whole": "PI: float = 3.14159265\n\ndef area(r):\n    return PI * r * r * SCALE\n\nSCALE = 1\n",
-    "a constant beside the whole, fenced": "```python\nif True:\n    PI = 3.14159265\n\ndef area(r):\n    return PI * r * r\n```",
+    "a constant beside it": "PI: float = 3.1415927\ndef area(r):\n    return PI * r * r / I\n\nI = 1\n",
+    "a constant, fenced": "```\nif 1:\n    PI = 3.1415927\ndef area(r):\n    return PI * r * r\n```",
     "a bracket at the margin": "    pi = max([\n    math.pi,\n])\n    return pi * r * r\n",
 }
 

@@ -1,4 +1,6 @@
-"""The official problems: 164 right solutions pass, broken ones fail, from every source and through the real grader."""
+"""The official problems: 164 right solutions pass, broken ones fail, from every source and through the real
+grader.
+"""
 
 import ast
 import gzip
@@ -64,29 +66,27 @@ class Mutation(ast.NodeTransformer):
         self.left -= 1
         return self.left == -1
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         if self._here():
             node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
         return node
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         if self._here():
             node.ops[0] = ast.NotEq() if isinstance(node.ops[0], ast.Eq) else ast.Eq()
         return node
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # noqa: N802
-        if isinstance(node.value, int | str) and self._here():
-            changed = (
-                not node.value
-                if isinstance(node.value, bool)
-                else node.value + ("x" if isinstance(node.value, str) else 1)
-            )  # type: ignore[operator]
-            return ast.Constant(changed)
-        return node
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        value = node.value
+        if not isinstance(value, int | str) or not self._here():
+            return node
+        if isinstance(value, str):
+            return ast.Constant(value + "x")
+        return ast.Constant(not value if isinstance(value, bool) else value + 1)
 
-    def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802
+    def visit_Return(self, node: ast.Return) -> ast.AST:
         self.generic_visit(node)
         if node.value is not None and self._here():
             node.value = ast.Tuple([node.value], ast.Load())
@@ -122,7 +122,9 @@ def test_one_changed_token_makes_them_fail(sandboxes: Pool) -> None:
         for source in sources
     ]
     verdicts = iter(evaluator.judge(sandboxes, jobs))
-    broken = {name for name, sources in chosen.items() if not all([next(verdicts).passed for _ in sources])}
+    broken = {
+        name for name, sources in chosen.items() if sum(next(verdicts).passed for _ in sources) < len(sources)
+    }
     assert len(broken) >= 150
 
 

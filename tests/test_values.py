@@ -91,7 +91,7 @@ class Liar(str):
     __hash__ = str.__hash__
 
 
-Point = namedtuple("Point", "x y")  # noqa: PYI024 (an untyped one is what programs use)
+Point = namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize(

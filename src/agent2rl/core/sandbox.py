@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 
 from agent2rl.core.records import Isolation, Limits
 
-
 Role = Literal["agent", "grader", "program"]
 """Who is enclosed. A program sees the bare interpreter; the others see the whole of this Python as well."""
 

@@ -1,7 +1,7 @@
 """Keeps sandboxes alive in which programs of a submitted model run, while a grading child judges them.
 
-They are the child's siblings, because a sandbox cannot be made from inside another. Each has a directory with a
-socket in it, which the child sees too, and which is all that they share. One that ends is started again.
+They are the child's siblings, because a sandbox cannot be made from inside another. Each has a directory with
+a socket in it, which the child sees too, and which is all that they share. One that ends is started again.
 """
 
 import os
@@ -88,7 +88,7 @@ class Programs:
         return self
 
     def _wait(self) -> None:
-        """Until all answer: a machine that cannot make such a sandbox must not look like a model that fails."""
+        """Until all answer: a machine that cannot make them must not look like a model that fails."""
         late = time.monotonic() + START_SECONDS
         while not all(socket.exists() for socket in self.sockets):
             if self._fault is not None:

@@ -1,8 +1,8 @@
 """Asks a model for functions and scores what they do: 1 where all tests pass, else 0.
 
-Where a problem's data is not plain (its reference solution takes or returns what cannot cross the line), its tests
-run where the program runs, and the verdict is marked: such a one could be forged. Which problems these are,
-the reference decides and never the program: one that returns what its reference would not has failed.
+Where a problem's data is not plain (its reference solution takes or returns what cannot cross the line), its
+tests run where the program runs, and the verdict is marked: such a one could be forged. Which problems these
+are, the reference decides and never the program: one that returns what its reference would not has failed.
 """
 
 import atexit
@@ -28,7 +28,7 @@ TELL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CodeTests:
-    """For examples whose prompt begins a function, whose target goes on, and whose meta has `test` and `entry_point`."""
+    """For examples whose prompt begins a function and whose meta has `test` and `entry_point`."""
 
     asking: Asking = field(default_factory=Asking)
     program_workers: int = 8
@@ -67,7 +67,7 @@ def job(example: Example, answer: str) -> Job:
 def judge(pool: Pool, jobs: Sequence[Job]) -> list[Verdict]:
     """A verdict for each; equal jobs are judged once."""
     distinct = list(dict.fromkeys(jobs))
-    found = dict(zip(distinct, pool.judge(distinct, _progress(len(distinct))), strict=True))
+    found = dict(zip(distinct, pool.judge(distinct, _Progress(len(distinct))), strict=True))
     if unplain := [one for one in distinct if found[one].unplain]:
         odd = _not_plain(pool, unplain)
         inside = [one for one in unplain if (one.entry, one.reference, one.test) in odd]
@@ -96,7 +96,7 @@ def _open_pool(process: int) -> Pool:  # noqa: ARG001 (a forked process needs it
     return pool
 
 
-class _progress:
+class _Progress:
     """Says now and then in the log how far the verdicts are."""
 
     def __init__(self, total: int) -> None:

@@ -1,14 +1,15 @@
-"""The program in a model's answer, whichever way it was given: a function's rest, or the whole of it, fenced or not.
+"""The program in a model's answer, whichever way it was given: a function's rest, or the whole of it, fenced
+or not.
 
     1. a fenced block that defines the function          the first one that does
     2. text without such a block that defines it         from the first line of code on
     3. anything else                                     goes on where the prompt stops
 
-A block is taken whole. Elsewhere what follows the code (an explanation, a call, a closing fence) is cut off: code ends
-before the first line at the margin that begins no definition, assignment, import, comment or bracket, strings over
-several lines apart. A whole function
-stands in for the prompt's, behind what the prompt has before it (imports, other functions). Textual rules alone,
-because this runs outside the sandbox and the text is anybody's: it is never parsed, and always comes to something.
+A block is taken whole. Elsewhere what follows the code (an explanation, a call, a closing fence) is cut off:
+code ends before the first line at the margin that begins no definition, assignment, import, comment or
+bracket, strings over several lines apart. A whole function stands in for the prompt's, behind what the prompt
+has before it (imports, other functions). Textual rules alone, because this runs outside the sandbox and the
+text is anybody's: it is never parsed, and always comes to something.
 """
 
 import re

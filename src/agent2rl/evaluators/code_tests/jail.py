@@ -2,8 +2,9 @@
 
 A list of permissions, unlike the filter of the agent's sandbox: what is not on it fails with EPERM. No new
 process, no signal to anybody, no socket, nothing opened for writing, no limit changed. Threads are allowed.
-`close_the_house` (limits, and landlock where the kernel has it) is for the server and so for all its children;
-`enter` is for one child. Both hold within the sandbox that the server runs in, and do not replace it.
+`close_the_house` (limits, and landlock where the kernel has it) is for the server and so for all its
+children; `enter` is for one child. Both hold within the sandbox that the server runs in, and do not replace
+it.
 """
 
 import ctypes

@@ -4,9 +4,9 @@ A worker is a server that runs programs (in its sandbox) and a tester that judge
 the harness's where it has made them: AGENT2RL_PROGRAMS names a directory with a socket for each. Elsewhere,
 inside an agent's sandbox say, the pool starts its own: then the jail alone keeps programs in.
 
-A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. The program
-that it ran is judged once more, so that a dying machine is no verdict. Where no server answers at all for
-a while, there is no verdict, and a GradingError says so.
+A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. The
+program that it ran is judged once more, so that a dying machine is no verdict. Where no server answers at all
+for a while, there is no verdict, and a GradingError says so.
 """
 
 import json

@@ -3,8 +3,9 @@
     python -I -S -c "..." SOCKET [--with-parent]
 
 Whoever connects to SOCKET has a child to itself: it sends a program and the name of a function, then calls.
-Hanging up ends the child. The child has the connection and nothing else, so that whatever a program does to it,
-it can only say what its function returns. With --with-parent the server ends when its standard input does.
+Hanging up ends the child. The child has the connection and nothing else, so that whatever a program does to
+it, it can only say what its function returns. With --with-parent the server ends when its standard input
+does.
 
     P (program, name, None)    -> Y              it is ready to be called
     C (args, kwargs)           -> R value        what it returned
@@ -57,12 +58,13 @@ def main(path: str, *options: str) -> None:
         __import__(name)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):  # of a server before this one
-        os.unlink(path)
+        os.unlink(path)  # noqa: PTH108 (pathlib takes time to load)
     listener.bind(path)
-    os.chmod(path, 0o777)  # the directory decides who comes here
+    os.chmod(path, 0o777)  # noqa: PTH101 (the directory decides who comes here)
     null = os.open(os.devnull, os.O_RDWR)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    jail.close_the_house([place for place in (*standard, *LIBRARIES) if os.path.exists(place)])
+    places = [place for place in (*standard, *LIBRARIES) if os.path.exists(place)]  # noqa: PTH110
+    jail.close_the_house(places)
     warnings.simplefilter("ignore")
     gc.collect()
     gc.freeze()
@@ -76,7 +78,7 @@ def main(path: str, *options: str) -> None:
 
 
 def serve(listener: socket.socket, null: int) -> None:
-    """One program from start to end. It is compiled here, where that costs a third of what it does in a child."""
+    """One program from start to end. It is compiled here, which costs a third of what it does in a child."""
     connection, _ = listener.accept()
     with connection:
         job = values.message(connection.recv)
@@ -92,7 +94,7 @@ def serve(listener: socket.socket, null: int) -> None:
 
 
 def compiled(source: str) -> types.CodeType | Exception:
-    """Its code, or why there is none. What cannot be compiled in time ends the server, which is started again."""
+    """Its code, or why there is none. What takes too long ends the server, which is started again."""
     signal.setitimer(signal.ITIMER_REAL, COMPILE_SECONDS)
     try:
         return compile(source, "<program>", "exec")

