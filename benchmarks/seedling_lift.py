@@ -1,25 +1,26 @@
-"""What training makes of the seedling on gsm8k-mini: SFT, GRPO after it, and GRPO alone; one seed a process.
+"""What training makes of the seedling on a miniature: SFT, GRPO after it, and GRPO alone; one seed a process.
 
     for seed in 0 1 2; do
         python benchmarks/seedling_lift.py --seed $seed                    # base, SFT, then GRPO
         python benchmarks/seedling_lift.py --seed $seed --sft-epochs 0     # GRPO alone
     done
 
+`--task` is gsm8k-mini or another miniature whose agents get an eval.py, which is what rewards and scores here.
 Prints a JSON line after each stage, with the greedy score on both splits, in percent. Scores are from the
 recipes' own sampler, which on a GPU calculates in bfloat16: a grading on CPU can differ by a problem or two.
 """
 
 import argparse
 import json
+import runpy
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.core.task import Example
-from agent2rl.evaluators.scorers import exact_number
-from agent2rl.tasks.gsm8k import EVALUATOR
-from agent2rl.tasks.gsm8k.mini import TASK
+from agent2rl import registry
+from agent2rl.core.task import Asks, Example, Task
 from agent2rl.training import models, prompts
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import Progress
@@ -29,26 +30,40 @@ from agent2rl.training.sft import SftSettings, sft
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
 QUIET = 1e9
 ANSWER = 96
-"""Tokens that a worked answer has at most; the longest in the data has 60."""
+"""Tokens that a trained answer has at most; the longest in the data has 60."""
+LONGEST = 512
+"""Tokens that a graded answer has at most."""
 
 
-def score(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: tuple[Example, ...],
-    temperature: float = 0.0,
-) -> float:
-    asked = [prompts.render(tokenizer, EVALUATOR.chat(example)) for example in examples]
-    settings = SampleSettings(EVALUATOR.sampling.max_tokens, temperature)
-    answers = [found.text for (found,) in sample(model, tokenizer, asked, settings)]
-    right = [exact_number(answer, e.target) for answer, e in zip(answers, examples, strict=True)]
-    return round(100 * sum(right) / len(right), 1)
+class Subject:
+    """A task as its trainer sees it."""
+
+    def __init__(self, task: Task, tokenizer: PreTrainedTokenizerBase) -> None:
+        assert isinstance(task.evaluator, Asks)
+        self._asks = task.evaluator
+        self._tokenizer = tokenizer
+        self._evaluate: Callable[..., float] = runpy.run_path(str(task.exposes["eval.py"]))["evaluate"]
+
+    def asked(self, examples: Sequence[Example]) -> list[str]:
+        return [prompts.render(self._tokenizer, self._asks.chat(one, templated=True)) for one in examples]
+
+    def worth(self, example: Example, answer: str) -> float:
+        return self._evaluate(
+            question=example.prompt, model_answer=answer, reference_answer=example.target, **example.meta
+        )
+
+    def score(self, model: PreTrainedModel, examples: Sequence[Example], temperature: float = 0.0) -> float:
+        settings = SampleSettings(LONGEST, temperature)
+        found = sample(model, self._tokenizer, self.asked(examples), settings)
+        right = [self.worth(one, answer.text) for one, (answer,) in zip(examples, found, strict=True)]
+        return round(100 * sum(right) / len(right), 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--task", default="gsm8k-mini")
     parser.add_argument("--model", type=Path, default=SHIPPED)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=2000)
@@ -58,19 +73,21 @@ def main() -> None:
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
     parser.add_argument("--grpo-prompts", type=int, default=32)
     chosen = parser.parse_args()
-    splits = TASK.load(None)
+    task = registry.task(chosen.task)
+    splits = task.load(None)
     train = splits.train[: chosen.problems]
     model, tokenizer = models.load(chosen.model)
-    asked = [prompts.render(tokenizer, EVALUATOR.chat(example)) for example in train]
+    subject = Subject(task, tokenizer)
+    asked = subject.asked(train)
     began = time.monotonic()
     settings = {name: value for name, value in vars(chosen).items() if name != "model"}
 
     def tell(stage: str, **more: object) -> None:
-        found = {split: score(model, tokenizer, getattr(splits, split)) for split in ("feedback", "heldout")}
+        found = {split: subject.score(model, getattr(splits, split)) for split in ("feedback", "heldout")}
         seconds = round(time.monotonic() - began)
         print(json.dumps({"stage": stage, **found, **more, "seconds": seconds, **settings}), flush=True)
 
-    tell("base", sampled=score(model, tokenizer, splits.feedback, temperature=1.0))
+    tell("base", sampled=subject.score(model, splits.feedback, temperature=1.0))
     if chosen.sft_epochs:
         pairs = [(prompt, example.target) for prompt, example in zip(asked, train, strict=True)]
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, seed=chosen.seed)
@@ -86,7 +103,7 @@ def main() -> None:
         )
 
         def reward(index: int, text: str) -> float:
-            return exact_number(text, train[index].target)
+            return subject.worth(train[index], text)
 
         rewards = grpo(model, tokenizer, asked, reward, online, Progress("grpo", every_seconds=QUIET)).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
