@@ -38,8 +38,8 @@ def score(
     examples: tuple[Example, ...],
     temperature: float = 0.0,
 ) -> float:
-    asked = [prompts.render(tokenizer, EVALUATOR.chat(example)) for example in examples]
-    settings = SampleSettings(EVALUATOR.sampling.max_tokens, temperature)
+    asked = [prompts.render(tokenizer, EVALUATOR.chat(example, templated=True)) for example in examples]
+    settings = SampleSettings(EVALUATOR.asking.sampling.max_tokens, temperature)
     answers = [found.text for (found,) in sample(model, tokenizer, asked, settings)]
     right = [exact_number(answer, e.target) for answer, e in zip(answers, examples, strict=True)]
     return round(100 * sum(right) / len(right), 1)
@@ -61,7 +61,7 @@ def main() -> None:
     splits = TASK.load(None)
     train = splits.train[: chosen.problems]
     model, tokenizer = models.load(chosen.model)
-    asked = [prompts.render(tokenizer, EVALUATOR.chat(example)) for example in train]
+    asked = [prompts.render(tokenizer, EVALUATOR.chat(example, templated=True)) for example in train]
     began = time.monotonic()
     settings = {name: value for name, value in vars(chosen).items() if name != "model"}
 

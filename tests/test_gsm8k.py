@@ -12,6 +12,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, TASK
@@ -91,7 +92,7 @@ def test_too_few_problems_cannot_be_divided(data_dir: Path) -> None:
 
 
 def test_the_description_states_what_the_model_is_asked() -> None:
-    chat = EVALUATOR.chat(Example("e", "How many?", "#### 1"))
+    chat = EVALUATOR.chat(Example("e", "How many?", "#### 1"), templated=True)
     question, instruction = chat[0].content.split("\n\n")
     assert question == "How many?"
     assert instruction in TASK.description
@@ -100,7 +101,8 @@ def test_the_description_states_what_the_model_is_asked() -> None:
 
 def gold_score(task: Task, examples: tuple[Example, ...]) -> float:
     answers: Iterator[str] = iter([example.target for example in examples])
-    results = task.evaluator.evaluate(Scripted(lambda _: next(answers)), examples, seed=0)
+    engine = Scripted(lambda _: next(answers))
+    results = task.evaluator.evaluate(engine, examples, EvalSettings()).results
     return sum(result.score for result in results) / len(results)
 
 

@@ -1,7 +1,7 @@
 """An engine answers chats with text. It knows nothing of tasks.
 
-`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`), which `isinstance` tells;
-`conversations` serves every engine, with whatever reuse of earlier turns it has to offer.
+`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`), which
+`isinstance` tells; `conversations` and `templated` serve every engine, with whatever it has to offer.
 """
 
 import hashlib

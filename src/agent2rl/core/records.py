@@ -115,6 +115,14 @@ class EvalResult(Record):
     results: tuple[ExampleResult, ...]
     how: dict[str, JsonValue] = {}
 
+    @model_validator(mode="after")
+    def one_set_of_metrics(self) -> Self:
+        if len({frozenset(result.metrics) for result in self.results}) > 1:
+            raise ValueError(
+                "all examples must have the same metrics, or a mean would leave some out"
+            )
+        return self
+
 
 class Score(Record):
     """A mean over examples, in percent, with its interval."""

@@ -71,10 +71,7 @@ class Asking:
         usual = self.sampling.temperature if settings.samples == 1 else self.temperature
         temperature = usual if settings.temperature is None else settings.temperature
         if settings.samples > 1 and temperature == 0:
-            raise UserError(
-                "Several samples at temperature 0 are one sample several times.",
-                "Leave out --samples, or give a --temperature above 0.",
-            )
+            raise UserError("Several samples at temperature 0 are one sample several times.")
         stop = self.sampling.stop if as_chat else (*self.sampling.stop, *self.stop)
         return replace(self.sampling, seed=settings.seed, temperature=temperature, stop=stop)
 
