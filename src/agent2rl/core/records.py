@@ -118,9 +118,7 @@ class EvalResult(Record):
     @model_validator(mode="after")
     def one_set_of_metrics(self) -> Self:
         if len({frozenset(result.metrics) for result in self.results}) > 1:
-            raise ValueError(
-                "all examples must have the same metrics, or a mean would leave some out"
-            )
+            raise ValueError("all examples must have the same metrics, or a mean would leave some out")
         return self
 
 
