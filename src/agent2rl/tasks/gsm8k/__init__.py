@@ -30,7 +30,7 @@ def score(output: str, example: Example) -> float:
 
 
 EVALUATOR = SingleTurn(
-    rule="gsm8k-exact-number-1",
+    rule="gsm8k-exact-number-2",
     score=score,
     asking=Asking(
         # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
