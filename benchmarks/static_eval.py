@@ -152,9 +152,10 @@ def plain(model_dir: Path, prompts: Sequence[str], max_tokens: int, size: int) -
 
 
 def on_cpu(model_dir: Path, sizes: Sequence[int]) -> None:
-    chats, sampling = [EVALUATOR.chat(one) for one in TASK.load(None).feedback], EVALUATOR.sampling
     model = load(model_dir)
     with Transformers(model, room(model)) as engine:
+        sampling = EVALUATOR.asking.sampling
+        chats = [EVALUATOR.chat(one, templated=True) for one in TASK.load(None).feedback]
         prompts = engine.render(chats)
         engine.generate(chats[:2], Sampling(max_tokens=2))
         begin = time.perf_counter()
@@ -223,7 +224,11 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as scratch:
             examples = TASK.load(None).train
-            train(Path(scratch), [f"{EVALUATOR.chat(one)[0].content}\n{one.target}" for one in examples])
+            asked = [EVALUATOR.chat(one, templated=True)[0].content for one in examples]
+            train(
+                Path(scratch),
+                [f"{text}\n{one.target}" for text, one in zip(asked, examples, strict=True)],
+            )
             on_cpu(Path(scratch), given.batch or (16,))
 
 

@@ -17,6 +17,5 @@ def load(data_dir: Path | None) -> Splits:
     return Splits(whole.train, whole.feedback[:PROBLEMS], whole.heldout[:PROBLEMS])
 
 
-TASK: Task = replace(
-    MINI, id="short", load=load, evaluator=replace(EVALUATOR, sampling=Sampling(max_tokens=TOKENS))
-)
+ASKING = replace(EVALUATOR.asking, sampling=Sampling(max_tokens=TOKENS))
+TASK: Task = replace(MINI, id="short", load=load, evaluator=replace(EVALUATOR, asking=ASKING))

@@ -51,6 +51,13 @@ def test_a_budget_that_is_none_says_how_to_write_one(bench: Bench, text: str) ->
             "cannot load what agents submit",
         ),
         (["--task", "gsm8k-mini", "--agent", "nop", "--budget", "soon"], "not a duration"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "nan"], "no temperature"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "-1"], "--temperature"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--samples", "0"], "--samples"),
+        (
+            ["--task", "gsm8k-mini", "--agent", "nop", "--samples", "4", "--temperature", "0"],
+            "one sample several times",
+        ),
     ],
 )
 def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(

@@ -3,18 +3,24 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from agent2rl import registry
+from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import Scripted
-from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, TASK
+from agent2rl.evaluators.scorers import final_answer
+from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, SHOTS, TASK
+from agent2rl.tasks.gsm8k.mini import TASK as MINI
 
 ROWS = [
     {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
@@ -91,16 +97,111 @@ def test_too_few_problems_cannot_be_divided(data_dir: Path) -> None:
 
 
 def test_the_description_states_what_the_model_is_asked() -> None:
-    chat = EVALUATOR.chat(Example("e", "How many?", "#### 1"))
+    chat = EVALUATOR.chat(Example("e", "How many?", "#### 1"), templated=True)
     question, instruction = chat[0].content.split("\n\n")
     assert question == "How many?"
     assert instruction in TASK.description
     assert not any(letter.isdigit() for letter in instruction)
 
 
+def test_a_model_without_a_chat_template_goes_on_after_eight_worked_problems() -> None:
+    (message,) = EVALUATOR.chat(Example("e", "How many?", "#### 1"), templated=False)
+    assert message.content == SHOTS + "\nQuestion: How many?\nAnswer:"
+    assert message.content.count("Question: ") == message.content.count("\nAnswer:") == 9
+    assert "\n\n\n" not in message.content
+
+
+PLAIN = {
+    "prompting": "plain",
+    "shots": 8,
+    "samples": 1,
+    "temperature": 0.0,
+    "max_tokens": 512,
+    "stop": ["\nQuestion:"],
+}
+CHAT = {**PLAIN, "prompting": "chat", "shots": 0, "stop": []}
+
+
+@pytest.mark.parametrize("templated", [True, False])
+def test_how_it_was_asked_is_recorded_with_the_score(templated: bool) -> None:
+    class Plain(Scripted):
+        @property
+        def templated(self) -> bool:
+            return templated
+
+    examples = (Example("e", "How many?", "#### 5"),)
+    engine = Plain(lambda _: " Five.\n#### 5\n\nQuestion: And then?\nAnswer: #### 6")
+    found = EVALUATOR.evaluate(engine, examples, EvalSettings())
+    score = statistics.score(found, "feedback")
+    assert score.value == 100
+    assert score.how == (CHAT if templated else PLAIN)
+    assert ("And then?" in found.results[0].output) == templated
+
+
+def shots() -> list[tuple[str, str]]:
+    """Question and answer of each worked problem."""
+    found = [shot.partition("\nAnswer: ") for shot in SHOTS.strip().split("\n\n")]
+    return [(question.removeprefix("Question: "), answer) for question, _, answer in found]
+
+
+def value(sum_: str) -> Fraction:
+    """What a sum of plain numbers comes to, exactly."""
+    assert re.fullmatch(r"[0-9.+*/-]+", sum_)
+    return Fraction(eval(re.sub(r"[0-9.]+", lambda number: f"Fraction('{number[0]}')", sum_)))
+
+
+def test_every_calculation_of_the_worked_problems_is_right_and_follows_from_what_is_known() -> None:
+    assert len(shots()) == EVALUATOR.asking.shots == 8
+    for question, answer in shots():
+        *lines, last = answer.split("\n")
+        assert 2 <= len(lines) <= 5
+        known = {Fraction(n) for n in re.findall(r"[0-9]+(?:\.[0-9]+)?", question)}
+        known |= {Fraction(n) for word, n in MEANT.items() if word in question.lower()}
+        for line in lines:
+            (step,) = re.findall(r"([0-9.+*/-]+) = \$?<<(.*)=(.*)>>([0-9]+(?:\.[0-9]+)?)", line)
+            shown, calculation, result, told = map(value, step)
+            assert shown == calculation == result == told, line
+            assert {value(number) for number in re.findall(r"[0-9.]+", step[1])} <= known, line
+            known.add(result)
+        assert final_answer(last) == result
+    assert len({tuple(re.findall(r"[-+*/]", answer)) for _, answer in shots()}) > 5
+
+
+MEANT = {"twice": 2, "half": 2, "third": 3, "quarter": 4, "%": 100}
+"""Numbers that a question says in words."""
+
+
+def grams(text: str, size: int = 8) -> set[tuple[str, ...]]:
+    """Every run of so many words; calculations in brackets only repeat numbers."""
+    words = re.findall(r"[a-z0-9]+", re.sub("<<.*?>>", "", text.lower()))
+    return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+
+
+def test_the_worked_problems_share_no_words_with_the_official_ones(shared_data: Path) -> None:
+    official: set[tuple[str, ...]] = set()
+    for split in ("train", "test"):
+        for line in (shared_data / "gsm8k" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            official |= grams(row["question"]) | grams(row["answer"])
+    assert official
+    assert not official & grams(SHOTS)
+
+
+def test_the_worked_problems_share_no_words_with_the_miniature() -> None:
+    splits = MINI.load(None)
+    generated = {
+        gram
+        for example in (*splits.train, *splits.feedback, *splits.heldout)
+        for text in (example.prompt, example.target)
+        for gram in grams(text)
+    }
+    assert not generated & grams(SHOTS)
+
+
 def gold_score(task: Task, examples: tuple[Example, ...]) -> float:
     answers: Iterator[str] = iter([example.target for example in examples])
-    results = task.evaluator.evaluate(Scripted(lambda _: next(answers)), examples, seed=0)
+    engine = Scripted(lambda _: next(answers))
+    results = task.evaluator.evaluate(engine, examples, EvalSettings()).results
     return sum(result.score for result in results) / len(results)
 
 

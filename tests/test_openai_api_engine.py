@@ -15,9 +15,12 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Completion, Engine, Message, Sampling
 from agent2rl.core.errors import Agent2RLError, UserError, WorldError
+from agent2rl.core.records import EvalSettings
+from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIAPI
 from agent2rl.engines.openai_api.endpoint import Patience
 from agent2rl.engines.scripted import Scripted
+from agent2rl.evaluators.asking import Asking
 from tests.served import Fault, Served, answer, cut_off, drop, serve
 
 SECRET = "sk-very-secret-0123456789"
@@ -58,6 +61,22 @@ def test_completions_keep_the_order_of_the_chats_whichever_is_ready_first(
     served.faults.extend([answer(500)] * 7)
     texts = [f"number {index}" for index in range(50)]
     assert ask(engine, *texts) == texts
+
+
+def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
+    served: Served, engine: OpenAIAPI
+) -> None:
+    examples = [Example("a", "How many?", ""), Example("b", "How many?", "")]
+    seeds = []
+    for seed in (5, 5, 6):
+        served.questions.clear()
+        found = Asking().ask(engine, examples, EvalSettings(samples=3, seed=seed))
+        assert found.texts == [["How many?"] * 3] * 2
+        seeds.append({question.seed for question in served.questions})
+    first, again, other = seeds
+    assert len(first) == 6
+    assert again == first
+    assert not other & first
 
 
 def test_many_requests_are_in_flight_at_once_and_never_more_than_the_limit(served: Served) -> None:

@@ -116,7 +116,7 @@ def test_the_agent_reads_the_prompts_that_the_grader_uses(job: train.Job) -> Non
     assert len(job.rows) == len(examples)
     assert job.seed == 3
     for row, example in zip(job.rows, examples, strict=True):
-        assert train.chat(row) == task.evaluator.chat(example)
+        assert train.chat(row) == task.evaluator.chat(example, templated=True)
 
 
 def test_the_reward_is_the_graders_rule(job: train.Job) -> None:

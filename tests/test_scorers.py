@@ -1,6 +1,7 @@
 """Exact numbers out of answers: a table of hard cases, properties, and every official answer."""
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -51,6 +52,8 @@ SAME_NUMBER = [
     ("#### 10-pack", 10),
     ("#### 42\n43", 42),
     ("#### 1 #### 2", 1),
+    ("#### x #### 18", 18),
+    ("##### 18", 18),
 ]
 
 NO_NUMBER = [
@@ -64,8 +67,9 @@ NO_NUMBER = [
     "#### -",
     "#### eighteen",
     "#### the answer is 18",
-    "#### x #### 18",
-    "##### 18",
+    "#### 1,08 #### 18",
+    "#### 3-4\n#### 18",
+    "#### **18** #### x",
     r"#### \boxed{18}",
     "#### 1,08",
     "#### 1,0800",
@@ -114,8 +118,86 @@ def test_what_is_no_plain_number_is_no_answer(text: str) -> None:
     assert final_answer(text) is None
 
 
+STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
+"""What the authors of GSM8K and, as their strict rule, lm-evaluation-harness and verl search a reply for."""
+
+
+def strict(text: str) -> str | None:
+    found = STRICT.search(text)
+    return found[1].replace(",", "") if found else None
+
+
 @pytest.mark.parametrize(
-    "text", ["#### 5" + " " * 200_000 + "x", "####" + " " * 200_000, "1" + "." * 200_000]
+    ("text", "theirs", "ours"),
+    [
+        ("#### 5 apples", "5", 5),
+        ("#### 42%", "42", 42),
+        ("#### -3", "-3", -3),
+        ("#### 1 #### 2", "1", 1),
+        ("#### Step 1: add\n1 + 1 = 2\n#### Answer\n#### 2", "2", 2),
+        ("### Solution\n#### 5 boxes of 2\n#### 10", "5", 5),
+        ("#### 1. Add\n2 + 2 = 4\n#### 4", "1.", 1),
+        ("##### 42", "42", 42),
+        ("#### **42**", None, None),
+        (r"#### \boxed{42}", None, None),
+        ("#### $\\boxed{42}$", None, None),
+        ("#### Answer: 5", None, None),
+        ("#### x = 5", None, None),
+        ("#### \uff14\uff12", None, None),
+        ("### 42", None, None),
+        ("The answer is 42.", None, None),
+    ],
+)
+def test_an_answer_is_looked_for_where_the_published_strict_graders_look(
+    text: str, theirs: str | None, ours: int | None
+) -> None:
+    assert strict(text) == theirs
+    assert final_answer(text) == ours
+
+
+@pytest.mark.parametrize(
+    ("text", "theirs", "ours"),
+    [
+        ("####42", None, 42),
+        ("####  42", None, 42),
+        ("####\n42", None, 42),
+        ("#### $1,000.00.", None, 1000),
+        ("#### \u22125", None, -5),
+        ("#### 3.0", "3.0", 3),
+        ("#### 1000.", "1000.", 1000),
+        ("#### .50", ".50", Fraction(1, 2)),
+        ("#### 1/2", "1", Fraction(1, 2)),
+        ("#### 3-4", "3", None),
+        ("#### 12:30", "12", None),
+        ("#### 1,08", "108", None),
+        ("#### 5 + 6 = 11", "5", None),
+        ("#### ...", "...", None),
+    ],
+)
+def test_a_number_is_read_by_its_value_where_the_strict_graders_compare_letters(
+    text: str, theirs: str | None, ours: Fraction | int | None
+) -> None:
+    assert strict(text) == theirs
+    assert final_answer(text) == ours
+
+
+@given(st.text(), st.integers(-(10**9), 10**9), st.text())
+def test_headings_before_the_answer_and_text_after_it_change_nothing(
+    heading: str, number: int, rest: str
+) -> None:
+    before = re.sub(r"\d", "", heading)
+    assert final_answer(f"#### {before}.\n#### {number}\n\nSo it is. {rest}") == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#### 5" + " " * 200_000 + "x",
+        "####" + " " * 200_000,
+        "#### " * 50_000,
+        "#" * 200_000,
+        "1" + "." * 200_000,
+    ],
 )
 def test_long_runs_of_one_character_take_no_time(text: str) -> None:
     final_answer(text, last_number_fallback=True)

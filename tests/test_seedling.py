@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent2rl import registry
+from agent2rl.core.records import EvalSettings
 from agent2rl.grading.checks import base_model, check
 from agent2rl.models.seedling import FILES
 from agent2rl.training.seedling import corpus, words
@@ -151,6 +152,6 @@ def test_it_is_poor_at_the_task_until_it_is_trained(seedling: Path) -> None:
     task, shipped = registry.task("gsm8k-mini"), registry.model("seedling")
     examples = task.load(None).feedback[:40]
     with registry.engine(shipped.engine)(seedling) as engine:
-        results = task.evaluator.evaluate(engine, examples, seed=0)
+        results = task.evaluator.evaluate(engine, examples, EvalSettings()).results
     assert all(result.output for result in results)
     assert sum(result.score for result in results) <= 4

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent2rl.core.engine import Chat, Completion, Message, Sampling
+from agent2rl.core.engine import Chat, Completion, Engine, Message, Sampling
 from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.records import EvalSettings, ExampleResult
 from agent2rl.core.task import Evaluator, Example
 from agent2rl.engines.scripted import Scripted, parse
+from agent2rl.evaluators.asking import Asking
 from agent2rl.evaluators.single_turn import SingleTurn
 
 EXAMPLES = tuple(Example(f"e{n}", f"question {n}", f"answer {n}") for n in range(5))
@@ -36,11 +38,15 @@ class Listening(Scripted):
         return super().generate(chats, sampling)
 
 
+def evaluated(evaluator: Evaluator, engine: Engine | None = None) -> tuple[ExampleResult, ...]:
+    return evaluator.evaluate(engine or Scripted(echo(Path())), EXAMPLES, EvalSettings()).results
+
+
 def test_examples_are_asked_in_one_batch_and_scored_in_order() -> None:
     engine = Listening(echo(Path()))
-    evaluator: Evaluator = SingleTurn("same-1", same, sampling=Sampling(max_tokens=7))
-    results = evaluator.evaluate(engine, EXAMPLES, seed=3)
-    assert [(result.id, result.output, result.score) for result in results] == [
+    evaluator: Evaluator = SingleTurn("same-1", same, Asking(sampling=Sampling(max_tokens=7)))
+    found = evaluator.evaluate(engine, EXAMPLES, EvalSettings(seed=3))
+    assert [(result.id, result.output, result.score) for result in found.results] == [
         (example.id, example.target, 1.0) for example in EXAMPLES
     ]
     assert engine.asked == [
@@ -48,17 +54,21 @@ def test_examples_are_asked_in_one_batch_and_scored_in_order() -> None:
     ]
 
 
-def test_the_instruction_follows_the_question_after_an_empty_line() -> None:
-    evaluator = SingleTurn("same-1", same, instruction="Be {brief}.")
-    assert evaluator.chat(EXAMPLES[0]) == (Message("user", "question 0\n\nBe {brief}."),)
+def test_the_question_is_put_where_the_prompt_says_and_is_not_read_as_a_prompt_itself() -> None:
+    evaluator = SingleTurn("same-1", same, Asking("Be {brief}: {question}!"))
+    (message,) = evaluator.chat(Example("e", "What is {question} in {braces}?", ""), templated=True)
+    assert message == Message("user", "Be {brief}: What is {question} in {braces}?!")
 
 
 def test_the_version_tells_every_setting_apart() -> None:
     evaluators = [
         SingleTurn("same-1", same),
         SingleTurn("same-2", same),
-        SingleTurn("same-1", same, instruction="Be brief."),
-        SingleTurn("same-1", same, sampling=Sampling(max_tokens=7)),
+        SingleTurn("same-1", same, Asking("{question} Be brief.")),
+        SingleTurn("same-1", same, Asking(plain="{question} Be brief.")),
+        SingleTurn("same-1", same, Asking(stop=("Q:",))),
+        SingleTurn("same-1", same, Asking(temperature=0.5)),
+        SingleTurn("same-1", same, Asking(sampling=Sampling(max_tokens=7))),
     ]
     assert len({evaluator.version for evaluator in evaluators}) == len(evaluators)
     assert SingleTurn("same-1", same).version == evaluators[0].version
@@ -66,15 +76,14 @@ def test_the_version_tells_every_setting_apart() -> None:
 
 @pytest.mark.parametrize("value", [True, 1, 0.5, np.float32(0.5), np.int64(1)])
 def test_any_kind_of_number_from_0_to_1_is_a_score(value: Any) -> None:
-    results = SingleTurn("any", lambda *_: value).evaluate(Scripted(echo(Path())), EXAMPLES, seed=0)
-    assert {result.score for result in results} == {float(value)}
+    assert {result.score for result in evaluated(SingleTurn("any", lambda *_: value))} == {float(value)}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.1, 1.1, 100, None, "1.0", [1.0], 1j])
 def test_what_is_no_score_fails_with_the_examples_name(value: Any) -> None:
     evaluator = SingleTurn("odd", lambda _, example: value if example.id == "e3" else 1.0)
     with pytest.raises(GradingError, match="e3"):
-        evaluator.evaluate(Scripted(echo(Path())), EXAMPLES, seed=0)
+        evaluated(evaluator)
 
 
 def test_a_scorer_that_raises_fails_with_the_examples_name() -> None:
@@ -82,7 +91,7 @@ def test_a_scorer_that_raises_fails_with_the_examples_name() -> None:
         return 1 / (example.id != "e2")
 
     with pytest.raises(GradingError, match=r"e2.*ZeroDivisionError"):
-        SingleTurn("broken", broken).evaluate(Scripted(echo(Path())), EXAMPLES, seed=0)
+        evaluated(SingleTurn("broken", broken))
 
 
 def test_an_error_that_says_whose_fault_it_is_stays_what_it_is() -> None:
@@ -90,7 +99,7 @@ def test_an_error_that_says_whose_fault_it_is_stays_what_it_is() -> None:
         raise UserError("no eval.py")
 
     with pytest.raises(UserError):
-        SingleTurn("lost", lost).evaluate(Scripted(echo(Path())), EXAMPLES, seed=0)
+        evaluated(SingleTurn("lost", lost))
 
 
 def test_an_engine_that_loses_an_answer_is_noticed() -> None:
@@ -99,9 +108,9 @@ def test_an_engine_that_loses_an_answer_is_noticed() -> None:
             return super().generate(chats[1:], sampling)
 
     with pytest.raises(GradingError, match="4 answers to 5"):
-        SingleTurn("same-1", same).evaluate(Forgetful(echo(Path())), EXAMPLES, seed=0)
+        evaluated(SingleTurn("same-1", same), Forgetful(echo(Path())))
 
 
 def test_it_works_with_an_engine_found_by_name(tmp_path: Path) -> None:
     with parse(f"{__name__}:echo")(tmp_path) as engine:
-        assert all(result.score for result in SingleTurn("same-1", same).evaluate(engine, EXAMPLES, seed=0))
+        assert all(result.score for result in evaluated(SingleTurn("same-1", same), engine))

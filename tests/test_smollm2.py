@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agent2rl import registry
 from agent2rl.core.engine import Message, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Limits
+from agent2rl.core.records import EvalSettings, Limits
 from agent2rl.grading.checks import base_model, check
 from agent2rl.grading.child import Child
 from agent2rl.grading.freeze import manifest_of
@@ -246,15 +246,15 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
         sandbox=registry.sandbox("bubblewrap"),
         task="tests.short_gsm8k:TASK",
         engine="transformers",
-        seed=0,
+        settings=EvalSettings(),
         splits={"feedback": split_file(official[:LONGEST], cache / "tasks" / "longest")},
         limits=Limits(memory_bytes=LIMIT_BYTES, disk_bytes=1 << 30, processes=100),
         seconds=240,
         python_path=(ROOT,),
     )
     log = tmp_path / "log"
-    results = child.grade(model, "feedback", log, tmp_path / "scratch", threading.Event())
-    assert len(results) == LONGEST
+    found = child.grade(model, "feedback", log, tmp_path / "scratch", threading.Event())
+    assert len(found.results) == LONGEST
     noted = re.search(r"^peak memory (\d+) MiB of 4096 MiB$", log.read_text(), re.M)
     assert noted is not None
     # Not less than the weights, or nothing was measured.

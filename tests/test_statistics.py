@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from agent2rl.analysis.statistics import compare, score, wilson
-from agent2rl.core.records import ExampleResult
+from agent2rl.core.records import EvalResult, ExampleResult
 
 
 def results(*scores: float) -> list[ExampleResult]:
     return [ExampleResult(id=str(index), output="", score=value) for index, value in enumerate(scores)]
+
+
+def evaluation(*scores: float) -> EvalResult:
+    return EvalResult(results=tuple(results(*scores)))
 
 
 @pytest.mark.parametrize(
@@ -31,12 +36,21 @@ def test_wilson_holds_the_rate_and_stays_in_range(case: tuple[int, int]) -> None
 
 
 def test_a_rate_gets_wilson_and_a_graded_score_a_bootstrap() -> None:
-    assert score(results(0, 1, 1), "feedback").ci.method == "wilson"
-    assert score(results(0, 0.5, 1), "feedback").ci.method == "bootstrap"
+    assert score(evaluation(0, 1, 1), "feedback").ci.method == "wilson"
+    assert score(evaluation(0, 0.5, 1), "feedback").ci.method == "bootstrap"
+
+
+def test_further_metrics_are_means_over_the_same_examples() -> None:
+    one = ExampleResult(id="1", output="", score=0.5, metrics={"pass@2": 1.0, "maj@2": 0.0})
+    two = ExampleResult(id="2", output="", score=0.0, metrics={"pass@2": 0.0, "maj@2": 0.0})
+    found = score(EvalResult(results=(one, two), how={"samples": 2}), "feedback")
+    assert (found.value, found.metrics, found.how) == (25, {"pass@2": 50, "maj@2": 0}, {"samples": 2})
+    with pytest.raises(ValidationError, match="same metrics"):
+        EvalResult(results=(one, *results(1)))
 
 
 def test_the_same_results_give_the_same_interval() -> None:
-    values = results(*np.random.default_rng(1).random(50))
+    values = evaluation(*np.random.default_rng(1).random(50))
     assert score(values, "heldout") == score(values, "heldout")
 
 
@@ -58,6 +72,6 @@ def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
     random = np.random.default_rng(2)
     hits = 0
     for _ in range(200):
-        sample = score(results(*random.beta(2, 3, size=60)), "feedback")
+        sample = score(evaluation(*random.beta(2, 3, size=60)), "feedback")
         hits += sample.ci.low <= 40 <= sample.ci.high
     assert 178 <= hits <= 200

@@ -10,7 +10,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import ExampleResult
+from agent2rl.core.records import EvalSettings, ExampleResult
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.tasks.folder import parse
@@ -70,9 +70,9 @@ def test_a_question_with_unusual_line_ends_is_still_one_line_of_training_data(
     assert [row["question"] for row in run.said["rows"]] == [odd]
 
 
-def answers(task: Task, examples: tuple[Example, ...], suffix: str = "") -> list[ExampleResult]:
+def answers(task: Task, examples: tuple[Example, ...], suffix: str = "") -> tuple[ExampleResult, ...]:
     engine = Scripted(lambda chat: chat[-1].content.removeprefix("Say ").removesuffix(".") + suffix)
-    return task.evaluator.evaluate(engine, examples, seed=0)
+    return task.evaluator.evaluate(engine, examples, EvalSettings()).results
 
 
 def test_a_published_folder_is_a_task(folder: Path) -> None:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ import torch
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Engine, Message, Sampling, Scores
 from agent2rl.core.errors import GradingError, MachineError, UserError
+from agent2rl.core.records import EvalSettings
+from agent2rl.core.task import Example
+from agent2rl.evaluators.asking import Asking
 from tests import vllm_standin
 from tests.tiny_models import write_tiny_llama
 from tests.vllm_sources import Sources, keywords, methods, sources
@@ -255,6 +259,25 @@ def test_each_chat_is_sampled_with_its_own_seed(both: tuple[Engine, Engine]) -> 
     first = [reply.text for reply in both[0].generate([CHATS[0]] * 4, sampling)]
     assert len(set(first)) > 1
     assert [reply.text for reply in both[0].generate([CHATS[0]] * 4, sampling)] == first
+
+
+def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
+    both: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def remember(_: Any, __: list[int], how: vllm_standin.SamplingParams) -> SimpleNamespace:
+        asked.append(how.seed)
+        return SimpleNamespace(outputs=[SimpleNamespace(text="", token_ids=[])])
+
+    monkeypatch.setattr(vllm_standin.LLM, "_answer", remember)
+    examples = [Example("a", "How many?", ""), Example("b", "How many?", "")]
+    for seed in (5, 5, 6):
+        Asking().ask(both[0], examples, EvalSettings(samples=3, seed=seed))
+    first, again, other = asked[:6], asked[6:12], asked[12:]
+    assert len(set(first)) == 6
+    assert again == first
+    assert not set(other) & set(first)
 
 
 def test_a_chat_and_reply_beyond_the_context_are_refused(both: tuple[Engine, Engine]) -> None:

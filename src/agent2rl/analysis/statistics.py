@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.core.records import Comparison, EvalResult, ExampleResult, Interval, Score, Split
+from agent2rl.core.records import Comparison, EvalResult, ExampleResult, Interval, Part, Score
 
 RESAMPLES = 10_000
 BLOCK = 200
@@ -24,7 +24,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(low=100 * low, high=100 * high, method="wilson", level=level)
 
 
-def score(evaluation: EvalResult, split: Split) -> Score:
+def score(evaluation: EvalResult, split: Part) -> Score:
     """The mean in percent, and the mean of each further metric."""
     results = evaluation.results
     return Score(

@@ -16,6 +16,7 @@ COMMANDS = {
     "show": "Show a run: going, finished or crashed.",
     "verify": "Check that a run's record still holds.",
     "check": "Check this machine, or a task.",
+    "score": "Score the outputs of any model, without the model.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 
@@ -51,6 +52,7 @@ def cli() -> None:
       agent2rl run --task gsm8k-mini --agent script         a whole run in seconds
       agent2rl run --task gsm8k-mini --agent script:my.py   with your script as the agent
       agent2rl show RUN                                     look at a run again
+      agent2rl score gsm8k-mini outputs.jsonl               score what any model said
     """
 
 

@@ -1,5 +1,6 @@
 """What several commands take: durations, sizes, directories and --json."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ class Size(click.ParamType[int]):
         if not match or float(match[1]) <= 0:
             self.fail(f"{value!r} is not a size. Write 512M, 16G or 1T.", param, ctx)
         return int(float(match[1]) * BYTES[match[2]])
+
+
+class Temperature(click.FloatRange):
+    """0, 0.8, 1: any number that a model can be sampled at."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no temperature.", param, ctx)
+        return number
 
 
 def find(name: str, runs: Path | None) -> RunPaths:

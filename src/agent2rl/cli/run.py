@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.options import Duration, Size, as_json, runs_dir
+from agent2rl.cli.options import Duration, Size, Temperature, as_json, runs_dir
 from agent2rl.cli.print import Progress, print_run
+from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.report import page
 from agent2rl.runner.assets import default_engine, repeatable
@@ -62,7 +63,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0),
+    type=Temperature(0),
     help="How freely evaluations sample.  [default: 0 for one sample, the task's own for several]",
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
@@ -112,6 +113,11 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
 def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
     """The run that the command line asks for."""
     data_dir, model = options["data_dir"], options["model"]
+    if options["samples"] > 1 and options["temperature"] == 0:
+        raise UserError(
+            "Several samples at temperature 0 are one sample several times.",
+            "Leave out --samples, or give a --temperature above 0.",
+        )
     return RunSpec(
         task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
         agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),

@@ -1,7 +1,7 @@
 """An engine answers chats with text. It knows nothing of tasks.
 
-`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`), which
-`isinstance` tells; `conversations` serves every engine, with whatever reuse of earlier turns it has to offer.
+`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`, `Given`), which
+`isinstance` tells; `conversations` and `templated` serve every engine, with whatever it has to offer.
 """
 
 import hashlib
@@ -72,6 +72,15 @@ class Templated(Protocol):
 
     @property
     def templated(self) -> bool: ...
+
+
+@runtime_checkable
+class Given(Protocol):
+    """An engine without a model: it has what was answered elsewhere, under names that the caller knows."""
+
+    def given(self, name: str) -> Sequence[str]:
+        """Every answer under a name, uncut."""
+        ...
 
 
 def templated(engine: Engine) -> bool:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Split = Literal["feedback", "heldout"]
+Part = Literal["train", "feedback", "heldout", "test"]
+"""What a score is a mean over; `test` is feedback and held-out together."""
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["heldout", "paper"]
 Verdict = Literal["scored", "rejected", "failed"]
@@ -99,10 +101,13 @@ class Attempt(Record):
     """Whatever a reader of the score should know about this one."""
 
 
-class ExampleResult(Attempt):
+class ExampleResult(Record):
     """What the model said to one example. Of several answers, `output` is the first and `score` the mean."""
 
     id: str
+    output: str
+    score: Share
+    note: str = ""
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
     metrics: dict[str, Share] = {}
@@ -115,6 +120,12 @@ class EvalResult(Record):
     results: tuple[ExampleResult, ...]
     how: dict[str, JsonValue] = {}
 
+    @model_validator(mode="after")
+    def one_set_of_metrics(self) -> Self:
+        if len({frozenset(result.metrics) for result in self.results}) > 1:
+            raise ValueError("all examples must have the same metrics, or a mean would leave some out")
+        return self
+
 
 class Score(Record):
     """A mean over examples, in percent, with its interval."""
@@ -122,7 +133,7 @@ class Score(Record):
     value: Percent
     ci: Interval
     n: Annotated[int, Field(ge=1)]
-    split: Split
+    split: Part
     metrics: dict[str, Percent] = {}
     """Further means, such as pass@k."""
     how: dict[str, JsonValue] = {}

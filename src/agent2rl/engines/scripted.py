@@ -9,7 +9,6 @@ without white space.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,19 +48,6 @@ class Scripted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Nothing is held."""
-
-
-def replay(model_dir: Path) -> Callable[[Chat], str]:
-    """Answers written down beforehand: `answers.jsonl` has one JSON string a line, given in this order."""
-    lines = iter((model_dir / "answers.jsonl").read_bytes().splitlines())
-
-    def answer(_: Chat) -> str:
-        line = next(lines, None)
-        if line is None:
-            raise GradingError("There are fewer written answers than questions.")
-        return str(json.loads(line))
-
-    return answer
 
 
 def parse(argument: str) -> OpenEngine:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from agent2rl.core.engine import Chat, Engine, Message, Sampling, templated
+from agent2rl.core.engine import Chat, Engine, Given, Message, Sampling, templated
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult
 from agent2rl.core.task import Example
@@ -46,6 +46,8 @@ class Asking:
 
     def ask(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> "Answers":
         """All answers to all questions; an answer's seed depends on the seed and its place alone."""
+        if isinstance(engine, Given):
+            return _given(engine, examples, settings.samples)
         as_chat = templated(engine)
         sampling = self._sampling(as_chat, settings)
         chats = [self.prompt(example, as_chat) for example in examples for _ in range(settings.samples)]
@@ -71,10 +73,7 @@ class Asking:
         usual = self.sampling.temperature if settings.samples == 1 else self.temperature
         temperature = usual if settings.temperature is None else settings.temperature
         if settings.samples > 1 and temperature == 0:
-            raise UserError(
-                "Several samples at temperature 0 are one sample several times.",
-                "Leave out --samples, or give a --temperature above 0.",
-            )
+            raise UserError("Several samples at temperature 0 are one sample several times.")
         stop = self.sampling.stop if as_chat else (*self.sampling.stop, *self.stop)
         return replace(self.sampling, seed=settings.seed, temperature=temperature, stop=stop)
 
@@ -98,6 +97,14 @@ class Answers:
         asked = zip(self.examples, self.texts, strict=True)
         results = tuple(_result(example, [next(left) for _ in texts], metrics) for example, texts in asked)
         return EvalResult(results=results, how={**self.how, **how})
+
+
+def _given(engine: Given, examples: Sequence[Example], samples: int) -> Answers:
+    """Each example's own; how they were asked for is not known."""
+    texts = [engine.given(example.id) for example in examples]
+    if any(len(found) != samples for found in texts):
+        raise GradingError(f"There are not {samples} given answers to every question.")
+    return Answers(examples, texts, how={"prompting": "given", "samples": samples})
 
 
 def _result(example: Example, attempts: Sequence[Attempt], metrics: Metrics) -> ExampleResult:

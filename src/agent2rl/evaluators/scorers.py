@@ -1,9 +1,10 @@
 """Answers as exact numbers: the one rule that says whether an answer to a word problem is right.
 
-An answer is the number that follows the first `####`, directly. Thousands separators, currency signs,
-trailing zeros, signs, decimals and fractions are ways to write a number; units and a full stop may follow
-it. What is no plain number (`1,08`, `3-4`, `1e9`, `7/0`, hundreds of digits) is no answer, rather than the
-part of it that would parse. LaTeX and numbers in words are not read.
+An answer is the number that follows `####`, directly; the first such place counts. Before anything else
+`####` is a heading, as published graders have it. Thousands separators, currency signs, trailing zeros,
+signs, decimals and fractions are ways to write a number; units and a full stop may follow it. What is no
+plain number (`1,08`, `3-4`, `1e9`, `7/0`, hundreds of digits) is no answer, rather than the part of it that
+would parse, and nothing after it is looked at. LaTeX, bold type and numbers in words are not read.
 """
 
 import re
@@ -31,17 +32,17 @@ _ANSWER = re.compile(
     """,
     re.VERBOSE,
 )
+_PLACE = re.compile(rf"{MARKER}(?!#)(?=\s*(?:[+{_MINUS}][ ]?)?(?:{_CURRENCY}[ ]?)?[{_MINUS}]?\.?\d)")
 _LAST_NUMBER = re.compile(
     rf"(?:(?<![\w)])[{_MINUS}])?{_CURRENCY}?(?:[0-9]+[ ](?=[0-9]+/[0-9]))?[0-9](?:[0-9,./]*[0-9])?"
 )
 
 
 def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | None:
-    """The number after the first `####`; without one None, or on request the last number of the text."""
-    _, marker, answer = text.partition(MARKER)
-    if marker:
-        return _number(answer)
-    if last_number_fallback and (numbers := _LAST_NUMBER.findall(text)):
+    """The number after `####`; without that mark None, or on request the last number of the text."""
+    if place := _PLACE.search(text):
+        return _number(text[place.end() :])
+    if last_number_fallback and MARKER not in text and (numbers := _LAST_NUMBER.findall(text)):
         return _number(numbers[-1])
     return None
 

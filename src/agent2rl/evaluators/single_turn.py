@@ -20,7 +20,7 @@ from agent2rl.evaluators.asking import Asking, majority, passes
 @dataclass(frozen=True)
 class SingleTurn:
     rule: str
-    """Names what `score` does, and changes whenever the same output could score differently."""
+    """Names what `score` and `answer` do, and changes whenever the same output could score differently."""
     score: Callable[[str, Example], float]
     """What an output is worth, from 0 to 1."""
     asking: Asking = field(default_factory=Asking)

@@ -22,6 +22,7 @@ def headline(view: RunView) -> Rows:
         rows.append(("baseline", scored(view.baseline)))
     if view.result:
         rows += _result(view.result)
+    rows += _samples(view)
     if view.chain.fault:
         rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
@@ -57,6 +58,33 @@ def _result(result: RunResult) -> Rows:
             )
         )
     return rows
+
+
+def _samples(view: RunView) -> Rows:
+    """How the model was asked, where that is not the usual way, and what all samples are worth together."""
+    before, after = view.baseline, view.result.best.score if view.result and view.result.best else None
+    if view.result and view.result.best_heldout:
+        before, after = view.result.baseline_heldout, view.result.best_heldout
+    scores = [score for score in (before, after) if score]
+    ways = list(dict.fromkeys(_asked(score) for score in scores))
+    rows: Rows = [("asked", " → ".join(way or "as usual" for way in ways))] if any(ways) else []
+    for name in scores[-1].metrics if scores else ():
+        if name.endswith(f"@{scores[-1].how.get('samples')}"):
+            values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
+            rows.append((name, f"{' → '.join(values)} ({scores[-1].split})"))
+    return rows
+
+
+def _asked(score: Score) -> str:
+    """Nothing for one greedy answer in a chat."""
+    how, said = score.how, []
+    if how.get("prompting") == "plain":
+        said.append(f"as plain text after {how['shots']} shots" if how.get("shots") else "as plain text")
+    if how.get("samples", 1) != 1:
+        said.append(f"{how['samples']} samples at temperature {how.get('temperature')}")
+    elif how.get("temperature"):
+        said.append(f"one sample at temperature {how['temperature']}")
+    return ", ".join(said)
 
 
 def submissions(view: RunView) -> Rows:

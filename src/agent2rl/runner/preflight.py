@@ -1,29 +1,24 @@
 """Is this machine ready, and is a task sound? Each finding is one line, with the mend where there is one."""
 
-import json
 import os
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.core.records import EvalSettings, Split
+from agent2rl.core.records import Split
 from agent2rl.core.sandbox import Sandbox
-from agent2rl.core.task import Example, Task
+from agent2rl.core.task import Example
 from agent2rl.grading.child import Child
-from agent2rl.grading.programs import program_sandboxes
-from agent2rl.runner import machine
-from agent2rl.runner.assets import model_directory, split_file
+from agent2rl.runner import machine, replay
+from agent2rl.runner.assets import model_directory
 from agent2rl.runner.settings import Settings, secrets
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 DISK_BYTES = 5 << 30
 SECONDS = 600
-REPLAY = "scripted:agent2rl.engines.scripted:replay"
 WRONG = "I do not know."
 
 
@@ -59,12 +54,11 @@ def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: st
     yield _overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
+    child = replay.replaying(task, name, settings, sandbox, SECONDS)
     for split, examples in splits.items():
-        file = split_file(examples, settings.cache / "tasks" / task.id)
-        child = replace(_child(task, name, settings, sandbox), splits={split: file})
         gold = [example.target for example in examples]
-        yield _answers(child, split, "gold answers", gold, 1.0)
-        yield _answers(child, split, "wrong answers", [WRONG] * len(gold), 0.0)
+        yield _answers(child, split, examples, "gold answers", gold, 1.0)
+        yield _answers(child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
 
 
 def _overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> Finding:
@@ -109,42 +103,15 @@ def _data(cache: Path) -> Finding:
     return Finding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
 
 
-def _child(task: Task, name: str, settings: Settings, sandbox: str) -> Child:
-    return Child(
-        sandbox=registry.sandbox(sandbox),
-        task=name,
-        engine=REPLAY,
-        settings=EvalSettings(),
-        splits={},
-        limits=machine.default_limits(settings.runs),
-        seconds=SECONDS,
-        code=task.code,
-        programs=program_sandboxes(task),
-        python_path=settings.python_path,
-    )
-
-
-def _answers(child: Child, split: Split, what: str, answers: list[str], expected: float) -> Finding:
-    with tempfile.TemporaryDirectory(prefix="agent2rl-") as directory:
-        home = Path(directory)
-        model = home / "model"
-        model.mkdir()
-        lines = "".join(json.dumps(answer) + "\n" for answer in answers)
-        (model / "answers.jsonl").write_text(lines, encoding="utf-8")
-        try:
-            found = child.grade(model, split, home / "log", home / "scratch", threading.Event())
-        except Agent2RLError as error:
-            return Finding(
-                f"{what}, {split}", "broken", error.message, _last_line(home / "log") or error.mend
-            )
-    wrong = [result.id for result in found.results if result.score != expected]
+def _answers(
+    child: Child, split: Split, examples: Sequence[Example], what: str, answers: list[str], expected: float
+) -> Finding:
+    outputs = {example.id: [answer] for example, answer in zip(examples, answers, strict=True)}
+    try:
+        results = replay.grade(child, examples, outputs).results
+    except Agent2RLError as error:
+        return Finding(f"{what}, {split}", "broken", error.message, error.mend)
+    wrong = [result.id for result in results if result.score != expected]
     mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
-    share = f"{len(found.results) - len(wrong)} of {len(found.results)} score {100 * expected:g}"
+    share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
     return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)
-
-
-def _last_line(log: Path) -> str:
-    """The user's own task may say more to its user than to an agent."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    said = [line for line in lines if line.strip()]
-    return said[-1][:300] if said else ""

@@ -80,6 +80,7 @@ def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) ->
         "base_model": str(model_path(spec).relative_to("models")),
         "mode": spec.mode,
         "seed": spec.seed,
+        "samples": spec.samples,
         "start_time": int(started_at),
         "timeout_s": int(spec.budget.wall_seconds),
         "max_submissions": spec.budget.submissions,

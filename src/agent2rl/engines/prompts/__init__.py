@@ -29,7 +29,7 @@ class Prompts:
         if isinstance(template, dict):
             template = template.get("default")
         tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-        self._templates = Templates(template, tokens)
+        self._templates = Templates(template or None, tokens)
 
     @property
     def templated(self) -> bool:

@@ -11,13 +11,13 @@ for a while, there is no verdict, and a GradingError says so.
 
 import json
 import os
-import queue
 import select
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -109,8 +109,11 @@ class Pool:
     def judge(self, jobs: Sequence[Job], tell: Tell = lambda _: None) -> list[Verdict]:
         """A verdict for each job; `tell` hears how many are done."""
         found = _Round(jobs, tell)
+        if len(jobs) == 1:  # a reward, perhaps one of thousands
+            found.work(self._workers)
+            return found.verdicts()
         threads = [
-            threading.Thread(target=found.work, args=(worker,), daemon=True) for worker in self._workers
+            threading.Thread(target=found.work, args=([worker],), daemon=True) for worker in self._workers
         ]
         for thread in threads:
             thread.start()
@@ -139,40 +142,48 @@ class _Round:
     def __init__(self, jobs: Sequence[Job], tell: Tell) -> None:
         self._jobs = jobs
         self._tell = tell
-        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(len(jobs)):
-            self._waiting.put(number)
+        self._waiting = deque(range(len(jobs)))
         self._found: dict[int, Verdict] = {}
         self._losses = [0] * len(jobs)
-        self._changed = threading.Lock()
+        self._changed = threading.Condition()
         self._served_at = time.monotonic()
         self._fault: BaseException | None = None
 
-    def work(self, worker: "Worker") -> None:
-        """Take one job after another, until all have a verdict."""
+    def work(self, workers: Sequence["Worker"]) -> None:
+        """Take one job after another until all have a verdict; a worker without a server gives way."""
+        turn = 0
         try:
-            while not self._over():
-                try:
-                    number = self._waiting.get(timeout=PAUSE_SECONDS)
-                except queue.Empty:
-                    continue  # somebody else may have to give one back
-                verdict = worker.judge(self._jobs[number])
-                if verdict.absent or (verdict.lost and self._losses[number] + 1 < MOST_LOSSES):
-                    self._losses[number] += verdict.lost
-                    self._waiting.put(number)
-                else:
-                    self._settle(number, verdict)
+            while (number := self._next()) is not None:
+                verdict = workers[turn % len(workers)].judge(self._jobs[number])
+                self._take(number, verdict)
                 if verdict.absent:
+                    turn += 1
                     time.sleep(PAUSE_SECONDS)
-                else:
-                    self._served_at = time.monotonic()
         except BaseException as error:
-            self._fault = error
+            with self._changed:
+                self._fault = error
+                self._changed.notify_all()
 
-    def _settle(self, number: int, verdict: Verdict) -> None:
+    def _next(self) -> int | None:
+        """The next job. While others have the last ones it waits, since they may have to give one back."""
         with self._changed:
-            self._found[number] = verdict
-            self._tell(len(self._found))
+            while not self._over():
+                if self._waiting:
+                    return self._waiting.popleft()
+                self._changed.wait()
+        return None
+
+    def _take(self, number: int, verdict: Verdict) -> None:
+        with self._changed:
+            self._losses[number] += verdict.lost
+            if verdict.absent or (verdict.lost and self._losses[number] < MOST_LOSSES):
+                self._waiting.append(number)
+            else:
+                self._found[number] = verdict
+                self._tell(len(self._found))
+            if not verdict.absent:
+                self._served_at = time.monotonic()
+            self._changed.notify_all()
 
     def _over(self) -> bool:
         late = time.monotonic() - self._served_at > PATIENCE_SECONDS

@@ -1,0 +1,92 @@
+"""agent2rl score"""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from agent2rl import registry
+from agent2rl.cli.options import as_json
+from agent2rl.core.errors import UserError
+from agent2rl.report.tables import interval
+from agent2rl.runner.scoring import PartScore, Scoring, score
+from agent2rl.runner.settings import settings
+from agent2rl.store.files import write_atomically
+
+DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("score")
+@click.argument("task")
+@click.argument("outputs", type=FILE)
+@click.option("--data-dir", type=DIRECTORY, help="The task's official files, where the hub is out of reach.")
+@click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="Where the outputs are graded.")
+@click.option("--results", type=FILE, help="Write each example's result here, as JSON lines.")
+@as_json
+def command(
+    task: str,
+    outputs: Path,
+    data_dir: Path | None,
+    tasks_dir: tuple[Path, ...],
+    sandbox: str,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Score the outputs of any model, without the model.
+
+    OUTPUTS is a file of JSON lines, each with the id of an example and what a model said to it:
+
+    \b
+    {"id": "gsm8k-test-0000", "output": "Two dozen are 2 * 12 = 24. #### 24"}
+
+    The names task_id and completion do as well. Several lines with one id are several samples, which give
+    pass@k and majority votes. Ids are those of a run's records: for gsm8k the split and the number of the
+    row in the official file, from 0.
+
+    \b
+    agent2rl score gsm8k outputs.jsonl --data-dir DIR
+    agent2rl score gsm8k-mini outputs.jsonl --results results.jsonl
+
+    The same rule as in runs decides, in the same sandbox. `test` is feedback and held-out together. Examples
+    without an output are not counted, and the table says how many are.
+
+    Exit code: 0 where there is a score, 1 where grading failed, 2 for wrong input.
+    """
+    where = settings()
+    name = registry.in_folders(task, (*tasks_dir, *where.tasks))
+    found, every = score(name, outputs, data_dir, where, sandbox)
+    if results:
+        lines = "".join(result.model_dump_json() + "\n" for result in every)
+        try:
+            write_atomically(results, lines)
+        except OSError as error:
+            raise UserError(f"Cannot write {results}: {error.strerror}.") from error
+    if as_json:
+        click.echo(found.model_dump_json())
+    else:
+        _print(found)
+
+
+def _print(found: Scoring) -> None:
+    metrics = list(found.parts[0].score.metrics)
+    table = Table("split", "examples", "score", "95% interval", *metrics)
+    for part in found.parts:
+        score = part.score
+        means = [f"{score.metrics[name]:.2f}" for name in metrics]
+        table.add_row(
+            score.split, f"{score.n:,} of {part.of:,}", f"{score.value:.2f}", interval(score.ci), *means
+        )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    for part in found.parts:
+        if part.missing and part.score.split in ("train", "test"):
+            console.print(_missing(part), markup=False)
+
+
+def _missing(part: PartScore) -> str:
+    left = part.of - part.score.n
+    names = ", ".join(part.missing) + (", …" if left > len(part.missing) else "")
+    return f"{left:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"

@@ -1,0 +1,137 @@
+"""What outputs are worth, whoever sampled them: the evaluator's score without a model.
+
+The outputs are a file of JSON lines, `{"id": …, "output": …}`; `task_id` and `completion` are understood too.
+Several lines with one id are several samples. What has no output does not count, and the answer says how much
+that is.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent2rl import registry
+from agent2rl.analysis import statistics
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score
+from agent2rl.core.task import Asks, Example, Splits
+from agent2rl.runner import replay
+from agent2rl.runner.settings import Settings
+
+SECONDS = 3600
+KEYS = {"id": ("id", "task_id"), "output": ("output", "completion")}
+FORMAT = 'Each line is {"id": …, "output": …}; more lines with the same id are further samples.'
+
+
+class PartScore(Record):
+    """What the outputs are worth on one part of the examples."""
+
+    of: int
+    """How many examples the part has; `score.n` of them have outputs."""
+    score: Score
+    missing: tuple[str, ...]
+    """The first few that have none."""
+
+
+class Scoring(Record):
+    task: str
+    evaluator: str
+    """Its version: scores compare where it is the same."""
+    parts: tuple[PartScore, ...]
+
+
+def score(
+    name: str, file: Path, data_dir: Path | None, settings: Settings, sandbox: str
+) -> tuple[Scoring, tuple[ExampleResult, ...]]:
+    task = registry.task(name)
+    if not isinstance(task.evaluator, Asks):
+        raise UserError(
+            f"The task {task.id!r} is not graded from outputs: its model acts in several turns.",
+            "Submit a model in a run instead.",
+        )
+    splits = task.load(data_dir)
+    outputs = read(file, splits)
+    examples = [example for example in _all(splits) if example.id in outputs]
+    child = replay.replaying(task, name, settings, sandbox, SECONDS)
+    found = replay.grade(child, examples, outputs)
+    parts = tuple(_parts(splits, found))
+    return Scoring(task=task.id, evaluator=task.evaluator.version, parts=parts), found.results
+
+
+def read(file: Path, splits: Splits) -> dict[str, list[str]]:
+    """The outputs to each example, of which all that are named have the same number."""
+    known = {example.id for example in _all(splits)}
+    found: dict[str, list[str]] = {}
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    name, output = _row(line, f"{file}, line {number}")
+                    if name not in known:
+                        raise _unknown(name, f"{file}, line {number}", splits)
+                    found.setdefault(name, []).append(output)
+    except OSError as error:
+        raise UserError(f"Cannot read {file}: {error.strerror}.") from error
+    if not found:
+        raise UserError(f"{file} holds no outputs.", FORMAT)
+    few, many = min(found, key=lambda name: len(found[name])), max(found, key=lambda name: len(found[name]))
+    if len(found[few]) != len(found[many]):
+        raise UserError(
+            f"{file} has {_lines(len(found[few]))} for {few!r} and {_lines(len(found[many]))} for {many!r}.",
+            "Several lines with one id are several samples: give every id the same number.",
+        )
+    return found
+
+
+def _row(line: bytes, place: str) -> tuple[str, str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not JSON: {error}.", FORMAT) from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is no object with an id and an output.", FORMAT)
+    return _text(row, "id", place), _text(row, "output", place)
+
+
+def _text(row: dict[str, Any], what: str, place: str) -> str:
+    key = next((key for key in KEYS[what] if key in row), None)
+    if key is None:
+        raise UserError(f"{place} has no {what}.", FORMAT)
+    if not isinstance(row[key], str):
+        raise UserError(f"{place}: {key} is a {type(row[key]).__name__}, not text.", FORMAT)
+    text: str = row[key]
+    # A lone surrogate cannot be written down as UTF-8, and no model says one.
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _unknown(name: str, place: str, splits: Splits) -> UserError:
+    sets = (splits.train, splits.feedback, splits.heldout)
+    looks = ", ".join(dict.fromkeys(examples[0].id for examples in sets if examples))
+    return UserError(f"{place}: there is no example {name!r}.", f"The task's ids look like {looks}.")
+
+
+def _lines(number: int) -> str:
+    return f"{number} line{'s' if number > 1 else ''}"
+
+
+def _all(splits: Splits) -> tuple[Example, ...]:
+    return (*splits.train, *splits.feedback, *splits.heldout)
+
+
+def _parts(splits: Splits, found: EvalResult) -> Iterator[PartScore]:
+    parts: dict[Part, Sequence[Example]] = {
+        "train": splits.train,
+        "feedback": splits.feedback,
+        "heldout": splits.heldout,
+        "test": sorted((*splits.feedback, *splits.heldout), key=lambda example: example.id),
+    }
+    results = {result.id: result for result in found.results}
+    for part, examples in parts.items():
+        there = tuple(results[example.id] for example in examples if example.id in results)
+        missing = [example.id for example in examples if example.id not in results]
+        if there:
+            yield PartScore(
+                of=len(examples),
+                score=statistics.score(EvalResult(results=there, how=found.how), part),
+                missing=tuple(missing[:5]),
+            )
