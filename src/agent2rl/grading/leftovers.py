@@ -81,13 +81,17 @@ class Leftovers:
     left_out: dict[str, Left] = field(default_factory=dict)
     texts: Texts = field(default_factory=Texts)
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self, only: str | None = None) -> Iterator[Document]:
+        """All files, or the one with this name in the root."""
         self._deadline = time.monotonic() + self.bounds.seconds
         self._entries: list[_Entry] = []
         self._linked: set[tuple[int, int]] = set()
         root = os.open(self.root, DIRECTORY)
         try:
-            self._list(root, ())
+            if only is None:
+                self._list(root, ())
+            else:
+                self._enter((only,), os.stat(only, dir_fd=root, follow_symlinks=False))
             for entry in sorted(self._entries):
                 if reason := self._spent():
                     self._leave(reason, entry.size)
