@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ OVERLAP_CHARACTERS = 20_000
 PLANES = 0x30000
 """All letters have smaller code points."""
 SIEVE_BITS = 20
+BATCH_TEXTS = 1000
+SHOWN_WORDS = 80
 STEP = np.uint64(0x9E3779B97F4A7C15)
 SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
@@ -80,7 +82,7 @@ class Match(NamedTuple):
     share: float
     run_words: int
     text: str
-    """The passage's words."""
+    """The passage's words, as many as are shown."""
 
 
 def parts(
@@ -131,7 +133,7 @@ class Index:
         places, keys = self._ngrams(numbers)
         ends = np.cumsum([len(each) + 1 for each in spelled])
         owners = np.searchsorted(ends, places, side="right")
-        fit = ~np.isin(keys, self._given(given)) & ~np.isin(keys, self._common(keys, owners))
+        fit = ~np.isin(keys, self._given(given, keys)) & ~np.isin(keys, self._common(keys, owners))
         self._different = self._count_different(numbers, places[fit], owners[fit])
         fit &= (self._different >= rule.least_words)[owners]
         self._index(keys[fit], owners[fit])
@@ -187,8 +189,13 @@ class Index:
             keys += values[offset : offset + count]
         return places, keys[places]
 
-    def _given(self, given: Iterable[str]) -> Keys:
-        return np.unique(self._ngrams(self._numbers(map(words, given)))[1])
+    def _given(self, given: Iterable[str], sought: Keys) -> Keys:
+        """Those of the sought that stand in given texts, which may be many."""
+        found, texts = np.zeros(0, np.uint64), iter(given)
+        while batch := list(islice(texts, BATCH_TEXTS)):
+            _, keys = self._ngrams(self._numbers(map(words, batch)))
+            found = np.union1d(found, keys[np.isin(keys, sought)])
+        return found
 
     def _common(self, keys: Keys, owners: Numbers) -> Keys:
         """N-grams of too many examples."""
@@ -251,7 +258,8 @@ class Index:
         needed = min(rule.different_words, int(self._different[owner]))
         if len(np.unique(numbers[covered])) < needed:
             return None
-        text = " ".join(spelled[int(covered[0]) : int(covered[-1]) + 1])
+        begin, end = int(covered[0]), int(covered[-1]) + 1
+        text = " ".join(spelled[begin : min(end, begin + SHOWN_WORDS)])
         return Match(self.parts[owner], len(covered), share, run_words, text)
 
 
