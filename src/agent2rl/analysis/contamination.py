@@ -38,8 +38,6 @@ SHOWN_WORDS = 80
 STEP = np.uint64(0x9E3779B97F4A7C15)
 SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
-BEYOND_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")
-"""With the letter before, to which an accent may belong. Elsewhere NFKC changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def words(text: str) -> list[str]:
         text = UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     if text.isascii():
         return text.lower().translate(SEPARATORS).split()
-    text = BEYOND_ASCII.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).lower()
+    text = unicodedata.normalize("NFKC", text).lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).copy()
     codes[~_alphanumeric()[np.minimum(codes, PLANES - 1)]] = ord(" ")
     return codes.tobytes().decode("utf-32-le").split()
