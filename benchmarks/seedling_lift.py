@@ -5,7 +5,7 @@
         python benchmarks/seedling_lift.py --seed $seed --sft-epochs 0     # GRPO alone
     done
 
-`--task` is gsm8k-mini or another miniature whose agents get an eval.py, which is what rewards and scores here.
+`--task` is gsm8k-mini or another miniature whose agents get an eval.py, which rewards and scores here too.
 Prints a JSON line after each stage, with the greedy score on both splits, in percent. Scores are from the
 recipes' own sampler, which on a GPU calculates in bfloat16: a grading on CPU can differ by a problem or two.
 """

@@ -16,6 +16,7 @@ from rich.status import Status
 from rich.table import Table
 
 from agent2rl.cli.tail import Tail
+from agent2rl.core.records import ContaminationSummary
 from agent2rl.report import tables
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
@@ -26,6 +27,7 @@ PHASES = {
     "assets": "preparing model and data",
     "baseline": "grading the untouched model ({split})",
     "held-out": "grading submission {submission} (heldout)",
+    "contamination": "looking for evaluation data in what the agent left",
 }
 ENDS = {
     "exited": "exit code {code}",
@@ -114,6 +116,9 @@ def describe(event: Event) -> str:
             return f"agent ended: {data['detail'] or how}"
         case "heldout":
             return f"held-out {_score(data['score'])} (submission {data['submission']})"
+        case "contamination":
+            summary = {name: data[name] for name in ContaminationSummary.model_fields}
+            return f"contamination: {tables.contamination(ContaminationSummary.model_validate(summary))}"
         case "warning":
             return f"warning: {data['text']}"
         case "fault":

@@ -225,6 +225,71 @@ class Comparison(Record):
     ci: Interval
 
 
+class LeftOut(Record):
+    """Files that were not read, or not to their end, and why."""
+
+    reason: Annotated[str, Field(max_length=100)]
+    files: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class Finding(Record):
+    """A passage of an agent's file that holds evaluation data."""
+
+    file: Annotated[str, Field(max_length=1000)]
+    split: Split
+    example: str
+    part: str
+    """`prompt`, `target`, or a key of the example's meta."""
+    words: Annotated[int, Field(ge=1)]
+    """Matched."""
+    share: Annotated[float, Field(ge=0, le=1)]
+    """Of the part's n-grams."""
+    text: Annotated[str, Field(max_length=300)]
+    """The passage's words, as far as they fit."""
+
+
+class ContaminationSummary(Record):
+    """Whether evaluation data lies in what the agent left. Where `done` is false nothing is known of it."""
+
+    done: bool
+    reason: str = ""
+    """Why it was not done."""
+    files: Annotated[int, Field(ge=0)] = 0
+    bytes: Annotated[int, Field(ge=0)] = 0
+    """Read, after unpacking."""
+    left_out_files: Annotated[int, Field(ge=0)] = 0
+    left_out_bytes: Annotated[int, Field(ge=0)] = 0
+    flagged: dict[Split, int] = {}
+    """Examples of each split that were found."""
+    flagged_files: Annotated[int, Field(ge=0)] = 0
+
+
+class Contamination(ContaminationSummary):
+    """All that the check has to say."""
+
+    ngram_words: int = 0
+    share: float = 0
+    run_words: int = 0
+    """A passage is a finding from this share of a part's n-grams on, or from so many words in a row."""
+    examples: int = 0
+    unchecked: int = 0
+    """Examples too short, or too much like what the agent was given, to be looked for."""
+    tensor_bytes: int = 0
+    """Of safetensors files, which are not read."""
+    left_out: tuple[LeftOut, ...] = ()
+    found: Annotated[int, Field(ge=0)] = 0
+    """Pairs of a file and an example in it."""
+    findings: Annotated[tuple[Finding, ...], Field(max_length=100)] = ()
+    """The first of them: held-out before feedback, long before short."""
+
+    @property
+    def summary(self) -> ContaminationSummary:
+        return ContaminationSummary(
+            **{name: getattr(self, name) for name in ContaminationSummary.model_fields}
+        )
+
+
 class RunResult(Record):
     """What came of a run; written last."""
 
@@ -251,6 +316,8 @@ class RunResult(Record):
     submissions: int = 0
     scored: int = 0
     clock: Clock | None = None
+    contamination: ContaminationSummary | None = None
+    """None where the agent never started."""
 
     @property
     def ended_well(self) -> bool:

@@ -10,17 +10,19 @@ import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalResult, EvalSettings, Limits, Split
+from agent2rl.core.records import EvalResult, EvalSettings, Limits, Record, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.evaluators.code_tests.pool import VARIABLE
 from agent2rl.grading.programs import PLACE, Programs
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
 
+R = TypeVar("R", bound=Record)
 MIB = 1 << 20
 RESULT_BYTES = 1 << 30
 
@@ -101,13 +103,8 @@ class Child:
             file.write(f"peak memory {most:.0f} MiB of {limit:.0f} MiB\n")
 
     def _read(self, ended: Exit, path: Path, n: int) -> EvalResult:
-        if ended.reason == "deadline":
-            raise GradingError(f"Grading did not end within its {self.seconds:g} s.")
-        if ended.reason == "stopped":
-            raise GradingError("Grading was stopped with the run.")
-        if ended.reason != "exited":
-            raise GradingError(f"Grading was ended: {ended.detail or ended.reason}")
-        outcome = _outcome(path)
+        require_end("Grading", ended, self.seconds)
+        outcome = answer(path, Outcome)
         if outcome is not None and outcome.error is not None:
             raise GradingError(outcome.error)
         if outcome is None or outcome.evaluation is None or ended.code != 0:
@@ -118,7 +115,18 @@ class Child:
         return outcome.evaluation
 
 
-def _outcome(path: Path) -> Outcome | None:
+def require_end(what: str, ended: Exit, seconds: float) -> None:
+    """A child that was ended has not answered."""
+    if ended.reason == "deadline":
+        raise GradingError(f"{what} did not end within its {seconds:g} s.")
+    if ended.reason == "stopped":
+        raise GradingError(f"{what} was stopped with the run.")
+    if ended.reason != "exited":
+        raise GradingError(f"{what} was ended: {ended.detail or ended.reason}")
+
+
+def answer(path: Path, kind: type[R]) -> R | None:
+    """What a child left, which may be anything; None where it left nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -127,7 +135,7 @@ def _outcome(path: Path) -> Outcome | None:
         if os.fstat(descriptor).st_size > RESULT_BYTES:
             raise GradingError(f"The grading child's answer is larger than {RESULT_BYTES >> 20} MiB.")
         try:
-            return Outcome.model_validate_json(file.read())
+            return kind.model_validate_json(file.read())
         except ValidationError as error:
             raise GradingError(
                 f"The grading child's answer is malformed: {error.errors()[0]['msg']}."

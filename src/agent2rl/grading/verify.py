@@ -55,7 +55,7 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
         try:
             if entry.kind == "opened":
                 yield _file(paths, "spec.json", data["spec_sha256"])
-            elif entry.kind in ("results", "lineage"):
+            elif entry.kind in ("results", "lineage", "contamination"):
                 yield _file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in ("submitted", "graded"):
                 submission = Submission.model_validate(data["submission"])

@@ -3,7 +3,7 @@
 import importlib
 from pathlib import Path
 
-from agent2rl.core.records import Record, RunResult, RunSpec, Score, Submission
+from agent2rl.core.records import Contamination, Record, RunResult, RunSpec, Score, Submission
 from agent2rl.report import tables
 from agent2rl.store.files import write_atomically, write_record
 from agent2rl.store.paths import RunPaths
@@ -19,6 +19,7 @@ class Report(Record):
     spec: RunSpec
     baseline: Score | None
     submissions: tuple[Submission, ...]
+    contamination: Contamination | None
     result: RunResult | None
     notes: tuple[str, ...]
 
@@ -30,6 +31,7 @@ class Report(Record):
             spec=view.spec,
             baseline=view.baseline,
             submissions=view.submissions,
+            contamination=view.contamination,
             result=view.result,
             notes=view.notes,
         )
@@ -62,7 +64,28 @@ def _markdown(view: RunView, drawn: bool) -> str:
         lines += [f"- {number}: {_text(message)}" for number, message in tables.messages(view)]
     else:
         lines.append("None.")
+    if view.contamination and view.contamination.done:
+        lines += _contamination(view, view.contamination)
     return "\n".join(lines) + "\n"
+
+
+def _contamination(view: RunView, found: Contamination) -> list[str]:
+    lines = ["", "## Evaluation data in what the agent left", "", f"{tables.contamination(found)}.", ""]
+    lines.append(
+        f"A passage counts from {found.share:.0%} of the {found.ngram_words}-word sequences of an example's "
+        f"prompt or answer on, or from {found.run_words} words in a row. {found.unchecked} of "
+        f"{found.examples} examples cannot be looked for. "
+        f"{tables.size(found.tensor_bytes)} of model weights were passed over."
+    )
+    for columns, rows in (
+        (tables.FINDING_COLUMNS, tables.findings(view)),
+        (tables.LEFT_OUT_COLUMNS, tables.left_out(view)),
+    ):
+        if rows:
+            lines += ["", _row(columns), "|" + "---|" * len(columns), *map(_row, rows)]
+    if found.found > len(found.findings):
+        lines += ["", f"The first {len(found.findings)} of {found.found} are listed."]
+    return lines
 
 
 def _row(cells: tuple[str, ...]) -> str:

@@ -1,10 +1,12 @@
 """A run in rows of text, for terminals and pages alike."""
 
-from agent2rl.core.records import Interval, RunResult, Score, Submission
+from agent2rl.core.records import ContaminationSummary, Interval, RunResult, Score, Submission
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
 
+FINDING_COLUMNS = ("file", "example", "part", "words", "share", "the passage's words")
+LEFT_OUT_COLUMNS = ("not read, because", "files", "bytes")
 SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
 
 
@@ -49,6 +51,8 @@ def _result(result: RunResult) -> Rows:
         rows.append(("score", "none: no submission was scored"))
     if result.isolation and not result.isolation.isolates:
         rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
+    if result.contamination:
+        rows.append(("contamination", contamination(result.contamination)))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -103,6 +107,55 @@ def _submission(submission: Submission, best: bool) -> tuple[str, ...]:
         f"{gain:+.2f}" if gain is not None else "",
         f"{seconds:.1f} s" if seconds is not None else "",
     )
+
+
+def contamination(found: ContaminationSummary) -> str:
+    """In one line. What was not looked at is never called clean."""
+    if not found.done:
+        return f"NOT CHECKED: {found.reason}"
+    examples = ", ".join(
+        f"{many(count, f'{split} example')}" for split, count in found.flagged.items() if count
+    )
+    said = (
+        f"FOUND: {examples} in {found.flagged_files} of {many(found.files, 'file')}"
+        if examples
+        else f"none found in {many(found.files, 'file')}"
+    )
+    if not found.left_out_files:
+        return said
+    return f"{said}; not read: {many(found.left_out_files, 'file')}, {size(found.left_out_bytes)}"
+
+
+def findings(view: RunView) -> Rows:
+    found = view.contamination.findings if view.contamination else ()
+    return [
+        (
+            each.file,
+            f"{each.example} ({each.split})",
+            each.part,
+            str(each.words),
+            f"{each.share:.0%}",
+            each.text,
+        )
+        for each in found
+    ]
+
+
+def left_out(view: RunView) -> Rows:
+    found = view.contamination.left_out if view.contamination else ()
+    return [(each.reason, str(each.files), size(each.bytes)) for each in found]
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def messages(view: RunView) -> Rows:

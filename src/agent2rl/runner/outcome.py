@@ -8,6 +8,7 @@ from agent2rl.core.records import (
     Asset,
     Clock,
     Comparison,
+    ContaminationSummary,
     Ending,
     Isolation,
     RunResult,
@@ -47,6 +48,7 @@ class Outcome:
     submissions: int = 0
     scored: int = 0
     clock: Clock | None = None
+    contamination: ContaminationSummary | None = None
 
     def agent_ended(self, ended: Exit, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
@@ -94,6 +96,7 @@ class Outcome:
             submissions=self.submissions,
             scored=self.scored,
             clock=self.clock,
+            contamination=self.contamination,
         )
 
 

@@ -12,6 +12,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import (
+    Contamination,
     EvalResult,
     EvalSettings,
     Isolation,
@@ -27,6 +28,7 @@ from agent2rl.grading.api import application
 from agent2rl.grading.baseline import Baseline
 from agent2rl.grading.child import Child
 from agent2rl.grading.programs import program_sandboxes
+from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.runner import machine, workspace
@@ -74,6 +76,8 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 _ended(ended, recorder)
                 service.finish()
             outcome.agent_ended(ended, service, paths.agent_log)
+            given = workspace.given(task, brief, assets)
+            _contamination(outcome, Scan(child, paths.workspace, given), recorder, stop)
             if outcome.best and spec.protocol == "heldout" and not stop.is_set():
                 _final(outcome, outcome.best, untouched, recorder, stop)
         except Agent2RLError as error:
@@ -191,3 +195,17 @@ def _final(
     outcome.best_heldout = statistics.score(after, "heldout")
     outcome.heldout = statistics.compare(before.results, after.results)
     recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())
+
+
+def _contamination(outcome: Outcome, scan: Scan, recorder: Recorder, stop: threading.Event) -> None:
+    """Look through what the agent left. What goes wrong here costs this answer, never the run's result."""
+    recorder.event("phase", name="contamination")
+    try:
+        found = scan.run(recorder.paths.contamination_log, recorder.paths.scratch, stop)
+    except Agent2RLError as error:
+        found = Contamination(done=False, reason=str(error))
+    except Exception as error:
+        recorder.event("fault", where="contamination", trace=traceback.format_exc())
+        found = Contamination(done=False, reason=f"A fault of agent2rl: {type(error).__name__}: {error}")
+    recorder.contamination(found)
+    outcome.contamination = found.summary

@@ -4,6 +4,7 @@
   description.md     the task
   instructions.md    the rules, the map, the grading API with working examples, the clock
   run_meta.json      the same for programs
+  check_contamination.py   the rule by which the harness looks for evaluation data, on training data
   data/              train.jsonl and whatever else the task shows (read-only)
   models/<name>/     the base model (read-only)
   code/              for the agent's code
@@ -16,6 +17,7 @@ from string import Template
 
 from pydantic import JsonValue
 
+from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
@@ -38,7 +40,8 @@ RANKING = {
     ),
     "paper": "The score you see is on the whole test set, and your best submission is what ranks.",
 }
-RESERVED = ("description.md", "instructions.md", "run_meta.json", "agent")
+CHECK = "check_contamination.py"
+RESERVED = ("description.md", "instructions.md", "run_meta.json", CHECK, "agent")
 
 
 def model_path(spec: RunSpec) -> PurePosixPath:
@@ -62,6 +65,7 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     instructions = _instructions(seen_at, spec)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
+    (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
     environment = {
         "TASK": task.id,
         "BASE_MODEL": str(model_path(spec).relative_to("models")),
@@ -71,6 +75,17 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
         "OUTPUT_DIR": str(seen_at / "output"),
     }
     return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment)
+
+
+def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
+    """Every text that the agent was given: where it stands again, it was not found out."""
+    exposed = (path.read_text(encoding="utf-8", errors="replace") for path in task.exposes.values())
+    train = (
+        part.text
+        for example in assets.train
+        for part in contamination.parts("train", example.id, example.prompt, example.target, example.meta)
+    )
+    return (task.description, brief.instructions, *exposed, *train)
 
 
 def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:

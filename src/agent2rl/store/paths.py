@@ -15,6 +15,8 @@
     lineage.json              whose weights these are, tensor by tensor
     <split>.jsonl             the model's answers, one example a line
     grading.log               what the grading child printed
+  contamination.json          evaluation data in what the agent left: passages, and what was not read
+  contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
   result.json                 written last
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
@@ -98,6 +100,14 @@ class RunPaths:
 
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
+
+    @property
+    def contamination(self) -> Path:
+        return self.root / "contamination.json"
+
+    @property
+    def contamination_log(self) -> Path:
+        return self.root / "contamination.log"
 
     @property
     def report(self) -> Path:

@@ -8,7 +8,15 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import ExampleResult, Record, RunResult, RunSpec, Score, Submission
+from agent2rl.core.records import (
+    Contamination,
+    ExampleResult,
+    Record,
+    RunResult,
+    RunSpec,
+    Score,
+    Submission,
+)
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 
@@ -26,6 +34,7 @@ class RunView:
     result: RunResult | None
     baseline: Score | None
     submissions: tuple[Submission, ...]
+    contamination: Contamination | None
     chain: ledger.Reading
     notes: tuple[str, ...]
 
@@ -46,6 +55,9 @@ def read_run(paths: RunPaths) -> RunView:
         result=result,
         baseline=result.baseline if result else _baseline(chain),
         submissions=tuple(submission for submission in found if submission),
+        contamination=(
+            _record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
+        ),
         chain=chain,
         notes=tuple(notes),
     )

@@ -13,7 +13,16 @@ from typing import Self
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import ExampleResult, Manifest, Record, RunResult, RunSpec, Split, Submission
+from agent2rl.core.records import (
+    Contamination,
+    ExampleResult,
+    Manifest,
+    Record,
+    RunResult,
+    RunSpec,
+    Split,
+    Submission,
+)
 from agent2rl.store.files import (
     canonical,
     remove_tree,
@@ -104,6 +113,12 @@ class Recorder:
         """Whose weights a submission has."""
         digest = write_record(where.lineage, report)
         self.entry("lineage", file=self.paths.relative(where.lineage), sha256=digest)
+
+    def contamination(self, found: Contamination) -> None:
+        """Whether evaluation data lies in what the agent left. The passages are in the file alone."""
+        digest = write_record(self.paths.contamination, found)
+        name = self.paths.relative(self.paths.contamination)
+        self.entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
 
     def close(self, result: RunResult) -> None:
         """The last word: its hash goes into the ledger, then it is written."""

@@ -1,0 +1,290 @@
+"""Does a text hold evaluation examples? Shared runs of words, counted against a threshold that was measured.
+
+A word is a run of letters and digits, in lower case and normalised (NFKC), so that case, punctuation, white
+space and the escapes of JSON and Python strings do not matter. Every part of an example (prompt, target, each
+string of its meta) is looked for by its word n-grams. No evidence is an n-gram that stands in what the agent
+was given, or in more than a few examples: that is the task's own phrasing.
+
+A passage is a stretch of text whose matches lie close together. It holds a part where at least a share of
+the part's n-grams are in it, or a long run of them, and the matched words are different enough: chains like
+"74 2 74 2 37 37 37" agree by chance.
+
+Not seen: paraphrase, translation, encryption, anything between whose words something is put, languages that
+do not part words. N-grams are compared by 64-bit hashes; one pair in 2**64 is taken for the same.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, repeat
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+Numbers = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+OVERLAP_CHARACTERS = 20_000
+"""What a piece of a long text repeats of the one before; a longer passage is seen in halves."""
+PLANES = 0x30000
+"""All letters have smaller code points."""
+SIEVE_BITS = 20
+BATCH_TEXTS = 1000
+SHOWN_WORDS = 80
+STEP = np.uint64(0x9E3779B97F4A7C15)
+SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
+UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """docs/design/contamination.md says what these were measured to miss and to flag wrongly."""
+
+    n: int = 8
+    """Words of an n-gram."""
+    share: float = 0.3
+    """Of a part's n-grams, in one passage."""
+    run_words: int = 30
+    """Or so many words in a row, where the part is long."""
+    different_words: int = 10
+    """Among those matched; a part that has fewer is matched as a whole."""
+    least_words: int = 8
+    """A part with fewer different words cannot be checked."""
+    most_examples: int = 3
+    """An n-gram in more of them belongs to none."""
+    gap_words: int = 30
+    """Matches further apart are two passages."""
+
+
+RULE = Rule()
+
+
+class Part(NamedTuple):
+    """A text of an example."""
+
+    split: str
+    example: str
+    name: str
+    text: str
+
+
+class Match(NamedTuple):
+    """A passage that holds a part."""
+
+    part: Part
+    words: int
+    share: float
+    run_words: int
+    text: str
+    """The passage's words, as many as are shown."""
+
+
+def parts(
+    split: str, example: str, prompt: str, target: str, meta: Mapping[str, JsonValue]
+) -> Iterator[Part]:
+    """Each text of an example apart, so that an answer is found without its question."""
+    yield Part(split, example, "prompt", prompt)
+    yield Part(split, example, "target", target)
+    for name, value in meta.items():
+        if isinstance(value, str):
+            yield Part(split, example, name, value)
+
+
+def words(text: str) -> list[str]:
+    for escape in ("\\n", "\\r", "\\t"):
+        text = text.replace(escape, "  ")
+    if "\\u" in text:
+        text = UNICODE_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    if text.isascii():
+        return text.lower().translate(SEPARATORS).split()
+    text = unicodedata.normalize("NFKC", text).lower()
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).copy()
+    codes[~_alphanumeric()[np.minimum(codes, PLANES - 1)]] = ord(" ")
+    return codes.tobytes().decode("utf-32-le").split()
+
+
+@cache
+def _alphanumeric() -> NDArray[np.bool_]:
+    """By code point; `str.translate` would ask one character at a time."""
+    return np.fromiter((chr(code).isalnum() for code in range(PLANES)), np.bool_, PLANES)
+
+
+class Index:
+    """What is looked for."""
+
+    def __init__(self, sought: Iterable[Part], given: Iterable[str] = (), rule: Rule = RULE) -> None:
+        self.rule = rule
+        self.parts = list(sought)
+        spelled = [words(part.text) for part in self.parts]
+        self._vocabulary: dict[str, int] = {}
+        for each in spelled:
+            for word in each:
+                self._vocabulary.setdefault(word, len(self._vocabulary) + 1)
+        self._values = np.random.default_rng(0).integers(
+            0, 2**64, size=len(self._vocabulary) + 1, dtype=np.uint64
+        )
+        numbers = self._numbers(spelled)
+        places, keys = self._ngrams(numbers)
+        ends = np.cumsum([len(each) + 1 for each in spelled])
+        owners = np.searchsorted(ends, places, side="right")
+        fit = ~np.isin(keys, self._given(given, keys)) & ~np.isin(keys, self._common(keys, owners))
+        self._different = self._count_different(numbers, places[fit], owners[fit])
+        fit &= (self._different >= rule.least_words)[owners]
+        self._index(keys[fit], owners[fit])
+
+    @property
+    def examples(self) -> int:
+        return len({(part.split, part.example) for part in self.parts})
+
+    @property
+    def unchecked(self) -> int:
+        """Examples that are too short, or too much like what was given, for anything to be said of them."""
+        seen = {part[:2] for part, total in zip(self.parts, self._totals, strict=True) if total}
+        return self.examples - len(seen)
+
+    def search(self, text: str) -> list[Match]:
+        """The parts that a text holds, each in the passage that holds most of it."""
+        spelled = words(text)
+        numbers = self._numbers([spelled])
+        places, keys = self._ngrams(numbers)
+        near = self._sieve[keys >> np.uint64(64 - SIEVE_BITS)]
+        places, keys = places[near], keys[near]
+        if not len(keys):
+            return []
+        which = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        same = self._keys[which] == keys
+        places, which = places[same], which[same]
+        best: dict[int, Match] = {}
+        for owner, where, found in self._passages(places, which):
+            match = self._judge(owner, where, found, numbers, spelled)
+            if match and (owner not in best or match.share > best[owner].share):
+                best[owner] = match
+        return list(best.values())
+
+    def _numbers(self, spelled: Iterable[Sequence[str]]) -> Numbers:
+        """Texts as numbers of their words, a 0 for each word that is nowhere sought and after each text."""
+        found = []
+        for each in spelled:
+            found.append(np.fromiter(map(self._vocabulary.get, each, repeat(0)), np.int64, len(each)))
+            found.append(np.zeros(1, np.int64))
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def _ngrams(self, numbers: Numbers) -> tuple[Numbers, Keys]:
+        """Where n-grams of known words begin, and their hashes."""
+        n, count = self.rule.n, len(numbers) - self.rule.n + 1
+        if count <= 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint64)
+        known = np.concatenate(([0], np.cumsum(numbers > 0)))
+        places = np.flatnonzero(known[n:] - known[:-n] == n)
+        values = self._values[numbers]
+        keys = np.zeros(count, np.uint64)
+        for offset in range(n):
+            keys *= STEP
+            keys += values[offset : offset + count]
+        return places, keys[places]
+
+    def _given(self, given: Iterable[str], sought: Keys) -> Keys:
+        """Those of the sought that stand in given texts, which may be many."""
+        found, texts = np.zeros(0, np.uint64), iter(given)
+        while batch := list(islice(texts, BATCH_TEXTS)):
+            _, keys = self._ngrams(self._numbers(map(words, batch)))
+            found = np.union1d(found, keys[np.isin(keys, sought)])
+        return found
+
+    def _common(self, keys: Keys, owners: Numbers) -> Keys:
+        """N-grams of too many examples."""
+        names = {key: number for number, key in enumerate(dict.fromkeys(part[:2] for part in self.parts))}
+        examples = np.array([names[part[:2]] for part in self.parts], np.int64)
+        order = np.lexsort((examples[owners], keys))
+        keys, of = keys[order], examples[owners][order]
+        first = np.ones(len(keys), np.bool_)
+        first[1:] = (keys[1:] != keys[:-1]) | (of[1:] != of[:-1])
+        each, many = np.unique(keys[first], return_counts=True)
+        return each[many > self.rule.most_examples]
+
+    def _count_different(self, numbers: Numbers, places: Numbers, owners: Numbers) -> Numbers:
+        """The different words in each part's evidence."""
+        found = np.zeros(len(self.parts), np.int64)
+        edges = np.flatnonzero(np.diff(owners)) + 1
+        for group in np.split(places, edges) if len(places) else ():
+            owner = owners[np.searchsorted(places, group[0])]
+            found[owner] = len(np.unique(numbers[_covered(group, self.rule.n)]))
+        return found
+
+    def _index(self, keys: Keys, owners: Numbers) -> None:
+        """Keys in order, each with the parts that have it."""
+        order = np.lexsort((owners, keys))
+        keys, owners = keys[order], owners[order]
+        first = np.ones(len(keys), np.bool_)
+        first[1:] = (keys[1:] != keys[:-1]) | (owners[1:] != owners[:-1])
+        keys, self._owners = keys[first], owners[first]
+        self._totals = np.bincount(self._owners, minlength=len(self.parts))
+        self._keys, starts = np.unique(keys, return_index=True)
+        self._starts = np.append(starts, len(keys))
+        self._sieve = np.zeros(1 << SIEVE_BITS, np.bool_)
+        self._sieve[self._keys >> np.uint64(64 - SIEVE_BITS)] = True
+
+    def _passages(self, places: Numbers, which: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """Matches by part and then by nearness, where there are enough of them to matter."""
+        many = self._starts[which + 1] - self._starts[which]
+        ahead = np.repeat(np.cumsum(many) - many, many)
+        owners = self._owners[np.repeat(self._starts[which], many) + np.arange(many.sum()) - ahead]
+        places, which = np.repeat(places, many), np.repeat(which, many)
+        order = np.lexsort((places, owners))
+        places, which, owners = places[order], which[order], owners[order]
+        apart = (np.diff(owners) != 0) | (np.diff(places) > self.rule.gap_words)
+        edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(places)]))
+        run = self.rule.run_words - self.rule.n + 1
+        needed = np.minimum(self.rule.share * self._totals[owners[edges[:-1]]], run) if len(places) else []
+        for number in np.flatnonzero(np.diff(edges) >= needed):
+            span = slice(edges[number], edges[number + 1])
+            yield int(owners[span.start]), places[span], which[span]
+
+    def _judge(
+        self, owner: int, places: Numbers, found: Numbers, numbers: Numbers, spelled: list[str]
+    ) -> Match | None:
+        rule = self.rule
+        share = len(np.unique(found)) / int(self._totals[owner])
+        run_words = _longest(places) + rule.n - 1
+        if share < rule.share and run_words < rule.run_words:
+            return None
+        covered = _covered(places, rule.n)
+        needed = min(rule.different_words, int(self._different[owner]))
+        if len(np.unique(numbers[covered])) < needed:
+            return None
+        begin, end = int(covered[0]), int(covered[-1]) + 1
+        text = " ".join(spelled[begin : min(end, begin + SHOWN_WORDS)])
+        return Match(self.parts[owner], len(covered), share, run_words, text)
+
+
+def search(index: Index, chunks: Iterable[str]) -> list[Match]:
+    """The parts that a long text holds, best first. Chunks of a megabyte or so are right."""
+    best: dict[Part, Match] = {}
+    for piece in _pieces(chunks):
+        for match in index.search(piece):
+            if match.part not in best or match.share > best[match.part].share:
+                best[match.part] = match
+    return sorted(best.values(), key=lambda match: (-match.words, match.part))
+
+
+def _pieces(chunks: Iterable[str]) -> Iterator[str]:
+    """What stands astride two chunks is whole in the second piece."""
+    tail = ""
+    for chunk in chunks:
+        yield (piece := tail + chunk)
+        tail = piece[-OVERLAP_CHARACTERS:]
+
+
+def _covered(places: Numbers, n: int) -> Numbers:
+    """The places of all words of the n-grams that begin at `places`, which are in order."""
+    return np.unique(places[:, None] + np.arange(n))
+
+
+def _longest(places: Numbers) -> int:
+    """Places in a row; they are in order."""
+    edges = np.concatenate(([0], np.flatnonzero(np.diff(places) != 1) + 1, [len(places)]))
+    return int(np.diff(edges).max())
