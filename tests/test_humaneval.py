@@ -215,6 +215,23 @@ def test_gold_answers_pass_the_real_grader_and_wrong_ones_do_not(bench: Bench) -
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_samples_in_the_official_format_can_be_scored_without_a_model(bench: Bench) -> None:
+    """Two samples to each problem of the test side: right ones to all, and to every second one a wrong one."""
+    rows = []
+    for number, one in enumerate(EXAMPLES[82:]):
+        wrong = "    return None\n" if number % 2 else one.target
+        rows += [{"task_id": one.id, "completion": text} for text in (one.target, wrong)]
+    file = bench.home / "samples.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    done = bench.cli("score", "humaneval", str(file), "--json")
+    assert done.returncode == 0, done.stderr
+    (test,) = [part for part in json.loads(done.stdout)["parts"] if part["score"]["split"] == "test"]
+    assert test["score"]["n"] == test["of"] == 82
+    assert test["score"]["value"] == test["score"]["metrics"]["pass@1"] == 75.0
+    assert test["score"]["metrics"]["pass@2"] == 100.0
+    assert test["score"]["how"]["tests_inside"] == 0
+
+
 def test_the_eval_py_that_agents_get_is_the_graders_rule(sandboxes: Pool) -> None:
     namespace: dict[str, object] = {}
     source = TASK.exposes["eval.py"].read_text(encoding="utf-8")
