@@ -216,7 +216,7 @@ def test_gold_answers_pass_the_real_grader_and_wrong_ones_do_not(bench: Bench) -
 
 
 def test_samples_in_the_official_format_can_be_scored_without_a_model(bench: Bench) -> None:
-    """Two samples to each problem of the test side: right ones to all, and to every second one a wrong one."""
+    """Two samples to each problem of the test side: one right, the other wrong in every second case."""
     rows = []
     for number, one in enumerate(EXAMPLES[82:]):
         wrong = "    return None\n" if number % 2 else one.target
