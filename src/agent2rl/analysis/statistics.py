@@ -33,8 +33,14 @@ def score(evaluation: EvalResult, split: Part) -> Score:
         n=len(results),
         split=split,
         metrics={name: _percent([result.metrics[name] for result in results]) for name in results[0].metrics},
+        groups=_groups(results),
         how=evaluation.how,
     )
+
+
+def _groups(results: Sequence[ExampleResult]) -> dict[str, float]:
+    names = sorted({result.group for result in results} - {""})
+    return {name: _percent([each.score for each in results if each.group == name]) for name in names}
 
 
 def _percent(values: Sequence[float]) -> float:

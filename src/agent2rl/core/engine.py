@@ -41,6 +41,8 @@ class Completion:
     text: str
     tokens: int
     """Tokens generated, as the engine counts them."""
+    full: bool = False
+    """Whether a conversation has no room for a reply any more."""
 
 
 class Engine(Protocol):
@@ -95,6 +97,7 @@ class Conversations(Protocol):
         """Add these messages to each named conversation and the reply to them, which is what is returned.
 
         A new name begins a conversation. Greedy replies are those that `generate` gives to the whole chats.
+        A conversation that has become too long for the model gets an empty reply that says so (`full`).
         """
         ...
 

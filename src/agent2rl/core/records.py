@@ -101,17 +101,29 @@ class Attempt(Record):
     """Whatever a reader of the score should know about this one."""
 
 
+class Turn(Record):
+    """One exchange with a world: what the model did and what it saw then. The first has no action."""
+
+    action: str
+    observation: str
+
+
 class ExampleResult(Record):
     """What the model said to one example. Of several answers, `output` is the first and `score` the mean."""
 
     id: str
     output: str
+    """The answer; in a world of many turns, the last action."""
     score: Share
     note: str = ""
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
     metrics: dict[str, Share] = {}
     """What several answers are worth together: pass@k, maj@k."""
+    group: str = ""
+    """The kind of example, where a task has several."""
+    trajectory: tuple[Turn, ...] = ()
+    """The first episode, turn by turn, where the task is a world."""
 
 
 class EvalResult(Record):
@@ -136,6 +148,8 @@ class Score(Record):
     split: Part
     metrics: dict[str, Percent] = {}
     """Further means, such as pass@k."""
+    groups: dict[str, Percent] = {}
+    """The mean over each kind of example, where there are several."""
     how: dict[str, JsonValue] = {}
     """Prompting, sampling and whatever else decided it."""
 

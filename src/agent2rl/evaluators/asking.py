@@ -95,7 +95,7 @@ class Answers:
         """The result, given what each of the pairs is worth."""
         left = iter(attempts)
         asked = zip(self.examples, self.texts, strict=True)
-        results = tuple(_result(example, [next(left) for _ in texts], metrics) for example, texts in asked)
+        results = tuple(result(example, [next(left) for _ in texts], metrics) for example, texts in asked)
         return EvalResult(results=results, how={**self.how, **how})
 
 
@@ -107,7 +107,7 @@ def _given(engine: Given, examples: Sequence[Example], samples: int) -> Answers:
     return Answers(examples, texts, how={"prompting": "given", "samples": samples})
 
 
-def _result(example: Example, attempts: Sequence[Attempt], metrics: Metrics) -> ExampleResult:
+def result(example: Example, attempts: Sequence[Attempt], metrics: Metrics) -> ExampleResult:
     first = attempts[0]
     if len(attempts) == 1:
         return ExampleResult(id=example.id, output=first.output, score=first.score, note=first.note)

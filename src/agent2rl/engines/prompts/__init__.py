@@ -40,7 +40,11 @@ class Prompts:
         return self._templates.render(chats)
 
     def tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
-        """The tokens that the model reads for each chat."""
+        """The tokens that the model reads for each chat, none of which may be too long for it."""
+        return [self.fitting(ids) for ids in self.all_tokens(chats)]
+
+    def all_tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
+        """The tokens of each chat, however many."""
         # A template writes the special tokens itself.
         return [self._prompt(text, special=not self.templated) for text in self.render(chats)]
 
@@ -63,6 +67,10 @@ class Prompts:
         ids = self.encode(text, special)
         if not ids:
             raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
+        return ids
+
+    def fitting(self, ids: list[int]) -> list[int]:
+        """The tokens themselves, if there is room for them and a reply."""
         if len(ids) >= self.context:
             raise GradingError(
                 f"A chat has {len(ids)} tokens; the model's context has {self.context}.",

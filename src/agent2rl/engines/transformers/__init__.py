@@ -73,18 +73,21 @@ class Transformers:
     def _reply(
         self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
     ) -> list[Completion]:
-        for request, ids in zip(requests, self._prompts.tokens(chats), strict=True):
-            request.ids = ids
+        for request, ids in zip(requests, self._prompts.all_tokens(chats), strict=True):
+            request.ids = ids if request.keep else self._prompts.fitting(ids)
         if sampling.max_tokens > 0:
-            self._decoder.run(requests, sampling)
+            self._decoder.run([request for request in requests if not self._full(request)], sampling)
         return [self._completion(request, sampling) for request in requests]
+
+    def _full(self, request: Request) -> bool:
+        return len(request.ids) >= self.model.context
 
     def _completion(self, request: Request, sampling: Sampling) -> Completion:
         text = self.model.tokenizer.decode(request.reply, skip_special_tokens=True)
         assert isinstance(text, str)
         for stop in filter(None, sampling.stop):
             text = text.partition(stop)[0]
-        return Completion(text, tokens=len(request.reply))
+        return Completion(text, tokens=len(request.reply), full=self._full(request))
 
 
 def open_engine(directory: Path) -> Transformers:

@@ -1,0 +1,145 @@
+"""Many episodes at once: each as it would be alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.engine import Chat, Sampling
+from agent2rl.core.environment import Environment, Step
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import EvalSettings
+from agent2rl.core.task import Evaluator, Example
+from agent2rl.engines.scripted import Scripted
+from agent2rl.evaluators.episodes import FULL, Episodes, Telling, spoken
+
+STEPS = 6
+
+
+@dataclass
+class Stairs:
+    """A world: `up` climbs; whoever stands on the example's step has won."""
+
+    closed: list["Stairs"] = field(default_factory=list)
+    height: int = 0
+    steps: int = 0
+    goal: int = 0
+
+    def reset(self, example: Example) -> Step:
+        self.height, self.steps, self.goal = 0, 0, int(example.target)
+        return Step(f"You stand on step 0. Climb to step {self.goal}.")
+
+    def step(self, action: str) -> Step:
+        self.steps += 1
+        self.height += action == "up"
+        won = self.height == self.goal
+        return Step(f"You stand on step {self.height}.", float(won), won or self.steps == STEPS)
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]
+TELLING = Telling(
+    chat="Say up or wait.", plain="You stand on step 3.\n>\n\nup\n\nYou stand on step 4.", name="stairs"
+)
+
+
+def evaluator(world: Callable[[], Environment] = Stairs, live: int = 256) -> Episodes:
+    return Episodes("stairs-1", world, TELLING, group=lambda one: str(one.meta["kind"]), live=live)
+
+
+def climber(chat: Chat) -> str:
+    """Climbs, but waits on every third step, from what the whole conversation says."""
+    return "wait" if len(chat) % 6 == 5 else "up"
+
+
+def test_every_episode_is_played_to_its_end_and_scored() -> None:
+    found = evaluator().evaluate(Scripted(climber), EXAMPLES, EvalSettings())
+    assert [result.score for result in found.results] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert [result.group for result in found.results] == ["low"] * 3 + ["high"] * 5
+    first = found.results[2].trajectory
+    assert [turn.action for turn in first] == ["", "up", "up", "wait", "up"]
+    assert first[0].observation == "You stand on step 0. Climb to step 3."
+    assert first[-1].observation == "You stand on step 3."
+    assert found.how["telling"] == "stairs"
+
+
+@pytest.mark.parametrize("live", [1, 3, 8])
+def test_the_result_does_not_depend_on_how_many_play_at_once(live: int) -> None:
+    alone = evaluator(live=256).evaluate(Scripted(climber), EXAMPLES, EvalSettings())
+    assert evaluator(live=live).evaluate(Scripted(climber), EXAMPLES, EvalSettings()) == alone
+
+
+def test_worlds_are_used_again_and_closed() -> None:
+    closed: list[Stairs] = []
+    evaluator(lambda: Stairs(closed), live=3).evaluate(Scripted(climber), EXAMPLES, EvalSettings())
+    assert len(closed) == 3
+
+
+def test_a_model_with_a_template_is_told_in_chats_and_one_without_continues_text() -> None:
+    assert [message.content for message in TELLING.first("You see.", as_chat=True)] == [
+        "Say up or wait.\n\nYou see."
+    ]
+    plain = TELLING.first("You see.", as_chat=False)[0].content
+    assert plain.endswith("You stand on step 4.\n\nYou see.\n>")
+    assert TELLING.then("Now.", as_chat=False)[0].content == "Now.\n>"
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("go to desk 1", "go to desk 1"),
+        ("\n\n  go to desk 1  \nOK", "go to desk 1"),
+        ("> go to desk 1", "go to desk 1"),
+        ("Action: go to desk 1", "go to desk 1"),
+        ("think: where is it?", "think: where is it?"),
+        ("", ""),
+        (" \n ", ""),
+    ],
+)
+def test_the_action_is_the_first_line_that_says_something(reply: str, action: str) -> None:
+    assert spoken(reply) == action
+
+
+def test_several_samples_at_temperature_0_are_refused() -> None:
+    with pytest.raises(UserError, match="temperature 0"):
+        evaluator().evaluate(Scripted(climber), EXAMPLES, EvalSettings(samples=2, temperature=0.0))
+
+
+@pytest.fixture(scope="module")
+def seedling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("seedling")
+    registry.model("seedling").write(directory)
+    return directory
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Path, samples: int) -> None:
+    settings = EvalSettings(seed=5, samples=samples)
+    with registry.engine("transformers")(seedling) as engine:
+        found = [evaluator(live=live).evaluate(engine, EXAMPLES, settings) for live in (1, 7, 256)]
+    assert found[0] == found[1] == found[2]
+    if samples > 1:
+        spoken_by = {attempt.output for result in found[0].results for attempt in result.attempts}
+        assert len(spoken_by) > 1
+
+
+def test_an_episode_that_outgrows_the_context_is_over_and_does_not_end_the_grading(seedling: Path) -> None:
+    class Talkative(Stairs):
+        def step(self, action: str) -> Step:
+            return Step("word " * 300)
+
+    with registry.engine("transformers")(seedling) as engine:
+        found = evaluator(Talkative).evaluate(engine, EXAMPLES[:2], EvalSettings())
+    assert {result.note for result in found.results} == {FULL}
+    assert {result.score for result in found.results} == {0.0}
+
+
+def test_an_evaluator_of_episodes_is_an_evaluator() -> None:
+    found: Evaluator = evaluator()
+    assert found.version != evaluator().version.replace("stairs-1", "stairs-2")
+    sampling = Sampling(max_tokens=8)
+    assert Episodes("stairs-1", Stairs, TELLING, sampling=sampling).version != found.version
