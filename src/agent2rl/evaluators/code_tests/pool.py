@@ -283,7 +283,7 @@ class Worker:
             self._process = None
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        """In the socket's directory, since a socket's name may not be long, and without modules from there."""
+        """In the socket's directory, since a socket's name may not be long; without modules from there."""
         argv = [sys.executable, "-P", "-m", "agent2rl.evaluators.code_tests.tester", self._socket.name]
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         return subprocess.Popen(
