@@ -39,11 +39,7 @@ def _read() -> Iterator[tuple[str, str, str]]:
         title, _, source = section.partition("\n")
         kind, _, name = title.partition(": ")
         yield kind, name, source
-    yield (
-        "hang",
-        "loops while it is compiled",
-        f"def solve(x):\n    return {'(' * 90}1{')' * 90} ** 9 ** 9 ** 9\n",
-    )
+    yield "hang", "takes too long to compile", REFERENCE + "a = [1, b, c(2)]\n" * 220_000
     yield "recurse", "in what is compiled", f"def solve(x):\n    return {'-' * 100_000}1\n"
 
 

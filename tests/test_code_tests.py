@@ -1,22 +1,32 @@
 """Right programs pass, wrong ones fail, and hostile ones fail alone and leave nothing behind."""
 
+import ctypes
+import os
+import signal
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agent2rl.core.errors import GradingError
 from agent2rl.core.task import Example
-from agent2rl.evaluators.code_tests import evaluator, pool
+from agent2rl.evaluators.code_tests import evaluator, jail, pool
 from agent2rl.evaluators.code_tests.pool import Job, Pool
+from agent2rl.sandboxes import watch
 from tests.programs import ALWAYS_EQUAL, HOSTILE, REFERENCE, TEST, job, sandboxed_pool
 
 
 @pytest.fixture(scope="module")
 def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with sandboxed_pool(tmp_path_factory.mktemp("programs")) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("SECRET", "a key of the harness")
+        with sandboxed_pool(tmp_path_factory.mktemp("programs")) as found:
+            yield found
 
 
 def test_a_right_program_passes_and_a_wrong_one_fails(sandboxes: Pool) -> None:
@@ -108,7 +118,13 @@ def test_there_are_at_least_40_hostile_programs() -> None:
     assert {kind for kind, _ in HOSTILE} == {"forge", "kill", "hang", "flood", "spawn", "recurse"}
 
 
-def test_hostile_programs_fail_and_do_not_slow_what_comes_after(sandboxes: Pool, tmp_path: Path) -> None:
+def alive() -> Counter[str]:
+    """The processes below this one, by name."""
+    everyone = watch.processes()
+    return Counter(process.name for process in watch.descendants({os.getpid()}, everyone))
+
+
+def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sandboxes: Pool) -> None:
     honest = [job(f"{REFERENCE}# {number}\n") for number in range(100)]
 
     def seconds() -> float:
@@ -120,11 +136,12 @@ def test_hostile_programs_fail_and_do_not_slow_what_comes_after(sandboxes: Pool,
             taken.append(time.monotonic() - began)
         return min(taken)
 
-    before = seconds()
+    before, crowd = seconds(), alive()
     jobs = [job(source) for source in HOSTILE.values()]
     verdicts = dict(zip(HOSTILE, sandboxes.judge(jobs), strict=True))
     assert {key: verdict.note for key, verdict in verdicts.items() if verdict.passed} == {}
     assert seconds() < 1.5 * before + 0.2
+    assert alive() == crowd
 
 
 @pytest.mark.parametrize("place", ["/tmp/left", "/dev/shm/left", "/workspace/left", "/home/agent/left"])
@@ -138,10 +155,10 @@ def test_nothing_that_a_program_writes_is_there_for_the_next(sandboxes: Pool, pl
 
 SEES = """
 import importlib.util, os
-def solve(what):
+def solve(what, places):
     if what == "files":
         found = []
-        for place in ("/etc/passwd", "/proc/self/status", "/proc/1/cmdline", "/workspace", "/usr/bin", "/"):
+        for place in places:
             try:
                 os.listdir(place) if os.path.isdir(place) else open(place).read()
                 found.append(place)
@@ -151,28 +168,161 @@ def solve(what):
     if what == "packages":
         return [name for name in ("numpy", "torch", "pydantic") if importlib.util.find_spec(name)]
     if what == "environment":
-        return sorted(set(os.environ) & {"HOME", "SECRET", "AGENT2RL_PROGRAMS", "VIRTUAL_ENV"} - {"HOME"})
+        return "SECRET" in os.environ
     if what == "descriptors":
-        return [fd for fd in range(64) if can(fd)]
-def can(fd):
+        return [fd for fd in range(64) if is_open(fd)]
+def is_open(fd):
     try:
         os.fstat(fd)
         return True
     except OSError:
         return False
 """
+ABSENT = [
+    str(Path(__file__).parent),
+    str(Path(evaluator.__file__).parents[2] / "tasks"),
+    "/usr/bin/env",
+    "/usr/share",
+]
+CLOSED = ["/", "/etc/passwd", "/proc/self/status", "/proc/1/cmdline", "/workspace", "/tmp", "/sys"]
+"""Closed by landlock alone, where the kernel has it."""
+
+
+def has_landlock() -> bool:
+    return int(ctypes.CDLL(None).syscall(jail.CREATE_RULESET, None, 0, 1)) > 0
 
 
 def test_a_program_sees_the_interpreter_and_nothing_else(sandboxes: Pool) -> None:
-    test = """
+    places = ABSENT + (CLOSED if has_landlock() else [])
+    test = f"""
 def check(candidate):
-    assert candidate("files") == [], candidate("files")
-    assert candidate("packages") == [], candidate("packages")
-    assert set(candidate("environment")) <= {"VIRTUAL_ENV"}, candidate("environment")
-    assert candidate("descriptors") == [0, 1, 2, 3], candidate("descriptors")
+    found = [candidate(what, {places!r}) for what in ("files", "packages", "environment", "descriptors")]
+    assert found == [[], [], False, [0, 1, 2, 3]], found
 """
     (verdict,) = sandboxes.judge([job(SEES, test)])
     assert verdict.passed, verdict.note
+
+
+def test_what_a_program_says_of_itself_can_be_written_down(sandboxes: Pool) -> None:
+    (verdict,) = sandboxes.judge([job(HOSTILE["forge", "speaks of itself in no text"])])
+    assert verdict.note.encode() == b"ValueError: ?"
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        (
+            "def solve(x):\n    raise StopIteration\n",
+            "    assert all(map(lambda x: candidate(x) == x + 1, [1, 2]))\n",
+        ),
+        (
+            "def solve(x):\n    return 10**9\n",
+            "    try:\n        for _ in range(candidate(1)): pass\n    except BaseException: pass\n",
+        ),
+        (
+            "import os\ndef solve(x):\n    os.write(3, b'\\0\\0\\0\\1UT')\n",
+            "    try:\n        candidate(1)\n    except Exception: pass\n",
+        ),
+        ("def solve(x):\n    return 3 << 30\n", "    assert len('x' * candidate(1)) == 2\n"),
+        ("def solve(x):\n    return 10**5000\n", "    assert candidate(1) == 2, candidate(1)\n"),
+    ],
+    ids=[
+        "ends a loop of the tests",
+        "keeps the tests busy",
+        "is not plain in its own words",
+        "hoards",
+        "is long",
+    ],
+)
+def test_tests_that_are_careless_do_not_let_a_wrong_program_pass(
+    sandboxes: Pool, program: str, test: str
+) -> None:
+    wrong, right = sandboxes.judge([job(program, f"def check(candidate):\n{test}"), job(REFERENCE)])
+    assert not wrong.passed
+    assert right.passed
+
+
+def test_where_nothing_works_there_is_an_error_and_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.5)
+    with Pool(own=1) as own, pytest.raises(GradingError, match="No sandbox"):
+        own.judge([job("def solve(x):\n    return x\n")])
+
+
+def test_modules_in_the_current_directory_are_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("random", "json", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    with Pool(own=1) as own:
+        assert own.judge([job(REFERENCE)])[0].passed
+
+
+def reward(program: str) -> float:
+    return evaluator.reward("def solve(x):\n", f"```\n{program}```", "    return x + 1\n", TEST, "solve")
+
+
+WRONG = "def solve(x):\n    return x\n"
+
+
+def test_rewards_may_be_asked_for_from_many_threads() -> None:
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(reward, [REFERENCE, WRONG] * 20))
+    assert found == [1.0, 0.0] * 20
+
+
+def test_a_reward_that_was_interrupted_is_not_taken_for_the_next_one() -> None:
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with Pool(own=1) as own:
+            own.judge([job(REFERENCE)])
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(TimeoutError):
+                own.judge([job("import time\ntime.sleep(1)\n" + REFERENCE)])
+            assert [own.judge([job(source)])[0].passed for source in (WRONG, REFERENCE, WRONG)] == [
+                False,
+                True,
+                False,
+            ]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+FORKED = """
+import os, sys
+from agent2rl.evaluators.code_tests.evaluator import reward
+from tests.programs import REFERENCE, TEST
+def worth():
+    return reward("def solve(x):\\n", "    return x + 1\\n", "    return x + 1\\n", TEST, "solve")
+assert worth() == 1
+child = os.fork()
+if child == 0:
+    assert worth() == 1
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert worth() == 1
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=worth)
+process.start(); process.join()
+assert process.exitcode == 0 and worth() == 1
+"""
+
+
+def test_a_fork_has_rewards_of_its_own_and_leaves_its_parents_alone(tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[1])
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join([*sys.path, root])}
+    subprocess.run([sys.executable, "-c", FORKED], check=True, env=environment, cwd=root, timeout=120)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grading_without_sandboxes_for_programs_runs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(pool.VARIABLE, "")
+    with pytest.raises(GradingError, match="program_workers"):
+        Pool.open()
 
 
 def test_a_pool_of_its_own_is_for_agents_and_is_shut_in_too() -> None:
@@ -197,7 +347,7 @@ def test_workers_that_crash_in_a_loop_do_not_stall_the_others(tmp_path: Path) ->
             )
 
 
-def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes_on(tmp_path: Path) -> None:
+def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes_on() -> None:
     """What kills a server from outside here stands for whatever might from inside."""
     with Pool(own=2) as own:
         servers = own._servers

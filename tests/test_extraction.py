@@ -85,6 +85,26 @@ def test_pieces_of_answers_in_any_order_come_to_some_program(answer: str) -> Non
     assert found.startswith("import math")
 
 
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "```" + "a" * LONG,
+        "```" + " " * LONG,
+        "a:" + " " * LONG,
+        "a" * LONG,
+        " " * LONG + "```",
+        '"""' * LONG,
+        "```\n" * LONG,
+    ],
+    ids=["fence", "fence of spaces", "assignment", "word", "margin", "quotes", "fences"],
+)
+def test_an_answer_of_any_length_comes_to_a_program_in_no_time(answer: str) -> None:
+    assert program(PROMPT, "area", answer).startswith("import math")
+
+
 prose = st.text(st.characters(categories=("L", "N", "P", "Zs")), max_size=60).filter(
     lambda text: "`" not in text
 )

@@ -63,7 +63,7 @@ class Child:
             work.mkdir()
             rest.mkdir()
             write_record(work / JOB, Job(task=self.task, engine=self.engine, settings=self.settings))
-            with Programs(self.sandbox, self.programs, here / "programs", self.limits) as programs:
+            with Programs(self.sandbox, self.programs, here / "programs", self.limits, stop) as programs:
                 enclosure = self._enclosure(model, split, work, rest, log)
                 enclosure = replace(enclosure, mounts=(*enclosure.mounts, *programs.mounts))
                 ended = self.sandbox.run(self._command(), enclosure, stop)
@@ -76,8 +76,7 @@ class Child:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}
         if self.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
-        if self.programs:
-            environment[VARIABLE] = PLACE
+        environment[VARIABLE] = PLACE if self.programs else ""
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)

@@ -34,13 +34,17 @@ def program_sandboxes(task: Task) -> int:
 class Programs:
     """So many sandboxes, alive inside its context."""
 
-    def __init__(self, sandbox: Sandbox, count: int, home: Path, limits: Limits) -> None:
+    def __init__(
+        self, sandbox: Sandbox, count: int, home: Path, limits: Limits, stop: threading.Event | None = None
+    ) -> None:
+        """`stop` ends the wait for their start."""
         self._sandbox = sandbox
         self._homes = [home / str(number) for number in range(count)]
         self._limits = Limits(
             memory_bytes=min(MEMORY_BYTES, limits.memory_bytes), disk_bytes=DISK_BYTES, processes=PROCESSES
         )
         self._stop = threading.Event()
+        self._stopped = stop or threading.Event()
         self._fault: Agent2RLError | None = None
         self._threads = [
             threading.Thread(target=self._keep, args=(home,), daemon=True) for home in self._homes
@@ -63,7 +67,7 @@ class Programs:
             log=home / "log",
             wall_seconds=LONGEST_SECONDS,
             limits=self._limits,
-            hidden=tuple(Path(sysconfig.get_path(name, vars=BASE)) for name in ("purelib", "platlib")),
+            hidden=PACKAGES,
             grace_seconds=0,
         )
         command = Command(server_command(SOCKET), mounts=tuple(Mount(path, str(path)) for path in visible()))
@@ -72,15 +76,17 @@ class Programs:
                 self._sandbox.run(command, enclosure, self._stop)
             except Agent2RLError as error:
                 self._fault = error
+            except Exception as error:  # one that is out of descriptors, say, may be better off later
+                self._fault = MachineError(f"A sandbox for programs failed: {type(error).__name__}: {error}")
             self._stop.wait(PAUSE_SECONDS)
 
     def __enter__(self) -> Self:
         for home in self._homes:
             (home / "work").mkdir(parents=True)
             (home / "scratch").mkdir()
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             self._wait()
         except BaseException:
             self.__exit__()
@@ -88,9 +94,9 @@ class Programs:
         return self
 
     def _wait(self) -> None:
-        """Until all answer: a machine that cannot make them must not look like a model that fails."""
+        """Until all are there: a machine that cannot make them must not look like a model that fails."""
         late = time.monotonic() + START_SECONDS
-        while not all(socket.exists() for socket in self.sockets):
+        while not self._stopped.is_set() and not all(socket.exists() for socket in self.sockets):
             if self._fault is not None:
                 raise self._fault
             if time.monotonic() > late:
@@ -101,11 +107,17 @@ class Programs:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
 
-BASE = {
+_BASE = {
     "base": sysconfig.get_config_var("installed_base"),
     "platbase": sysconfig.get_config_var("installed_platbase"),
 }
 """The interpreter's own directories, where this runs in a virtual environment."""
+PACKAGES = (
+    *(Path(sysconfig.get_path(name, vars=_BASE)) for name in ("purelib", "platlib")),
+    Path("/usr/lib/python3/dist-packages"),
+)
+"""What is no part of the interpreter, and is hidden."""

@@ -9,7 +9,8 @@
     /home/agent /tmp              directories of the scratch                      writable
     mounts                        what the caller adds
 
-A program (as a role) sees less: of /usr the libraries alone, no settings, and of Python the bare interpreter.
+A program (as a role) sees less: of /usr the libraries alone, no settings, no GPU, and of Python the bare
+interpreter.
 Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the sandbox
 starts, so they must not be under the command's control.
 """
@@ -42,6 +43,7 @@ SETTINGS = (
     "/etc/pki/tls/certs",
     "/etc/ssl",
 )
+LOADER = ("/etc/ld.so.cache",)
 PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 MOST_SHARED_MEMORY_BYTES = 2 << 30
 
@@ -112,8 +114,8 @@ def system(view: View, names: Iterable[str]) -> None:
             view.bind(path, PurePosixPath(name))
 
 
-def settings(view: View) -> None:
-    for name in SETTINGS:
+def settings(view: View, names: Iterable[str]) -> None:
+    for name in names:
         if Path(name).exists():
             view.bind(Path(name), PurePosixPath(name))
 
@@ -131,7 +133,7 @@ def accounts(view: View, uid: int) -> None:
         view.text(PurePosixPath("/etc") / name, content)
 
 
-def kernel(view: View, memory_bytes: int) -> None:
+def kernel(view: View, memory_bytes: int, gpus: bool) -> None:
     """/proc and /dev. bwrap leaves /proc/sys as it is, and there file owner 0 is enough to write."""
     view.add("--proc", "/proc")
     for name in PROC_READ_ONLY:
@@ -140,7 +142,7 @@ def kernel(view: View, memory_bytes: int) -> None:
     view.add("--dev", "/dev")
     shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
     view.add("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
-    if Path("/dev/nvidiactl").exists():  # after public reports; not tried on such a machine
+    if gpus and Path("/dev/nvidiactl").exists():  # after public reports; not tried on such a machine
         for device in sorted(Path("/dev").glob("nvidia*")):
             view.add("--dev-bind", device, device)
         view.add("--ro-bind", "/sys", "/sys")
@@ -154,9 +156,9 @@ def python_places() -> list[Path]:
 
 
 def interpreter_places() -> list[Path]:
-    """Where the bare interpreter lies, its standard library, and the first program of every sandbox."""
+    """Where the bare interpreter and its standard library lie."""
     libraries = {Path(sys.base_prefix) / "lib", Path(sys.base_exec_prefix) / sys.platlibdir}
-    return _outside({*libraries, INSIDE, *_links(Path(BARE_PYTHON))}, LIBRARIES)
+    return _outside({*libraries, *_links(Path(BARE_PYTHON))}, LIBRARIES)
 
 
 def _links(path: Path) -> list[Path]:
@@ -183,14 +185,14 @@ def build(
     """
     bare = enclosure.role == "program"
     system(view, LIBRARIES if bare else SYSTEM)
-    if not bare:
-        settings(view)
+    settings(view, LOADER if bare else SETTINGS)
     accounts(view, uid)
-    kernel(view, enclosure.limits.memory_bytes)
+    kernel(view, enclosure.limits.memory_bytes, gpus=not bare)
     view.bind(enclosure.scratch / "tmp", TEMPORARY, "--bind")
     view.bind(enclosure.scratch / "home", HOME, "--bind")
     view.bind(enclosure.workspace, WORKSPACE, "--bind")
-    for place in [*interpreter_places(), *map(Path, tools)] if bare else python_places():
+    # What the sandbox needs comes after the interpreter's libraries, of which a part may be hidden.
+    for place in [*interpreter_places(), INSIDE, *map(Path, tools)] if bare else python_places():
         view.bind(place, PurePosixPath(place))
     for mount in mounts:
         view.bind(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")

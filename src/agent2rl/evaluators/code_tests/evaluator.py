@@ -5,10 +5,10 @@ tests run where the program runs, and the verdict is marked: such a one could be
 are, the reference decides and never the program: one that returns what its reference would not has failed.
 """
 
-import atexit
-import functools
 import hashlib
+import multiprocessing.util
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -86,14 +86,21 @@ def _not_plain(pool: Pool, jobs: Sequence[Job]) -> set[tuple[str, str, str]]:
 def reward(prompt: str, answer: str, reference: str, test: str, entry: str) -> float:
     """What one answer is worth, for training: in a pool that stays open as long as the process lives."""
     example = Example("", prompt, reference, {"test": test, "entry_point": entry})
-    return float(judge(_open_pool(os.getpid()), [job(example, answer)])[0].passed)
+    return float(judge(_open_pool(), [job(example, answer)])[0].passed)
 
 
-@functools.cache
-def _open_pool(process: int) -> Pool:  # noqa: ARG001 (a forked process needs its own)
-    pool = Pool.open()
-    atexit.register(pool.close)
-    return pool
+_pools: dict[int, Pool] = {}
+_opening = threading.Lock()
+
+
+def _open_pool() -> Pool:
+    """This process's own: a forked one cannot use its parent's."""
+    with _opening:
+        if os.getpid() not in _pools:
+            _pools[os.getpid()] = pool = Pool.open()
+            # For processes of multiprocessing, which end without atexit; it calls both for others.
+            multiprocessing.util.Finalize(pool, pool.close, exitpriority=10)
+        return _pools[os.getpid()]
 
 
 class _Progress:

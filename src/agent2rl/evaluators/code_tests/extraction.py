@@ -15,8 +15,11 @@ text is anybody's: it is never parsed, and always comes to something.
 import re
 from collections.abc import Iterator
 
-FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
-START = r"async def |def |class |import [\w.]|from [\w.]+ import |@\w|[A-Za-z_]\w*(?: *:[^=\n]+)? *=(?!=)"
+FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTILINE | re.DOTALL)
+LONGEST = 1 << 16
+"""Characters of an answer that are looked at: a token can be as long as its tokenizer likes."""
+ASSIGNMENT = r"[A-Za-z_]\w{0,99}(?: ?:[^=\n]{1,200}| {0,8})=(?!=)"
+START = rf"async def |def |class |import [\w.]|from [\w.]+ import |@\w|{ASSIGNMENT}"
 FIRST_CODE = re.compile(rf"^(?:{START})", re.MULTILINE)
 CODE_AT_THE_MARGIN = re.compile(rf"(?:{START}|#|[)\]}}])")
 QUOTES = re.compile(r'"""|\'\'\'')
@@ -24,9 +27,10 @@ QUOTES = re.compile(r'"""|\'\'\'')
 
 def program(prompt: str, entry: str, answer: str) -> str:
     """The prompt's function as the answer has it."""
+    answer = answer[:LONGEST]
     defined = re.compile(rf"^(?:async )?def {re.escape(entry)}\b", re.MULTILINE)
     before = next((prompt[: found.start()] for found in defined.finditer(prompt)), "")
-    for block in [match[2] for match in FENCE.finditer(answer)]:
+    for block in [match[1] for match in FENCE.finditer(answer)]:
         if defined.search(block):
             return before + block
     if (found := defined.search(answer)) is not None:
@@ -39,8 +43,8 @@ def program(prompt: str, entry: str, answer: str) -> str:
 def _body(answer: str) -> str:
     """A function's rest: as it stands, or in a block after some words."""
     block = FENCE.search(answer)
-    if block and block[2].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
-        return block[2]
+    if block and block[1].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
+        return block[1]
     return answer
 
 

@@ -13,7 +13,6 @@ import resource
 import struct
 
 CPU_SECONDS = 3
-THREADS = 64
 LIMITS = {
     resource.RLIMIT_AS: 1 << 30,
     resource.RLIMIT_NOFILE: 64,
@@ -48,7 +47,6 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "sched_yield": (24, 124),
     "mremap": (25, 216),
     "madvise": (28, 233),
-    "dup": (32, 23),
     "nanosleep": (35, 101),
     "getpid": (39, 172),
     "exit": (60, 93),
@@ -155,10 +153,16 @@ def _call(what: str, *arguments: int | bytes | None) -> int:
     return done
 
 
+def _limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """No higher than what holds already, which nobody may raise."""
+    wanted, most = (soft, soft if hard is None else hard), resource.getrlimit(kind)[1]
+    soft, hard = (each if most == resource.RLIM_INFINITY else min(each, most) for each in wanted)
+    resource.setrlimit(kind, (soft, hard))
+
+
 def enter() -> None:
     """From here on this process is a program's, and nothing gives back what it gives up."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
-    resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS))
+    _limit(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)
     _call("prctl", SECCOMP, 2, _filter_head, 0, 0)
 
 
@@ -175,7 +179,7 @@ def close_the_house(readable: list[str]) -> bool:
     False where the kernel has no landlock: then the sandbox around it and the filter must do.
     """
     for kind, limit in LIMITS.items():
-        resource.setrlimit(kind, (limit, limit))
+        _limit(kind, limit)
     _call("prctl", DUMPABLE, 0, 0, 0, 0)  # nobody of this user can look into its memory
     _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     try:

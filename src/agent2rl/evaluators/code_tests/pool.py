@@ -4,14 +4,16 @@ A worker is a server that runs programs (in its sandbox) and a tester that judge
 the harness's where it has made them: AGENT2RL_PROGRAMS names a directory with a socket for each. Elsewhere,
 inside an agent's sandbox say, the pool starts its own: then the jail alone keeps programs in.
 
-A server that has died is started again by whoever made it, and meanwhile its turn goes to the others. The
-program that it ran is judged once more, so that a dying machine is no verdict. Where no server answers at all
-for a while, there is no verdict, and a GradingError says so.
+Before it judges anything else, a worker has to pass a program that is right: a machine on which nothing works
+must not look like a model that fails. A server that has died is started again by whoever made it, and
+meanwhile its turn goes to the others. The program that it ran is judged once more, so that a dying machine is
+no verdict. Where no server answers at all for a while, there is no verdict, and a GradingError says so.
 """
 
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,7 @@ PAUSE_SECONDS = 0.02
 MOST_LOSSES = 2
 
 Tell = Callable[[int], None]
+TRIAL_PROGRAM = "def trial(x):\n    return [x, 1.5]\n"
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,17 @@ class Verdict:
     """Whether the tests ran where the program ran."""
 
 
+TRIAL = Job(
+    TRIAL_PROGRAM, "trial", TRIAL_PROGRAM, "def check(candidate):\n    assert candidate(1) == [1, 1.5]\n"
+)
+"""What every worker must pass first."""
+
+
 def server_command(socket: str, *options: str) -> tuple[str, ...]:
     """Starts `server` with the standard library and this package's few modules, and no other path."""
     code = (
-        f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); "
-        "from agent2rl.evaluators.code_tests.server import main; main(*sys.argv[1:])"
+        f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
+        "from agent2rl.evaluators.code_tests.server import main; sys.path.pop(); main(*sys.argv[1:])"
     )
     return (BARE_PYTHON, "-I", "-S", "-c", code, socket, *options)
 
@@ -86,28 +95,42 @@ def visible() -> tuple[Path, ...]:
 
 
 class Pool:
-    """Use as a context manager: it owns processes."""
+    """Use as a context manager: it owns processes, which are those of the process that made it alone."""
 
     def __init__(self, sockets: Sequence[Path] | None = None, own: int = 0) -> None:
         """Over servers that somebody keeps alive at these sockets, or over so many of its own."""
-        self._home = tempfile.TemporaryDirectory(prefix="programs-") if own else None
-        self._servers = (
-            [Server(Path(self._home.name) / str(number)) for number in range(own)] if self._home else []
-        )
+        self._owner = os.getpid()
+        self._home = Path(tempfile.mkdtemp(prefix="programs-")) if own else None
+        self._servers: list[Server] = []
+        self._workers: list[Worker] = []
+        try:
+            for number in range(own):
+                assert self._home is not None
+                self._servers.append(Server(self._home / str(number)))
+        except BaseException:
+            self.close()
+            raise
         paths = [server.socket for server in self._servers] if sockets is None else sockets
         self._workers = [Worker(path) for path in paths]
 
     @classmethod
     def open(cls) -> Self:
-        """Over the harness's servers where there are any."""
+        """Over the harness's servers where there is a harness, which may have made none."""
         given = os.environ.get(VARIABLE)
-        if not given:
+        if given is None:
             return cls(own=min(8, len(os.sched_getaffinity(0))))
+        if not given:
+            raise GradingError(
+                "This grading has no sandboxes for programs.",
+                "The task's evaluator must say `program_workers`.",
+            )
         places = sorted(Path(given).iterdir(), key=lambda place: int(place.name))
         return cls([place / SOCKET for place in places])
 
     def judge(self, jobs: Sequence[Job], tell: Tell = lambda _: None) -> list[Verdict]:
         """A verdict for each job; `tell` hears how many are done."""
+        if not self._workers:
+            raise GradingError("There is no worker that could run programs.")
         found = _Round(jobs, tell)
         if len(jobs) == 1:  # a reward, perhaps one of thousands
             found.work(self._workers)
@@ -117,17 +140,23 @@ class Pool:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # an interrupt: the threads end with the job they have
+            found.stop(error)
+            raise
         return found.verdicts()
 
     def close(self) -> None:
+        if os.getpid() != self._owner:  # a fork: the processes are its parent's
+            return
         for worker in self._workers:
             worker.close()
         for server in self._servers:
             server.close()
         if self._home:
-            self._home.cleanup()
+            shutil.rmtree(self._home, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -160,9 +189,12 @@ class _Round:
                     turn += 1
                     time.sleep(PAUSE_SECONDS)
         except BaseException as error:
-            with self._changed:
-                self._fault = error
-                self._changed.notify_all()
+            self.stop(error)
+
+    def stop(self, fault: BaseException) -> None:
+        with self._changed:
+            self._fault = fault
+            self._changed.notify_all()
 
     def _next(self) -> int | None:
         """The next job. While others have the last ones it waits, since they may have to give one back."""
@@ -206,21 +238,43 @@ class Worker:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
+        self._works = False
 
     def judge(self, job: Job) -> Verdict:
+        with self._turn:
+            if not self._works:
+                trial = self._ask(TRIAL)
+                if trial.absent or trial.lost:
+                    return Verdict(False, absent=True)
+                if not trial.passed:
+                    raise GradingError(
+                        f"A program that is right does not pass on this machine: {trial.note}.",
+                        "This is no fault of the model; the grading log says more.",
+                    )
+                self._works = True
+            return self._ask(job)
+
+    def _ask(self, job: Job) -> Verdict:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        answer = b""
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
-            process.stdin.flush()
-            if select.select([process.stdout], [], [], KILL_SECONDS)[0]:
-                answer = process.stdout.readline()
-        if not answer:
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+                process.stdin.flush()
+            waiting = select.poll()
+            waiting.register(process.stdout, select.POLLIN)
+            late = not waiting.poll(1000 * KILL_SECONDS)
+            answer = b"" if late else process.stdout.readline()
+        except BaseException:  # its answer must not be taken for the next one's
             self.close()
-            return Verdict(False, "its tests did not come to an end")
-        return Verdict(**json.loads(answer))
+            raise
+        if answer:
+            return Verdict(**json.loads(answer))
+        self.close()
+        # Tests that never end are the program's doing; a tester that died may be anybody's.
+        return Verdict(False, "its tests did not come to an end", lost=not late)
 
     def close(self) -> None:
         if self._process is not None:
@@ -229,8 +283,16 @@ class Worker:
             self._process = None
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        argv = [sys.executable, "-m", "agent2rl.evaluators.code_tests.tester", str(self._socket)]
-        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        """In the socket's directory, since a socket's name may not be long; without modules from there."""
+        argv = [sys.executable, "-P", "-m", "agent2rl.evaluators.code_tests.tester", self._socket.name]
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=self._socket.parent if self._socket.parent.is_dir() else None,
+            env={**os.environ, "PYTHONPATH": path},
+        )
 
 
 class Server:
@@ -258,5 +320,6 @@ class Server:
 
     def close(self) -> None:
         self._closed.set()
-        self._process.kill()
-        self._thread.join()
+        while self._thread.is_alive():  # it may be starting the next one just now
+            self._process.kill()
+            self._thread.join(PAUSE_SECONDS)

@@ -62,7 +62,7 @@ def main(path: str, *options: str) -> None:
     listener.bind(path)
     os.chmod(path, 0o777)  # noqa: PTH101 (the directory decides who comes here)
     null = os.open(os.devnull, os.O_RDWR)
-    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
     places = [place for place in (*standard, *LIBRARIES) if os.path.exists(place)]  # noqa: PTH110
     jail.close_the_house(places)
     warnings.simplefilter("ignore")

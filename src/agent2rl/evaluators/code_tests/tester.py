@@ -16,6 +16,7 @@ import functools
 import io
 import json
 import random
+import resource
 import signal
 import socket
 import sys
@@ -27,10 +28,16 @@ from agent2rl.evaluators.code_tests import values
 
 WALL_SECONDS = 6.0
 """For a whole program and its tests. Its processor time is limited more tightly, in `jail`."""
+MEMORY_BYTES = 2 << 30
+"""For tests and what they make of results."""
 NOTE_CHARACTERS = 200
 LOST = "the sandbox was lost with the program"
 ENDINGS = {-24: "processor time", -9: "killed: processor time or memory", -11: "crashed"}
 INSIDE = "tests ran inside: this verdict could be forged"
+
+
+ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+"""Raised in a test's loop these would end it, and the test with it."""
 
 
 class ProgramError(Exception):
@@ -124,7 +131,8 @@ class Proxy:
         found = self._line.read(value)
         if kind == b"R":
             return found
-        self.unplain = f"a result is {str(found)[:NOTE_CHARACTERS]}" if kind == b"U" else ""
+        told = kind == b"U" and isinstance(found, str)
+        self.unplain = f"a result is {found[:NOTE_CHARACTERS]}" if told else ""
         raise self._line.end(self.unplain or "it answered nonsense")
 
 
@@ -133,7 +141,7 @@ def error_of(found: Any) -> Exception:
     told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
     name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS_LOOPS):
         with contextlib.suppress(TypeError):  # some take more than a text
             return kind(text)
     return ProgramError(f"{name}: {text}")
@@ -144,13 +152,13 @@ def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
     line = Line(path)
     proxy = Proxy(line)
     try:
-        with _alarm(), contextlib.redirect_stdout(io.StringIO()):
+        with _alarm(line), contextlib.redirect_stdout(io.StringIO()):
             if job["inside"]:
                 _inside(job, line)
             else:
                 _outside(job, line, proxy)
     except (Exception, Over) as error:
-        note = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+        note = _note(error)
         lost = isinstance(error, Over) and str(error) == LOST
         note = f"{INSIDE}. {note}" if job["inside"] else note
         return {
@@ -163,6 +171,15 @@ def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
     finally:
         line.close()
     return {"passed": True, "note": INSIDE if job["inside"] else "", "inside": job["inside"]}
+
+
+def _note(error: BaseException) -> str:
+    """Why it failed, in text that can be written down. What a program says of itself may be any text."""
+    try:
+        said = str(error) if isinstance(error, Over) else f"{type(error).__name__}: {error}"
+    except ValueError:  # an int with too many digits
+        said = type(error).__name__
+    return said.encode("utf-8", errors="replace").decode()
 
 
 def _outside(job: dict[str, Any], line: Line, proxy: Proxy) -> None:
@@ -191,11 +208,11 @@ def _inside(job: dict[str, Any], line: Line) -> None:
 
 
 @contextlib.contextmanager
-def _alarm() -> Any:
+def _alarm(line: Line) -> Any:
     """Ends tests that go on computing by themselves."""
 
     def ring(*_: object) -> None:
-        raise Over("it took too long")
+        raise line.end("it took too long")
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS + 1)
@@ -206,6 +223,7 @@ def _alarm() -> Any:
 
 
 def main(path: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     answers, sys.stdout = sys.stdout, io.StringIO()
     for text in sys.stdin:
         try:
