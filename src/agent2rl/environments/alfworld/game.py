@@ -30,7 +30,8 @@ class Goal:
 
     things: frozenset[int]
     fixtures: tuple[int, ...]
-    lamps: frozenset[int]
+    lamps: frozenset[int] | None
+    """None: it is about fixtures."""
     qualities: frozenset[str]
     count: int
     actions: frozenset[str]
@@ -112,7 +113,7 @@ def _goal(wanted: Wish, house: House) -> Goal:
     return Goal(
         things=of(wanted.thing),
         fixtures=tuple(fixtures),
-        lamps=of(wanted.lamp),
+        lamps=of(wanted.lamp) if wanted.lamp else None,
         qualities=wanted.qualities,
         count=wanted.count,
         actions=_LIGHTING if wanted.lamp else _PLACING,

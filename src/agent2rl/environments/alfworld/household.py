@@ -19,7 +19,7 @@ THOUGHT = "think:"
 
 
 def shelf(folder: Path, kept: int = 4096) -> Callable[[Example], Game]:
-    """Finds the game that an example's id (`<task>/<trial>`) names in a folder; reads it once, if it is kept."""
+    """Finds the game that an example's id (`<task>/<trial>`) names in a folder; what it has read it keeps."""
 
     @lru_cache(maxsize=kept)
     def load(name: str) -> Game:

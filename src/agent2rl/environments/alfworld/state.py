@@ -66,7 +66,7 @@ class State:
 
     def reached(self, goal: Goal) -> bool:
         """Whether the goal is reached now."""
-        if goal.lamps:
+        if goal.lamps is not None:
             return self.held in goal.things and any(
                 "istoggled" in self.thing_facts[thing] and "toggleable" in self.thing_facts[thing]
                 for fixture in self.nearby
