@@ -55,8 +55,11 @@ def test_the_old_spelling_costs_a_step_unless_it_is_said_before() -> None:
 
 
 def test_the_same_game_is_played_the_same_way() -> None:
-    game = kitchen("pick_two_obj_and_place")
-    assert steps(game, Expert()) == steps(game, Expert())
+    plays = []
+    for _ in range(2):
+        expert, play = Expert(), Play(kitchen("pick_two_obj_and_place"))
+        plays.append([play.step(expert.act(play.observation)) for _ in range(10)])
+    assert plays[0] == plays[1]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ ANSWERS = st.one_of(
 )
 
 
-@given(st.one_of(st.text(), st.sampled_from([START, *TASKS.values()])), st.lists(ANSWERS, max_size=60))
+@given(st.one_of(st.text(), st.sampled_from([START, *TASKS.values()])), st.lists(ANSWERS, max_size=30))
 def test_any_text_is_borne_and_answered_with_a_command(first: str, answers: list[str]) -> None:
     expert = Expert()
     for text in (first, *answers):
@@ -130,11 +133,15 @@ def test_any_text_is_borne_and_answered_with_a_command(first: str, answers: list
         assert "\n" not in command
 
 
-def test_official_games_are_won_from_their_texts_alone(shared_data: Path, tmp_path: Path) -> None:
-    with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+@pytest.mark.parametrize(("split", "every", "mean"), [("valid_seen", 1, 8), ("train", 20, 9)])
+def test_official_games_are_won_from_their_texts_alone(
+    split: str, every: int, mean: float, shared_data: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(shared_data / "alfworld" / f"{split}.tar.xz") as archive:
+        files = [member for member in archive if member.name.endswith("game.tw-pddl")][::every]
+        archive.extractall(tmp_path, files, filter="data")
     games = [Game.load(file) for file in sorted(tmp_path.glob("**/game.tw-pddl"))]
     taken = [steps(game, Expert()) for game in games]
-    assert len(games) == 140
-    assert sum(count <= LIMIT for count in taken) >= 139
-    assert sum(taken) / len(taken) < 8
+    assert len(games) >= 140
+    assert sum(count <= LIMIT for count in taken) >= 0.99 * len(games)
+    assert sum(taken) / len(taken) < mean

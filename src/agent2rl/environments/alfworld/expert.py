@@ -52,7 +52,7 @@ class Expert:
     def _begin(self, observation: str) -> None:
         room, _, task = observation.partition(TASK)
         self.errand = read(task or room)
-        self.memory = Memory(listed(room))
+        self.memory = Memory(reversed(listed(room)))  # lists count down; drawer 1 comes before drawer 9
 
     def _rethink(self) -> None:
         """Nothing happened: a put may only have been spelled wrongly, so it gets a second chance."""

@@ -25,7 +25,7 @@ def kind_of(name: str) -> str:
 class Memory:
     def __init__(self, fixtures: Iterable[str] = ()) -> None:
         self.fixtures = list(dict.fromkeys(fixtures))
-        """Receptacles, as listed, less those that turned out to be of no use."""
+        """Receptacles, those to prefer first, less any that turned out to be of no use."""
         self.contents: dict[str, list[str]] = {}
         """What is in or on each fixture that was looked at."""
         self.shut: set[str] = set()
