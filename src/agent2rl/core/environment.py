@@ -1,4 +1,4 @@
-"""An environment is a world that a model acts in, one text at a time."""
+"""An environment is a world that a model acts in, one text at a time. It knows nothing of engines."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,23 +6,29 @@ from typing import Protocol
 from agent2rl.core.task import Example
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
-    """What came of an action; the first one is what there is to see before any."""
+    """What the world says, and how the episode stands."""
 
     observation: str
     reward: float = 0.0
+    """For this step alone."""
     done: bool = False
-    """Whether the episode is over: won, lost or out of steps."""
+    """No further action is taken: the episode is won, lost or out of steps."""
+    won: bool = False
 
 
 class Environment(Protocol):
-    """One world; an episode in it begins with `reset`."""
+    """One episode after another, each begun with `reset`. Episodes at once need an environment each."""
 
-    def reset(self, example: Example) -> Step: ...
-
-    def step(self, action: str) -> Step:
-        """Any text is an action; one that makes no sense changes nothing."""
+    def reset(self, example: Example) -> Step:
+        """Begin the episode that an example names, and give what is seen first."""
         ...
 
-    def close(self) -> None: ...
+    def step(self, action: str) -> Step:
+        """Act. Any text is an action: one that makes no sense is answered, never raised."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the world holds."""
+        ...

@@ -1,0 +1,1 @@
+"""Interactive worlds, one engine each."""

@@ -1,0 +1,117 @@
+"""What a game asks for, read from the goal of its PDDL problem.
+
+A goal is one of six forms, and is recognised whole: all that it says of its variables must be what the form
+says, no more and no less. Not covered: goals in general, which would need a search at every step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from agent2rl.core.errors import UserError
+from agent2rl.environments.alfworld.pddl import Atom, Expression, atom
+
+TaskType = Literal[
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+]
+
+PLACED: dict[TaskType, frozenset[str]] = {
+    "pick_and_place_simple": frozenset(),
+    "pick_clean_then_place_in_recep": frozenset({"cleanable", "isclean"}),
+    "pick_heat_then_place_in_recep": frozenset({"heatable", "ishot"}),
+    "pick_cool_then_place_in_recep": frozenset({"coolable", "iscool"}),
+}
+"""What must be true of the one thing that is to be placed."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A goal in terms of types: a `thing` in or on a `fixture`, or in hand and in the light of a `lamp`."""
+
+    task: TaskType
+    thing: str
+    fixture: str = ""
+    lamp: str = ""
+
+    @property
+    def qualities(self) -> frozenset[str]:
+        return PLACED.get(self.task, frozenset())
+
+    @property
+    def count(self) -> int:
+        return 2 if self.task == "pick_two_obj_and_place" else 1
+
+
+Reading = tuple[Wish, set[Atom]]
+"""A wish that may be meant, and all that its goal would say."""
+
+
+def wish(goal: Expression) -> Wish:
+    """What a goal wants, whichever of the six forms it has."""
+    atoms = set(_atoms(goal))
+    things = {name: kind for _, name, kind in _about(atoms, "objecttype", 2)}
+    fixtures = {name: kind for _, name, kind in _about(atoms, "receptacletype", 2)}
+    for meant, said in (*_placed(things, fixtures), *_lit(things, atoms)):
+        if said == atoms:
+            return meant
+    facts = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
+    raise UserError(f"The goal of this game is none of ALFWorld's six. It says: {facts}.")
+
+
+def _placed(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[Reading]:
+    """One thing, as it is or treated, or two alike, in or on one fixture."""
+    if len(fixtures) != 1 or len(set(things.values())) != 1:
+        return
+    [(place, fixture)], [thing] = fixtures.items(), set(things.values())
+    said: set[Atom] = {("receptacletype", place, fixture)}
+    for name in things:
+        said |= {("objecttype", name, thing), ("inreceptacle", name, place)}
+    if len(things) == 1:
+        for task, qualities in PLACED.items():
+            yield Wish(task, thing, fixture), said | {(quality, *things) for quality in qualities}
+    elif len(things) == 2:
+        yield Wish("pick_two_obj_and_place", thing, fixture), said | {("differ", *sorted(things))}
+
+
+def _lit(things: dict[str, str], atoms: set[Atom]) -> Iterator[Reading]:
+    """One thing in hand, where a lamp is that was used."""
+    lamps = _about(atoms, "istoggled", 1)
+    holdings = _about(atoms, "holds", 2)
+    spots = _about(atoms, "receptacleatlocation", 2)
+    if not len(lamps) == len(holdings) == len(spots) == 1:
+        return
+    [(_, lamp)], [(_, agent, thing)], [(_, place, location)] = lamps, holdings, spots
+    if things.keys() != {lamp, thing}:
+        return
+    said: set[Atom] = {("objecttype", name, kind) for name, kind in things.items()}
+    said |= {
+        ("toggleable", lamp),
+        ("istoggled", lamp),
+        ("inreceptacle", lamp, place),
+        ("holds", agent, thing),
+    }
+    said |= {("receptacleatlocation", place, location), ("atlocation", agent, location)}
+    yield Wish("look_at_obj_in_light", things[thing], lamp=things[lamp]), said
+
+
+def _about(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom]:
+    return [fact for fact in atoms if fact[0] == predicate and len(fact) == 1 + arguments]
+
+
+def _atoms(goal: Expression) -> Iterator[Atom]:
+    """Every fact of a conjunction, whatever quantifies it; `(not (= one other))` as `differ`."""
+    match goal:
+        case ["and", *parts]:
+            for part in parts:
+                yield from _atoms(part)
+        case ["exists", _, part]:
+            yield from _atoms(part)
+        case ["not", ["=", str(one), str(other)]]:
+            yield ("differ", *sorted((one, other)))
+        case _:
+            yield atom(goal)

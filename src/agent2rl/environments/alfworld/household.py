@@ -1,0 +1,64 @@
+"""ALFWorld as an environment: one game after another, each with a limit of steps, as it is evaluated.
+
+An action `think: …` is for the model itself: it is answered "OK.", changes nothing and costs a step, as in
+ReAct's evaluation. Not covered: prompts, and finding the action in what a model wrote.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from agent2rl.core.environment import Environment, Step
+from agent2rl.core.task import Example
+from agent2rl.environments.alfworld.game import Game
+from agent2rl.environments.alfworld.play import NOTHING, Play
+
+GAME_FILE = "game.tw-pddl"
+THOUGHT = "think:"
+
+
+def shelf(folder: Path, kept: int = 4096) -> Callable[[Example], Game]:
+    """Finds the game that an example's id (`<task>/<trial>`) names in a folder; what it has read it keeps."""
+
+    @lru_cache(maxsize=kept)
+    def load(name: str) -> Game:
+        return Game.load(folder / name / GAME_FILE)
+
+    return lambda example: load(example.id)
+
+
+@dataclass
+class Household:
+    """Reward is 1 for the step that wins. After the end nothing happens any more."""
+
+    find: Callable[[Example], Game]
+    limit: int = 50
+    """Steps in an episode, thoughts and nonsense included."""
+    play: Play | None = field(default=None, init=False)
+    taken: int = field(default=0, init=False)
+
+    def reset(self, example: Example) -> Step:
+        self.play, self.taken = Play(self.find(example)), 0
+        return self._stand(self.play.observation)
+
+    def step(self, action: str) -> Step:
+        if self.play is None:
+            raise RuntimeError("An episode is begun with reset() before it can go on.")
+        if self._stand("").done:
+            return self._stand(NOTHING)
+        self.taken += 1
+        if action.lstrip().startswith(THOUGHT):
+            return self._stand("OK.")
+        observation = self.play.step(action)
+        return self._stand(observation, reward=float(self.play.won))
+
+    def close(self) -> None:
+        self.play = None
+
+    def _stand(self, observation: str, reward: float = 0.0) -> Step:
+        won = self.play is not None and self.play.won
+        return Step(observation, reward, done=won or self.taken >= self.limit, won=won)
+
+
+_: Callable[[Callable[[Example], Game]], Environment] = Household

@@ -1,0 +1,94 @@
+"""What a player of ALFWorld knows of a room from the texts it was given: what is where, and what is in reach.
+
+It learns from the answer to each action. An action is a verb and the names it is about: `("take", "mug 1",
+"shelf 2")`. Not covered: things inside other things (a spoon in a mug), which are not listed.
+"""
+
+import re
+from collections.abc import Iterable
+
+Action = tuple[str, ...]
+
+_LISTED = re.compile(r"\ban? ([a-z]+ \d+)", re.IGNORECASE)
+_SHUT = re.compile(r"\bis (?:closed|shut)\b", re.IGNORECASE)
+
+
+def listed(text: str) -> list[str]:
+    """The things or fixtures that a text enumerates: "a mug 1, and a mug 2"."""
+    return [name.lower() for name in _LISTED.findall(text)]
+
+
+def kind_of(name: str) -> str:
+    return name.partition(" ")[0]
+
+
+class Memory:
+    def __init__(self, fixtures: Iterable[str] = ()) -> None:
+        self.fixtures = list(dict.fromkeys(fixtures))
+        """Receptacles, those to prefer first, less any that turned out to be of no use."""
+        self.contents: dict[str, list[str]] = {}
+        """What is in or on each fixture that was looked at."""
+        self.shut: set[str] = set()
+        self.near: set[str] = set()
+        """The fixtures known to be within reach."""
+        self.held = ""
+        self.treated: set[str] = set()
+        """The things that were cleaned, heated or cooled, and those that cannot be."""
+
+    def of(self, kinds: Iterable[str]) -> list[str]:
+        """The fixtures of some kinds, in the order of the kinds."""
+        return [name for kind in kinds for name in self.fixtures if kind_of(name) == kind]
+
+    def unseen(self) -> list[str]:
+        return [name for name in self.fixtures if name not in self.contents]
+
+    def known(self, kind: str) -> list[tuple[str, str]]:
+        """The things of a kind whose places are known, each with its place; those within reach first."""
+        places = sorted(self.contents.items(), key=lambda item: item[0] not in self.near)
+        return [(thing, fixture) for fixture, things in places for thing in things if kind_of(thing) == kind]
+
+    def learn(self, action: Action, answer: str) -> None:
+        """The action was done."""
+        match action:
+            case "go to", fixture:
+                self.near = {fixture}
+                self._look(fixture, answer)
+            case (("open" | "examine"), fixture):
+                self._look(fixture, answer)
+            case "take", thing, fixture:
+                self.held = thing
+                self._remove(thing, fixture)
+            case "put", thing, fixture:
+                self.held = ""
+                self.contents.setdefault(fixture, []).append(thing)
+            case (("clean" | "heat" | "cool"), thing, _):
+                self.treated.add(thing)
+
+    def doubt(self, action: Action) -> None:
+        """Nothing happened: believe no longer what made the action seem possible."""
+        match action:
+            case "go to", fixture if fixture not in self.near:
+                self.near.add(fixture)  # one cannot go to what stands in the same place
+            case (("go to" | "open" | "examine"), fixture) | ("put", _, fixture):
+                self._forget(fixture)
+            case "take", thing, fixture:
+                self._remove(thing, fixture)
+            case (("clean" | "heat" | "cool"), thing, _):
+                self.treated.add(thing)  # it may be of a sort that cannot be: put it away, try another
+            case "use", lamp:
+                for fixture in self.contents:
+                    self._remove(lamp, fixture)
+
+    def _look(self, fixture: str, text: str) -> None:
+        if _SHUT.search(text):
+            self.shut.add(fixture)
+        else:
+            self.shut.discard(fixture)
+            self.contents[fixture] = listed(text)
+
+    def _forget(self, fixture: str) -> None:
+        self.fixtures = [name for name in self.fixtures if name != fixture]
+        self.contents.pop(fixture, None)
+
+    def _remove(self, thing: str, fixture: str) -> None:
+        self.contents[fixture] = [name for name in self.contents.get(fixture, []) if name != thing]

@@ -1,0 +1,147 @@
+"""The expert of ALFWorld: wins from the texts alone, and bears any text."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.environments.alfworld import NOTHING, Game, Play
+from agent2rl.environments.alfworld.errand import Errand, read
+from agent2rl.environments.alfworld.expert import PUTTING, Expert
+from agent2rl.environments.alfworld.haunts import promise
+from tests import alfworld_games
+
+LIMIT = 50
+TASKS = {
+    "pick_and_place_simple": "put a mug in cabinet.",
+    "pick_clean_then_place_in_recep": "put a clean mug in table.",
+    "pick_heat_then_place_in_recep": "heat some apple and put it in table.",
+    "pick_cool_then_place_in_recep": "cool some apple and put it in shelf.",
+    "look_at_obj_in_light": "look at apple under the desklamp.",
+    "pick_two_obj_and_place": "find two mug and put them in cabinet.",
+}
+START = "You see a shelf 2, a shelf 1, and a cabinet 1.\n\nYour task is to: put two mug in cabinet."
+
+
+def kitchen(goal: str, words: str = "new") -> Game:
+    data = alfworld_games.game(
+        goal, words=alfworld_games.OLD_WORDS if words == "old" else alfworld_games.WORDS
+    )
+    grammar = str(data["grammar"]).replace("do as told.", TASKS[goal])
+    return Game.read({**data, "grammar": grammar})
+
+
+def steps(game: Game, expert: Expert) -> int:
+    """How many steps it took to win; more than the limit where it did not."""
+    play = Play(game)
+    for taken in range(LIMIT):
+        if play.won:
+            return taken
+        play.step(expert.act(play.observation))
+    return LIMIT if play.won else LIMIT + 1
+
+
+@pytest.mark.parametrize("words", ["new", "old"])
+@pytest.mark.parametrize("goal", list(TASKS))
+def test_every_type_of_task_is_won_in_either_spelling(goal: str, words: str) -> None:
+    assert steps(kitchen(goal, words), Expert()) <= 20
+
+
+def test_the_old_spelling_costs_a_step_unless_it_is_said_before() -> None:
+    game = kitchen("pick_two_obj_and_place", "old")
+    assert steps(game, Expert()) == steps(game, Expert(putting=PUTTING[1])) + 1
+
+
+def test_the_same_game_is_played_the_same_way() -> None:
+    plays = []
+    for _ in range(2):
+        expert, play = Expert(), Play(kitchen("pick_two_obj_and_place"))
+        plays.append([play.step(expert.act(play.observation)) for _ in range(10)])
+    assert plays[0] == plays[1]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "meant"),
+    [
+        ("put a pen in drawer.", Errand("pen", "drawer")),
+        ("put some handtowel on handtowelholder.", Errand("handtowel", "handtowelholder")),
+        ("put a clean cloth in drawer.", Errand("cloth", "drawer", verb="clean")),
+        ("clean some soapbar and put it in toilet.", Errand("soapbar", "toilet", verb="clean")),
+        ("put a hot egg in fridge.", Errand("egg", "fridge", verb="heat")),
+        ("heat some mug and put it in coffeemachine.", Errand("mug", "coffeemachine", verb="heat")),
+        ("put a cool pan in stoveburner.", Errand("pan", "stoveburner", verb="cool")),
+        ("cool some tomato and put it in microwave.", Errand("tomato", "microwave", verb="cool")),
+        ("put two cd in safe.", Errand("cd", "safe", count=2)),
+        ("find two pillow and put them in sofa.", Errand("pillow", "sofa", count=2)),
+        ("examine the book with the desklamp.", Errand("book", lamp="desklamp")),
+        ("look at bowl under the desklamp.", Errand("bowl", lamp="desklamp")),
+    ],
+)
+def test_every_official_phrasing_is_understood(sentence: str, meant: Errand) -> None:
+    assert read(sentence) == meant
+
+
+def test_it_looks_first_where_such_things_are_usually_found() -> None:
+    room = (
+        "You see a drawer 1, a garbagecan 1, a bed 1, and a desk 1. Your task is to: put some pillow on desk."
+    )
+    assert Expert().act(room) == "go to bed 1"
+    assert promise("no such thing", "shelf") > promise("no such thing", "drawer") > 0
+
+
+def test_what_was_seen_on_the_way_is_fetched_without_a_search() -> None:
+    expert = Expert()
+    expert.act("You see a sofa 1, a bed 1, and an armchair 1. Your task is to: put two pillow in armchair.")
+    assert expert.act("On the bed 1, you see a pillow 2, and a pillow 1.") == "take pillow 2 from bed 1"
+    assert expert.act("You pick up the pillow 2.") == "go to armchair 1"
+    assert expert.act("On the armchair 1, you see nothing.") == "move pillow 2 to armchair 1"
+    assert expert.act("You move the pillow 2 to the armchair 1.") == "go to bed 1"
+    assert expert.act("On the bed 1, you see a pillow 1.") == "take pillow 1 from bed 1"
+
+
+def test_a_fixture_in_the_same_place_is_examined_instead_of_gone_to() -> None:
+    expert = Expert()
+    expert.act("You see a desk 1, and a shelf 1. Your task is to: put a pen in bed.")
+    assert expert.act("On the desk 1, you see nothing.") == "go to shelf 1"
+    assert expert.act(NOTHING) == "examine shelf 1"
+    assert expert.act("On the shelf 1, you see a pen 3.") == "take pen 3 from shelf 1"
+
+
+ANSWERS = st.one_of(
+    st.text(),
+    st.sampled_from(
+        [
+            "",
+            NOTHING,
+            START,
+            "The cabinet 1 is closed.",
+            "On the shelf 1, you see a mug 1, and a mug 2.",
+            "In it, you see nothing.",
+        ]
+    ),
+)
+
+
+@given(st.one_of(st.text(), st.sampled_from([START, *TASKS.values()])), st.lists(ANSWERS, max_size=30))
+def test_any_text_is_borne_and_answered_with_a_command(first: str, answers: list[str]) -> None:
+    expert = Expert()
+    for text in (first, *answers):
+        command = expert.act(text)
+        assert command.strip() == command != ""
+        assert "\n" not in command
+
+
+@pytest.mark.parametrize(("split", "every", "mean"), [("valid_seen", 1, 8), ("train", 20, 9)])
+def test_official_games_are_won_from_their_texts_alone(
+    split: str, every: int, mean: float, shared_data: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(shared_data / "alfworld" / f"{split}.tar.xz") as archive:
+        files = [member for member in archive if member.name.endswith("game.tw-pddl")][::every]
+        archive.extractall(tmp_path, files, filter="data")
+    games = [Game.load(file) for file in sorted(tmp_path.glob("**/game.tw-pddl"))]
+    taken = [steps(game, Expert()) for game in games]
+    assert len(games) >= 140
+    assert sum(count <= LIMIT for count in taken) >= 0.99 * len(games)
+    assert sum(taken) / len(taken) < mean
