@@ -129,7 +129,7 @@ def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Pa
 
 def test_an_episode_that_outgrows_the_context_is_over_and_does_not_end_the_grading(seedling: Path) -> None:
     class Talkative(Stairs):
-        def step(self, action: str) -> Step:
+        def step(self, action: str) -> Step:  # noqa: ARG002
             return Step("word " * 300)
 
     with registry.engine("transformers")(seedling) as engine:

@@ -1,8 +1,8 @@
 """Plays a world with a model: many episodes at once, one batch for each turn.
 
 Every episode that is alive has its turn in every batch; one that ends makes room for the next that waits. A
-conversation is kept by the engine where it can (`core.engine.conversations`), so that a turn reads only what is
-new. An episode's answers depend on the model, the example and the seed, and not on its company.
+conversation is kept by the engine where it can (`core.engine.conversations`), so that a turn reads only what
+is new. An episode's answers depend on the model, the example and the seed, and not on its company.
 
 An episode ends when the world says so, when its steps are used up, or when the conversation has outgrown the
 model's context: then it is over with what it has.
@@ -61,7 +61,7 @@ class Telling:
 @dataclass(frozen=True)
 class Episodes:
     rule: str
-    """Names the world and how an episode is scored; changes whenever the same actions could score otherwise."""
+    """Names the world and its scoring, and changes whenever the same actions could score otherwise."""
     world: Callable[[], Environment]
     telling: Telling
     group: Callable[[Example], str] = lambda _: ""
@@ -177,7 +177,7 @@ def _act(episode: _Episode, place: Environment, reply: Completion) -> None:
 
 
 def spoken(text: str) -> str:
-    """The action in a reply: its first line that is not empty, without a prompt's sign or a label before it."""
+    """The action in a reply: its first line that says something, without a sign or label before it."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return LABEL.sub("", line, count=1).strip()
 
