@@ -435,7 +435,7 @@ sampling = Sampling(max_tokens=2)
 with Transformers(model, Room(2, 1 << 40, 1 << 40)) as engine:
     expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = used + (64 << 20)
+    most = used + (24 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     engine.limits.rows = 12
     found = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)
