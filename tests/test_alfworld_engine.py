@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.core.environment import Step
+from agent2rl.core.environment import Environment, Step
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld import NOTHING, Game, Household, Play, shelf
@@ -213,6 +213,15 @@ def test_a_lamp_counts_only_where_one_is() -> None:
         ({"pddl_problem": "(define (problem x) (:init"}, "balanced"),
         ({"pddl_problem": 7}, "pddl_problem"),
         ({"grammar": "grammar :: nothing"}, "task"),
+        ({"grammar": str(game()["grammar"]).replace('"rhs"', '"lhs"')}, "task"),
+        (
+            {"grammar": str(game()["grammar"]).replace("{ template", '{ grammar :: """[]"""; template')},
+            "rules",
+        ),
+        ({"grammar": str(game()["grammar"]).replace("move {o} to {r}", "to {r} move {o}")}, "spelled"),
+        ({"grammar": str(game()["grammar"]).replace("You shut the {r.name}", "{x.name}")}, "cannot say"),
+        ({"grammar": str(game()["grammar"]).replace("Nothing in hand", "#front#")}, "cannot say"),
+        ({"grammar": str(game()["grammar"]).replace("#front#. Beside", "#look.feedback#")}, "cannot say"),
         ({"grammar": '"task": [{"rhs": "Your task is to: sing."}]'}, "template"),
     ],
 )
@@ -339,7 +348,7 @@ def test_an_episode_ends_when_it_is_won(tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "trial_1"
     folder.mkdir(parents=True)
     (folder / "game.tw-pddl").write_text(json.dumps(game("look_at_obj_in_light")))
-    world = Household(shelf(tmp_path))
+    world: Environment = Household(shelf(tmp_path))
     first = world.reset(Example("mine/trial_1", "", ""))
     assert (first.observation[:8], first.reward, first.done, first.won) == ("Welcome ", 0.0, False, False)
     *before, last = WINS["look_at_obj_in_light"].split("; ")
