@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 DOMAIN = """
@@ -151,7 +152,7 @@ OLD_WORDS = {**WORDS, "PutObject": ("put {o} in/on {r}", "You put the {o.name} i
 PLACE = "(:goal (and (exists (?r - receptacle) (exists (?o - object) (and {} (inReceptacle ?o ?r))))))"
 OF = "(objectType ?o {}Type) (receptacleType ?r {}Type)"
 GOALS = {
-    "pick_and_place_simple": PLACE.format(OF.format("Mug", "Cabinet")),
+    "pick_and_place_simple": PLACE.format(OF.format("Mug", "Fridge")),
     "pick_clean_then_place_in_recep": PLACE.format(
         OF.format("Mug", "Table") + " (cleanable ?o) (isClean ?o)"
     ),
@@ -178,6 +179,9 @@ THINGS = {
 }
 FIXTURES = {"Table": "", "Shelf": "", "Cabinet": "openable", "Fridge": "openable"}
 FIXTURES |= {"Microwave": "openable", "Sink": ""}
+
+FITTING = ("Mug", "Apple", "Knife")
+"""What every fixture takes; a plate in hand stays there."""
 
 KITCHEN = """
     (receptacleAtLocation Table_bar_1 loc_bar_1) (receptacleAtLocation Shelf_bar_1 loc_bar_1)
@@ -228,18 +232,14 @@ def problem(facts: str, goal: str) -> str:
     places = " ".join(sorted(set(re.findall(r"\bloc_bar_\d+", facts))))
     said = [f"(objectType {name} {kind}Type)" for name, kind in things.items()]
     said += [f"(receptacleType {name} {kind}Type)" for name, kind in fixtures.items()]
-    said += [
-        f"(canContain {fixture}Type {thing}Type)"
-        for fixture in FIXTURES
-        for thing in ("Mug", "Apple", "Plate")
-    ]
+    said += [f"(canContain {fixture}Type {thing}Type)" for fixture, thing in product(FIXTURES, FITTING)]
     said += [f"({fact} {name})" for name, kind in things.items() for fact in THINGS[kind].split()]
     said += [f"({fact} {name})" for name, kind in fixtures.items() for fact in FIXTURES[kind].split()]
     rtypes = " ".join(f"{kind}Type" for kind in FIXTURES)
     otypes = " ".join(f"{kind}Type" for kind in THINGS)
     return f"""(define (problem house) (:domain household)
-      (:objects agent1 - agent {" ".join(things)} - object {" ".join(fixtures)} - receptacle {places} - location
-        {rtypes} SinkBasinType - rtype {otypes} ButterKnifeType - otype)
+      (:objects agent1 - agent {" ".join(things)} - object {" ".join(fixtures)} - receptacle
+        {places} - location {rtypes} SinkBasinType - rtype {otypes} ButterKnifeType - otype)
       (:init {" ".join(said)} {facts})
       {goal})"""
 

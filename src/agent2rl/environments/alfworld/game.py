@@ -5,7 +5,6 @@ domain is recognised by its actions and not interpreted: ALFWorld has one only, 
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,8 +16,6 @@ from agent2rl.environments.alfworld import pddl
 from agent2rl.environments.alfworld.goal import TaskType, Wish, wish
 from agent2rl.environments.alfworld.grammar import ACTIONS, Grammar, read, split
 from agent2rl.environments.alfworld.house import House, build
-
-_ACTION = re.compile(r"^\s*\(:action\s+(\S+)", re.MULTILINE)
 
 _PLACING = frozenset({"pickupobject", "putobject", "heatobject", "coolobject", "cleanobject"})
 _LIGHTING = frozenset({"gotolocation", "pickupobject", "putobject", "toggleobject"})
@@ -73,12 +70,12 @@ class Game:
         _recognise(domain)
         parts = pddl.sections(problem)
         notice, rest = split(grammar)
-        house = build(pddl.atom(fact) for fact in parts.get(":init", []) if fact[0] != "=")
+        house = build(pddl.facts(parts.get(":init", [])))
         wanted = wish(["and", *parts.get(":goal", [])])
         words = read(rest)
         walkthrough = data.get("walkthrough")
         return cls(
-            id=id or str(*parts.get("problem", [""])),
+            id=id or " ".join(map(str, parts.get("problem", []))),
             task=notice.removeprefix("Your task is to: "),
             task_type=wanted.task,
             walkthrough=tuple(map(str, walkthrough)) if isinstance(walkthrough, list) else (),
@@ -99,7 +96,7 @@ def _text(texts: Mapping[str, object], key: str) -> str:
 
 @lru_cache(maxsize=8)
 def _recognise(domain: str) -> None:
-    actions = {name.lower() for name in _ACTION.findall(domain)}
+    actions = pddl.actions(domain)
     if actions != ACTIONS.keys():
         strange = ", ".join(sorted(actions ^ ACTIONS.keys()))
         raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {strange}.")

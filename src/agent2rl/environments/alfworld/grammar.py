@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
 from agent2rl.core.errors import UserError
 
 ACTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -43,8 +45,17 @@ ACTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The actions of ALFWorld's domain, and what each command names, in this order."""
 
-SEEN, FLOOR, ALL_FIXTURES = "examineReceptacle.feedback", "list_objects_on_the_floor", "list_appliances"
-"""Rules that others refer to and that depend on the state."""
+CONDITIONAL: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "examinereceptacle": frozenset({"r", "things"}),
+        "examineobject": frozenset({"o", "things"}),
+        "toggleobject": frozenset({"o"}),
+        "inventory": frozenset({"things"}),
+        "look": frozenset({"names", "list_objects_on_the_floor", "list_appliances"}),
+    }
+)
+"""Actions whose answer depends on the state, and the slots that it may have. Others answer with the names in
+the command and, where one comes to a receptacle or opens it, `examineReceptacle_feedback`."""
 
 _PART = re.compile(
     r'action\s+(?P<action>[\w/-]+)\s*\{(?P<body>(?:\s*\w+\s*::\s*(?:""".*?"""|"[^"]*")\s*;)*)\s*\}'
@@ -86,7 +97,6 @@ class Grammar:
     answers: Mapping[str, Rule]
     """Action → what the world says once it is done."""
     intro: str
-    seen: Rule
     floor: Rule
     fixtures: Rule
     separators: tuple[str, str, str]
@@ -133,9 +143,8 @@ def read(text: str) -> Grammar:
         MappingProxyType(spellings),
         MappingProxyType({action: rules.answer(action, answers[action]) for action in ACTIONS}),
         intro=rules.compile("#intro#", {"look_feedback", "task"}),
-        seen=rules.rule(SEEN, {"r", "things"}),
-        floor=rules.rule(FLOOR, {"things"}),
-        fixtures=rules.rule(ALL_FIXTURES, {"things"}),
+        floor=rules.rule("list_objects_on_the_floor", {"things"}),
+        fixtures=rules.rule("list_appliances", {"things"}),
         separators=(
             rules.compile("#list_empty#", set()),
             rules.compile("#list_separator#", set()),
@@ -164,41 +173,51 @@ def _commands(spellings: Mapping[str, str]) -> dict[str, tuple[tuple[str, re.Pat
     return commands
 
 
+class _Production(BaseModel):
+    """A variant as it is written."""
+
+    rhs: str
+    condition: str = ""
+
+
+_SOURCES = TypeAdapter(dict[str, list[_Production]])
+
+
 class _Rules:
     """The rules of a grammar as they are written, and their making into format strings."""
 
     def __init__(self) -> None:
-        self.sources: dict[str, list[dict[str, str]]] = {}
+        self.sources: dict[str, list[_Production]] = {}
 
     def add(self, block: str) -> None:
         try:
-            self.sources.update(json.loads(block))
-        except ValueError as error:
-            raise UserError(f"A block of this game's grammar is no JSON object: {error}.") from error
+            self.sources.update(_SOURCES.validate_json(block))
+        except ValidationError as error:
+            raise UserError(f"A block of this game's grammar is not made of rules: {error}.") from error
 
     def answer(self, action: str, text: str) -> Rule:
-        """An action's answer: a rule's name, as a rule, or a text."""
-        slots = {*ACTIONS[action], "things", "names"}
-        slots |= {_slot(name) for name in (SEEN, FLOOR, ALL_FIXTURES)}
-        if text[:1] == "#" == text[-1:] and text.count("#") == 2:
-            return self.rule(text[1:-1], slots)
+        """An action's answer: a rule by name, or a text."""
+        if action in CONDITIONAL and text.startswith("#"):
+            return self.rule(text.strip("#"), CONDITIONAL[action])
+        slots = {*ACTIONS[action]}
+        if action in ("gotolocation", "openobject"):
+            slots.add("examineReceptacle_feedback")
         return (Variant(frozenset(), self.compile(text, slots)),)
 
     def rule(self, name: str, slots: Set[str]) -> Rule:
         if not self.sources.get(name):
             raise UserError(f"The grammar of this game has no rule {name!r}.")
-        return tuple(self._variant(variant, slots) for variant in self.sources[name])
-
-    def _variant(self, source: Mapping[str, str], slots: Set[str]) -> Variant:
-        needs = frozenset(_PREDICATE.findall(source.get("condition", "")))
-        return Variant(needs, self.compile(source["rhs"], slots))
+        return tuple(
+            Variant(frozenset(_PREDICATE.findall(variant.condition)), self.compile(variant.rhs, slots))
+            for variant in self.sources[name]
+        )
 
     def compile(self, text: str, slots: Set[str]) -> str:
         """A format string, which may have these slots."""
-        compiled = _SYMBOL.sub(self._symbol, text)
         try:
+            compiled = _SYMBOL.sub(self._symbol, text)
             compiled.format(**dict.fromkeys(slots, ""))
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, RecursionError) as error:
             raise UserError(f"The engine cannot say {text!r}, which this game's grammar asks for.") from error
         return compiled
 
@@ -206,15 +225,10 @@ class _Rules:
         if symbol["rule"]:
             variants = self.sources.get(symbol["rule"], [])
             if len(variants) == 1 and symbol["rule"] != "task":
-                return _SYMBOL.sub(self._symbol, variants[0]["rhs"])
-            return "{" + _slot(symbol["rule"]) + "}"
+                return _SYMBOL.sub(self._symbol, variants[0].rhs)
+            return "{" + re.sub(r"\W", "_", symbol["rule"]) + "}"
         if symbol["item"]:
             item = _SYMBOL.sub(self._symbol, symbol["item"])
             return "{things}" if "indefinite" in item or item.startswith("a {") else "{names}"
         variable, _, attribute = symbol["value"].strip().partition(".")
         return "a" if attribute == "indefinite" else "{" + variable + "}"
-
-
-def _slot(rule: str) -> str:
-    """A rule's name where a format string can have it."""
-    return re.sub(r"\W", "_", rule)

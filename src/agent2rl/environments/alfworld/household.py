@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from agent2rl.core.environment import Environment, Step
+from agent2rl.core.environment import Step
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.game import Game
 from agent2rl.environments.alfworld.play import NOTHING, Play
@@ -59,6 +59,3 @@ class Household:
     def _stand(self, observation: str, reward: float = 0.0) -> Step:
         won = self.play is not None and self.play.won
         return Step(observation, reward, done=won or self.taken >= self.limit, won=won)
-
-
-_: Callable[[Callable[[Example], Game]], Environment] = Household

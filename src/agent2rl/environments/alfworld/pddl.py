@@ -4,6 +4,7 @@ Not covered: what the lists mean.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from agent2rl.core.errors import UserError
@@ -39,6 +40,17 @@ def sections(text: str) -> dict[str, list[Expression]]:
     """The parts of a problem by their heads: `problem`, `:objects`, `:init`, `:goal`, …"""
     parts = (part for part in read(text) if not isinstance(part, str))
     return {part[0]: [*part[1:]] for part in parts if part and isinstance(part[0], str)}
+
+
+def actions(text: str) -> set[str]:
+    """The names of a domain's actions."""
+    parts = (part for part in read(text) if isinstance(part, list))
+    return {str(part[1]) for part in parts if part[0] == ":action" and len(part) > 1}
+
+
+def facts(init: Iterable[Expression]) -> Iterator[Atom]:
+    """What is true at first. The values of functions, `(= (distance …) …)`, are left out."""
+    return (atom(part) for part in init if not (isinstance(part, list) and part[0] == "="))
 
 
 def atom(expression: Expression) -> Atom:

@@ -98,7 +98,7 @@ class Play:
 
     def _seen(self, fixture: int) -> str:
         """What one sees in or on a fixture."""
-        text = choose(self.game.grammar.seen, self._state.fixture_facts[fixture])
+        text = choose(self.game.grammar.answers["examinereceptacle"], self._state.fixture_facts[fixture])
         things = self._things(self._state.contents[fixture]) if "{things}" in text else ""
         return text.format(r=self.game.house.fixtures[fixture], things=things)
 
