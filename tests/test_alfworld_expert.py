@@ -15,7 +15,7 @@ from tests import alfworld_games
 
 LIMIT = 50
 TASKS = {
-    "pick_and_place_simple": "put a mug in cabinet.",
+    "pick_and_place_simple": "put a mug in fridge.",
     "pick_clean_then_place_in_recep": "put a clean mug in table.",
     "pick_heat_then_place_in_recep": "heat some apple and put it in table.",
     "pick_cool_then_place_in_recep": "cool some apple and put it in shelf.",
