@@ -360,7 +360,8 @@ def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes
 
         verdicts = own.judge([job(f"{REFERENCE}# {number}\n") for number in range(60)], shoot)
     assert len(verdicts) == 60
-    assert sum(verdict.passed for verdict in verdicts) >= 55
+    assert all(verdict.passed or "lost" in verdict.note for verdict in verdicts)
+    assert any(verdict.passed for verdict in verdicts)
 
 
 def test_without_any_server_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
