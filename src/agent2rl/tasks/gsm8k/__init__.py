@@ -7,13 +7,13 @@ A model with a chat template is told what to do; one without goes on after eight
 which are our own and in no part of the data.
 """
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from agent2rl.core.engine import Sampling
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators import hub
 from agent2rl.evaluators.asking import Asking
 from agent2rl.evaluators.examples import Row, halves, rows
 from agent2rl.evaluators.scorers import exact_number, final_answer
@@ -78,21 +78,8 @@ def _examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
 
 
 def _hub_rows(split: str) -> Iterable[Row]:
-    mend = "Install agent2rl[hub] and check the network, or name a directory that has the files: --data-dir."
-    try:
-        hub = importlib.import_module("huggingface_hub")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise UserError(
-            f"GSM8K's data comes from the hub, and {error.name} is not installed.", mend
-        ) from error
     file = f"main/{split}-00000-of-00001.parquet"
-    try:
-        path = hub.hf_hub_download(HUB_DATASET, file, repo_type="dataset", revision=HUB_REVISION)
-        table = parquet.read_table(path, columns=["question", "answer"])
-    except Exception as error:  # the hub, its HTTP client and pyarrow each have errors of their own
-        raise WorldError(f"The hub did not give {HUB_DATASET}'s {file}: {error}", mend) from error
-    return [(f"{HUB_DATASET}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
+    return hub.parquet_rows(HUB_DATASET, HUB_REVISION, file, ("question", "answer"))
 
 
 TASK: Task = Task(
