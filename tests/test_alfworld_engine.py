@@ -364,11 +364,12 @@ def test_an_episode_ends_when_it_is_won(tmp_path: Path) -> None:
 
 def test_thoughts_cost_a_step_and_change_nothing() -> None:
     one = Game.read(game())
-    world = Household(lambda _: one, limit=3)
-    world.reset(Example("", "", ""))
+    world = Household(lambda _: one)
+    three = Example("", "", "", {"steps": 3})
+    world.reset(three)
     thought = world.step("think: where do mugs hide?")
     assert (thought.observation, thought.done) == ("OK.", False)
     assert world.step("go to table 1").observation.startswith("There.")
     assert world.step("dance") == Step(NOTHING, 0.0, done=True, won=False)
-    world.reset(Example("", "", ""))
+    world.reset(three)
     assert not world.step("look").done

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.environments.alfworld import NOTHING, Game, Play
-from agent2rl.environments.alfworld.errand import Errand, read
 from agent2rl.environments.alfworld.expert import PUTTING, Expert
-from agent2rl.environments.alfworld.haunts import promise
+from agent2rl.environments.alfworld.expert.errand import Errand, read
+from agent2rl.environments.alfworld.expert.haunts import promise
 from tests import alfworld_games
 
 LIMIT = 50

@@ -25,18 +25,20 @@ import yaml
 
 from agent2rl.core.agent import Agent
 from agent2rl.core.engine import OpenEngine
+from agent2rl.core.environment import OpenWorld
 from agent2rl.core.errors import UserError
 from agent2rl.core.model import Model
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
 
-Kind = Literal["tasks", "agents", "models", "engines", "sandboxes"]
+Kind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments"]
 SINGULAR: dict[Kind, str] = {
     "tasks": "task",
     "agents": "agent",
     "models": "model",
     "engines": "engine",
     "sandboxes": "sandbox",
+    "environments": "environment",
 }
 CONSTANT: dict[Kind, str] = {
     "tasks": "TASK",
@@ -44,6 +46,7 @@ CONSTANT: dict[Kind, str] = {
     "models": "MODEL",
     "engines": "ENGINE",
     "sandboxes": "SANDBOX",
+    "environments": "WORLD",
 }
 
 
@@ -53,6 +56,7 @@ MARK: dict[Kind, str] = {
     "models": "write",
     "engines": "__call__",
     "sandboxes": "run",
+    "environments": "__call__",
 }
 """What every plugin of a kind has."""
 
@@ -90,6 +94,17 @@ def engine(name: str) -> OpenEngine:
 
 def sandbox(name: str) -> Sandbox:
     return cast(Sandbox, _find("sandboxes", name))
+
+
+def world(name: str) -> OpenWorld:
+    return cast(OpenWorld, _find("environments", name))
+
+
+def world_address(name: str) -> str:
+    """`module:ATTRIBUTE`, for programs that find it without the registry."""
+    require("environments", name)
+    plugin = _plugins("environments").get(name)
+    return f"{plugin.module}:{CONSTANT['environments']}" if plugin else name
 
 
 def require(kind: Kind, name: str) -> None:

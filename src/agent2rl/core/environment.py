@@ -1,6 +1,8 @@
 """An environment is a world that a model acts in, one text at a time. It knows nothing of engines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from agent2rl.core.task import Example
@@ -32,3 +34,24 @@ class Environment(Protocol):
     def close(self) -> None:
         """Give back what the world holds."""
         ...
+
+
+class Expert(Protocol):
+    """Plays one episode well: it is given each observation in turn, the first included."""
+
+    def act(self, observation: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """The games of a task's training data, and all that it takes to play them."""
+
+    games: tuple[Example, ...]
+    environment: Callable[[], Environment]
+    """A place to play in; any number of them may be used at once."""
+    expert: Callable[[], Expert] | None = None
+    """None where nobody shows how."""
+
+
+OpenWorld = Callable[[Path], World]
+"""What a world plugin provides: given a run's data directory, its training games."""

@@ -21,6 +21,10 @@ class Example:
     meta: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
+Folder = Path | Callable[[Path], None]
+"""A directory that is shown as it is, or what writes one."""
+
+
 @dataclass(frozen=True)
 class Splits:
     """`train` goes to the agent; `feedback` answers submissions; `heldout` is opened once, at the end."""
@@ -28,6 +32,10 @@ class Splits:
     train: tuple[Example, ...]
     feedback: tuple[Example, ...]
     heldout: tuple[Example, ...]
+    test: tuple[Example, ...] | None = None
+    """What the paper's protocol scores; None: feedback and held-out together."""
+    folders: Mapping[str, Folder] = field(default_factory=dict)
+    """Further training data: name below the agent's `data/` → folder."""
 
 
 class Evaluator(Protocol):
@@ -67,6 +75,8 @@ class Task:
     load: Callable[[Path | None], Splits]
     """All examples, from a directory the user names, or from the task's own source."""
     evaluator: Evaluator
+    world: str | None = None
+    """The environment that the agent may train in: a name that the registry knows."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()

@@ -10,8 +10,12 @@
 alfworld 0.4.2. Not covered: its experts, its shuffled object numbers (`domain_randomization`), its pictures.
 """
 
+from agent2rl.core.environment import OpenWorld
 from agent2rl.environments.alfworld.game import Game
 from agent2rl.environments.alfworld.household import Household, shelf
 from agent2rl.environments.alfworld.play import NOTHING, Play
+from agent2rl.environments.alfworld.world import open_world
 
-__all__ = ["NOTHING", "Game", "Household", "Play", "shelf"]
+__all__ = ["NOTHING", "WORLD", "Game", "Household", "Play", "shelf"]
+
+WORLD: OpenWorld = open_world

@@ -10,15 +10,29 @@ from functools import lru_cache
 from pathlib import Path
 
 from agent2rl.core.environment import Step
+from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.game import Game
 from agent2rl.environments.alfworld.play import NOTHING, Play
 
 GAME_FILE = "game.tw-pddl"
 THOUGHT = "think:"
+STEPS = 50
+"""In an episode, thoughts and nonsense included, unless an example's `steps` says otherwise."""
+
+Find = Callable[[Example], Game]
+"""Where the game is that an example means."""
 
 
-def shelf(folder: Path, kept: int = 4096) -> Callable[[Example], Game]:
+def carried(example: Example) -> Game:
+    """The game that an example carries in its `game`, as evaluation files have it."""
+    data = example.meta.get("game")
+    if not isinstance(data, dict):
+        raise UserError(f"The example {example.id!r} carries no game.")
+    return Game.read(data, example.id)
+
+
+def shelf(folder: Path, kept: int = 4096) -> Find:
     """Finds the game that an example's id (`<task>/<trial>`) names in a folder; what it has read it keeps."""
 
     @lru_cache(maxsize=kept)
@@ -32,14 +46,13 @@ def shelf(folder: Path, kept: int = 4096) -> Callable[[Example], Game]:
 class Household:
     """Reward is 1 for the step that wins. After the end nothing happens any more."""
 
-    find: Callable[[Example], Game]
-    limit: int = 50
-    """Steps in an episode, thoughts and nonsense included."""
+    find: Find = carried
     play: Play | None = field(default=None, init=False)
     taken: int = field(default=0, init=False)
+    limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> Step:
-        self.play, self.taken = Play(self.find(example)), 0
+        self.play, self.taken, self.limit = Play(self.find(example)), 0, _steps(example)
         return self._stand(self.play.observation)
 
     def step(self, action: str) -> Step:
@@ -59,3 +72,10 @@ class Household:
     def _stand(self, observation: str, reward: float = 0.0) -> Step:
         won = self.play is not None and self.play.won
         return Step(observation, reward, done=won or self.taken >= self.limit, won=won)
+
+
+def _steps(example: Example) -> int:
+    steps = example.meta.get("steps", STEPS)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise UserError(f"The example {example.id!r} allows {steps!r} steps.")
+    return steps

@@ -12,9 +12,9 @@ not have counted. Not covered: things inside other things, tasks in free words, 
 another has begun.
 """
 
-from agent2rl.environments.alfworld.errand import Errand, read
-from agent2rl.environments.alfworld.haunts import promise
-from agent2rl.environments.alfworld.memory import Action, Memory, kind_of, listed
+from agent2rl.environments.alfworld.expert.errand import Errand, read
+from agent2rl.environments.alfworld.expert.haunts import promise
+from agent2rl.environments.alfworld.expert.memory import Action, Memory, kind_of, listed
 from agent2rl.environments.alfworld.play import NOTHING
 
 TASK = "Your task is to:"
