@@ -1,7 +1,7 @@
 """The training games of a run as a world: `train.jsonl` names them, `games/` holds them.
 
-    data/train.jsonl                          {"id": …, "question": …, "task_type": …, "steps": …} a line
-    data/games/<task>/<trial>/game.tw-pddl    the games, in the official layout
+data/train.jsonl                          {"id": …, "question": …, "task_type": …, "steps": …} a line
+data/games/<task>/<trial>/game.tw-pddl    the games, in the official layout
 """
 
 import json
@@ -28,8 +28,6 @@ def open_world(data: Path) -> World:
 def _games(path: Path) -> tuple[Example, ...]:
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        return tuple(
-            Example(row.pop("id"), row.pop("question"), row.pop("answer", ""), row) for row in rows
-        )
+        return tuple(Example(row.pop("id"), row.pop("question"), row.pop("answer", ""), row) for row in rows)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
