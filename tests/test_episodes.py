@@ -13,7 +13,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Evaluator, Example
 from agent2rl.engines.scripted import Scripted
-from agent2rl.evaluators.episodes import FULL, Episodes, Telling, spoken
+from agent2rl.evaluators.episodes import FULL, Episodes
+from agent2rl.evaluators.telling import Telling, spoken
 
 STEPS = 6
 
@@ -43,12 +44,12 @@ class Stairs:
 
 EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]
 TELLING = Telling(
-    chat="Say up or wait.", plain="You stand on step 3.\n>\n\nup\n\nYou stand on step 4.", name="stairs"
+    chat="Say up or wait.", plain={"": "You stand on step 3.\n> up\nYou stand on step 4."}, name="stairs"
 )
 
 
 def evaluator(world: Callable[[], Environment] = Stairs, live: int = 256) -> Episodes:
-    return Episodes("stairs-1", world, TELLING, group=lambda one: str(one.meta["kind"]), live=live)
+    return Episodes("stairs-1", world, TELLING, "kind", Sampling(16, stop=("\n",)), live=live)
 
 
 def climber(chat: Chat) -> str:
@@ -64,7 +65,7 @@ def test_every_episode_is_played_to_its_end_and_scored() -> None:
     assert [turn.action for turn in first] == ["", "up", "up", "wait", "up"]
     assert first[0].observation == "You stand on step 0. Climb to step 3."
     assert first[-1].observation == "You stand on step 3."
-    assert found.how["telling"] == "stairs"
+    assert found.how["prompts"] == "stairs"
 
 
 @pytest.mark.parametrize("live", [1, 3, 8])

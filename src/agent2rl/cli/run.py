@@ -14,6 +14,7 @@ from agent2rl.cli.options import Duration, Size, Temperature, as_json, runs_dir
 from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.report import page
 from agent2rl.runner.assets import default_engine, repeatable
 from agent2rl.runner.machine import default_limits, gpus
@@ -65,6 +66,14 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     "--temperature",
     type=Temperature(0),
     help="How freely evaluations sample.  [default: 0 for one sample, the task's own for several]",
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file with your own words for the model: `chat`, `plain`.  [default: the task's]",
+)
+@click.option(
+    "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
 @click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
@@ -132,6 +141,8 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         seed=options["seed"],
         samples=options["samples"],
         temperature=options["temperature"],
+        prompts=read_prompts(options["prompts"]) if options["prompts"] else None,
+        expert=not options["no_expert"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )
 

@@ -85,6 +85,19 @@ class Given(Protocol):
         ...
 
 
+def plain(chat: Chat) -> str:
+    """A chat for a model without a template: paragraphs, and what it said goes on from what it was told.
+
+    What follows what it said goes on from there, too: whoever tells it begins with a line's end.
+    """
+    text, before = "", ""
+    for message in chat:
+        apart = before and "assistant" not in (before, message.role)
+        text += ("\n\n" if apart else "") + message.content
+        before = message.role
+    return text
+
+
 def templated(engine: Engine) -> bool:
     """Whether chats are put to the model as such; without a template it continues their plain text."""
     return engine.templated if isinstance(engine, Templated) else True

@@ -52,6 +52,17 @@ class Limits(Record):
     """Processes alive at once (threads are not counted)."""
 
 
+class Prompts(Record):
+    """How a model is asked, in place of a task's own words."""
+
+    name: str
+    """For the record."""
+    chat: str | None = None
+    """For a model with a chat template; None: the task's own."""
+    plain: str | dict[str, str] | None = None
+    """For one without, which goes on from it; in a world there may be one for each kind of example."""
+
+
 class RunSpec(Record):
     """All that decides a run. Equal specs are the same experiment."""
 
@@ -73,6 +84,10 @@ class RunSpec(Record):
     """Answers drawn to each question of an evaluation: one, greedily, or several, at a temperature."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """None: greedy for one sample, the task's own for several."""
+    prompts: Prompts | None = None
+    """None: the task's own."""
+    expert: bool = True
+    """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
     """Where the task's official files lie, if not at their own source."""
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.records import EvalResult, EvalSettings, Prompts
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,20 @@ class Asks(Protocol):
 
 
 @runtime_checkable
+class Prompted(Protocol):
+    """An evaluator that can put its questions in a user's words."""
+
+    def prompted(self, prompts: Prompts) -> Self: ...
+
+
+@runtime_checkable
+class Written(Protocol):
+    """An evaluator that can be written down: the agent gets the program as `eval.py`."""
+
+    def program(self) -> str: ...
+
+
+@runtime_checkable
 class RunsPrograms(Protocol):
     """An evaluator that runs what the model wrote, in sandboxes that are made for it beside its own."""
 
@@ -77,6 +91,8 @@ class Task:
     evaluator: Evaluator
     world: str | None = None
     """The environment that the agent may train in: a name that the registry knows."""
+    withhold: Callable[[Splits], Splits] | None = None
+    """Takes out of the training data what shows how it is done; None: nobody shows it."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()

@@ -7,12 +7,13 @@ one call, so that it can batch them.
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine, Given, Message, Sampling, templated
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult
+from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult, Prompts
 from agent2rl.core.task import Example
 
 QUESTION = "{question}"
@@ -69,13 +70,29 @@ class Asking:
             },
         )
 
+    def prompted(self, prompts: Prompts) -> Self:
+        """The same, in other words. Of worked examples in them nothing is known."""
+        plain = self.plain if prompts.plain is None else prompts.plain
+        chat = self.chat if prompts.chat is None else prompts.chat
+        if isinstance(plain, dict):
+            raise UserError(f"{prompts.name}: this task has one kind of example.", "Make `plain` one text.")
+        for name, text in (("chat", chat), ("plain", plain)):
+            if text is not None and QUESTION not in text:
+                raise UserError(f"{prompts.name}: `{name}` does not say where the {QUESTION} goes.")
+        return replace(self, chat=chat, plain=plain, shots=0 if prompts.plain else self.shots)
+
     def _sampling(self, as_chat: bool, settings: EvalSettings) -> Sampling:
-        usual = self.sampling.temperature if settings.samples == 1 else self.temperature
-        temperature = usual if settings.temperature is None else settings.temperature
-        if settings.samples > 1 and temperature == 0:
-            raise UserError("Several samples at temperature 0 are one sample several times.")
-        stop = self.sampling.stop if as_chat else (*self.sampling.stop, *self.stop)
-        return replace(self.sampling, seed=settings.seed, temperature=temperature, stop=stop)
+        stop = () if as_chat else self.stop
+        return drawn(self.sampling, settings, self.temperature, stop)
+
+
+def drawn(usual: Sampling, settings: EvalSettings, several: float, stop: tuple[str, ...] = ()) -> Sampling:
+    """How a run's answers are drawn: `several` is the temperature where there are more than one."""
+    own = usual.temperature if settings.samples == 1 else several
+    temperature = own if settings.temperature is None else settings.temperature
+    if settings.samples > 1 and temperature == 0:
+        raise UserError("Several samples at temperature 0 are one sample several times.")
+    return replace(usual, seed=settings.seed, temperature=temperature, stop=(*usual.stop, *stop))
 
 
 @dataclass(frozen=True)

@@ -9,53 +9,34 @@ model's context: then it is over with what it has.
 """
 
 import hashlib
-import re
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from string import Template
+from typing import Self
 
 from agent2rl.core.engine import (
     Chat,
     Completion,
     Conversations,
     Engine,
-    Message,
+    Given,
     Sampling,
     conversations,
     templated,
 )
 from agent2rl.core.environment import Environment, Step
-from agent2rl.core.errors import UserError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult, Turn
+from agent2rl.core.errors import GradingError
+from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult, Prompts, Turn
 from agent2rl.core.task import Example
-from agent2rl.evaluators.asking import passes, result
+from agent2rl.evaluators.asking import drawn, passes, result
+from agent2rl.evaluators.progress import Progress
+from agent2rl.evaluators.telling import Telling, spoken
 
 LIVE = 256
 """Episodes that are played at once."""
-TELL_SECONDS = 10.0
 FULL = "the conversation outgrew the model's context"
-
-
-@dataclass(frozen=True)
-class Telling:
-    """How a world is put to a model."""
-
-    chat: str
-    """Stands before the first observation, for a model with a chat template."""
-    plain: str = ""
-    """The same for one without, which continues text: episodes in the form below."""
-    prompt: str = "\n>"
-    """Ends an observation in plain text; the action follows."""
-    name: str = "own"
-    """For the record."""
-
-    def first(self, seen: str, as_chat: bool) -> Chat:
-        before = self.chat if as_chat else self.plain
-        return self.then(f"{before}\n\n{seen}" if before else seen, as_chat)
-
-    def then(self, seen: str, as_chat: bool) -> Chat:
-        return (Message("user", seen if as_chat else seen + self.prompt),)
+SILENT = "there are no more actions"
 
 
 @dataclass(frozen=True)
@@ -64,57 +45,100 @@ class Episodes:
     """Names the world and its scoring, and changes whenever the same actions could score otherwise."""
     world: Callable[[], Environment]
     telling: Telling
-    group: Callable[[Example], str] = lambda _: ""
-    """The kind of an example, for scores by kind."""
-    sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64, stop=("\n",)))
+    group: str = ""
+    """The key of an example's meta that says its kind, for scores by kind."""
+    sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
     temperature: float = 1.0
     """For several episodes of one example."""
     live: int = LIVE
 
     @property
     def version(self) -> str:
-        settings = repr((self.telling, self.sampling, self.temperature))
+        settings = repr((self.telling, self.group, self.sampling, self.temperature))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        as_chat = templated(engine)
-        sampling = self._sampling(settings)
-        played = [_Episode(example, number) for example in examples for number in range(settings.samples)]
-        talk = Table(conversations(engine), self.telling, as_chat, sampling)
-        play(played, self.world, talk, self.live)
+        played = [
+            Episode(example, number, self.kind(example))
+            for example in examples
+            for number in range(settings.samples)
+        ]
+        table, how = self._table(engine, settings)
+        play(played, self.world, table, self.live)
         each = iter(played)
         results = [
             self._result(example, [next(each) for _ in range(settings.samples)]) for example in examples
         ]
-        return EvalResult(
-            results=tuple(results),
-            how={
-                "prompting": "chat" if as_chat else "plain",
-                "telling": self.telling.name,
-                "samples": settings.samples,
-                "temperature": sampling.temperature,
-                "max_tokens": sampling.max_tokens,
-                "stop": list(sampling.stop),
-            },
+        return EvalResult(results=tuple(results), how={**how, "samples": settings.samples})
+
+    def prompted(self, prompts: Prompts) -> Self:
+        return replace(self, telling=self.telling.prompted(prompts))
+
+    def program(self) -> str:
+        """This value as source code."""
+        source = "".join(
+            f"    {name}={written},\n"
+            for name, written in (
+                ("rule", repr(self.rule)),
+                ("world", self.world.__qualname__),
+                ("telling", repr(self.telling)),
+                ("group", repr(self.group)),
+                ("sampling", repr(self.sampling)),
+                ("temperature", repr(self.temperature)),
+            )
+        )
+        return Template(PROGRAM).substitute(
+            version=self.version,
+            module=self.world.__module__,
+            world=self.world.__qualname__,
+            evaluator=f"Episodes(\n{source})",
         )
 
-    def _sampling(self, settings: EvalSettings) -> Sampling:
-        usual = self.sampling.temperature if settings.samples == 1 else self.temperature
-        temperature = usual if settings.temperature is None else settings.temperature
-        if settings.samples > 1 and temperature == 0:
-            raise UserError("Several samples at temperature 0 are one sample several times.")
-        return replace(self.sampling, seed=settings.seed, temperature=temperature)
+    def kind(self, example: Example) -> str:
+        return str(example.meta.get(self.group, "")) if self.group else ""
 
-    def _result(self, example: Example, episodes: Sequence["_Episode"]) -> ExampleResult:
+    def _table(self, engine: Engine, settings: EvalSettings) -> tuple["Table", dict[str, str | int | float]]:
+        if isinstance(engine, Given):
+            return Table(_Recited(engine), self.telling, True, self.sampling), {"prompting": "given"}
+        as_chat = templated(engine)
+        sampling = drawn(self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop)
+        return Table(conversations(engine), self.telling, as_chat, sampling), {
+            "prompting": "chat" if as_chat else "plain",
+            "prompts": self.telling.name,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+        }
+
+    def _result(self, example: Example, episodes: Sequence["Episode"]) -> ExampleResult:
         found = result(example, [episode.attempt() for episode in episodes], passes)
-        return found.model_copy(update={"group": self.group(example), "trajectory": tuple(episodes[0].turns)})
+        return found.model_copy(update={"group": self.kind(example), "trajectory": tuple(episodes[0].turns)})
 
 
-class _Episode:
+PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.
+
+    python eval.py models/NAME --games 100
+
+EVALUATOR is the value that grades, written down by the harness ($version).
+"""
+
+from agent2rl.core.engine import Sampling
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.telling import Telling
+from agent2rl.evaluators.trial import main
+from $module import $world
+
+EVALUATOR = $evaluator
+
+if __name__ == "__main__":
+    main(EVALUATOR)
+'''
+
+
+class Episode:
     """One example, being played in a world of its own."""
 
-    def __init__(self, example: Example, number: int) -> None:
-        self.example = example
+    def __init__(self, example: Example, number: int = 0, kind: str = "") -> None:
+        self.example, self.number, self.kind = example, number, kind
         self.name = f"{example.id}#{number}"
         self.turns: list[Turn] = []
         self.reward = 0.0
@@ -139,19 +163,21 @@ class Table:
     as_chat: bool
     sampling: Sampling
 
-    def turn(self, playing: Sequence[_Episode]) -> dict[str, Completion]:
+    def turn(self, playing: Sequence[Episode]) -> dict[str, Completion]:
         return self.talk.extend({episode.name: self._told(episode) for episode in playing}, self.sampling)
 
-    def _told(self, episode: _Episode) -> Chat:
-        tell = self.telling.first if len(episode.turns) == 1 else self.telling.then
-        return tell(episode.turns[-1].observation, self.as_chat)
+    def _told(self, episode: Episode) -> Chat:
+        seen = episode.turns[-1].observation
+        if len(episode.turns) == 1:
+            return self.telling.first(seen, self.as_chat, episode.kind)
+        return self.telling.then(seen, self.as_chat)
 
 
-def play(episodes: Sequence[_Episode], world: Callable[[], Environment], table: Table, live: int) -> None:
+def play(episodes: Sequence[Episode], world: Callable[[], Environment], table: Table, live: int) -> None:
     """All episodes to their ends."""
     waiting, places = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
-    playing: dict[_Episode, Environment] = {}
-    tell = _Progress(len(episodes))
+    playing: dict[Episode, Environment] = {}
+    tell = Progress(len(episodes), "episodes played")
     while waiting or playing:
         while waiting and places:
             episode, place = waiting.popleft(), places.pop()
@@ -168,31 +194,34 @@ def play(episodes: Sequence[_Episode], world: Callable[[], Environment], table: 
         place.close()
 
 
-def _act(episode: _Episode, place: Environment, reply: Completion) -> None:
+def _act(episode: Episode, place: Environment, reply: Completion) -> None:
     if reply.full:
-        episode.note, episode.over = FULL, True
+        episode.note, episode.over = reply.text or FULL, True
     else:
         action = spoken(reply.text)
         episode.saw(action, place.step(action))
 
 
-def spoken(text: str) -> str:
-    """The action in a reply: its first line that says something, without a sign or label before it."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return LABEL.sub("", line, count=1).strip()
+class _Recited:
+    """Given outputs as conversations: an episode's is its actions, one a line."""
 
+    def __init__(self, engine: Given) -> None:
+        self._engine = engine
+        self._left: dict[str, deque[str]] = {}
 
-LABEL = re.compile(r"^(?:>\s*|action\s*:\s*)+", re.IGNORECASE)
+    def extend(self, turns: Mapping[str, Chat], _: Sampling) -> dict[str, Completion]:
+        return {name: self._next(name) for name in turns}
 
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._left.pop(name, None)
 
-class _Progress:
-    """Says now and then in the log how many episodes have ended."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._next = time.monotonic() + TELL_SECONDS
-
-    def __call__(self, done: int) -> None:
-        if time.monotonic() > self._next:
-            print(f"{done} of {self._total} episodes played", flush=True)
-            self._next = time.monotonic() + TELL_SECONDS
+    def _next(self, name: str) -> Completion:
+        if name not in self._left:
+            example, _, number = name.rpartition("#")
+            given = self._engine.given(example)
+            if int(number) >= len(given):
+                raise GradingError(f"There is no given output {number} for {example!r}.")
+            self._left[name] = deque(given[int(number)].splitlines())
+        left = self._left[name]
+        return Completion(left.popleft(), tokens=0) if left else Completion(SILENT, tokens=0, full=True)

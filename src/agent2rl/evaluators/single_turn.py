@@ -7,12 +7,12 @@ grading and never becomes a number.
 import hashlib
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import SupportsFloat
+from dataclasses import dataclass, field, replace
+from typing import Self, SupportsFloat
 
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import Agent2RLError, GradingError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings
+from agent2rl.core.records import Attempt, EvalResult, EvalSettings, Prompts
 from agent2rl.core.task import Example
 from agent2rl.evaluators.asking import Asking, majority, passes
 
@@ -39,6 +39,9 @@ class SingleTurn:
     def chat(self, example: Example, templated: bool) -> Chat:
         """What the model is asked."""
         return self.asking.prompt(example, templated)
+
+    def prompted(self, prompts: Prompts) -> Self:
+        return replace(self, asking=self.asking.prompted(prompts))
 
     def _metrics(self, attempts: Sequence[Attempt]) -> dict[str, float]:
         voted = {} if self.answer is None else {f"maj@{len(attempts)}": majority(attempts, self.answer)}

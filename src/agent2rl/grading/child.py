@@ -15,7 +15,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalResult, EvalSettings, Limits, Record, Split
+from agent2rl.core.records import EvalResult, EvalSettings, Limits, Prompts, Record, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.evaluators.code_tests.pool import VARIABLE
 from agent2rl.grading.programs import PLACE, Programs
@@ -52,6 +52,8 @@ class Child:
     """Files and directories outside the package that the task or the engine is made of."""
     programs: int = 0
     """Sandboxes for programs that the model wrote, where the task runs any."""
+    prompts: Prompts | None = None
+    """The user's own words, in place of the task's."""
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
@@ -62,7 +64,7 @@ class Child:
             work, rest = here / "work", here / "scratch"
             work.mkdir()
             rest.mkdir()
-            write_record(work / JOB, Job(task=self.task, engine=self.engine, settings=self.settings))
+            write_record(work / JOB, self._job())
             with Programs(self.sandbox, self.programs, here / "programs", self.limits, stop) as programs:
                 enclosure = self._enclosure(model, split, work, rest, log)
                 enclosure = replace(enclosure, mounts=(*enclosure.mounts, *programs.mounts))
@@ -71,6 +73,9 @@ class Child:
             return self._read(ended, work / RESULT, self.splits[split].n)
         finally:
             remove_tree(here)
+
+    def _job(self) -> Job:
+        return Job(task=self.task, engine=self.engine, settings=self.settings, prompts=self.prompts)
 
     def _command(self) -> Command:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}

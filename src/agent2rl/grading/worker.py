@@ -10,15 +10,16 @@ an evaluator words itself); anything else goes to the log, which the agent does 
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.core.engine import Engine
-from agent2rl.core.errors import Agent2RLError, GradingError
-from agent2rl.core.records import EvalResult, EvalSettings, Record
-from agent2rl.core.task import Example
+from agent2rl.core.errors import Agent2RLError, GradingError, UserError
+from agent2rl.core.records import EvalResult, EvalSettings, Prompts, Record
+from agent2rl.core.task import Example, Prompted, Task
 from agent2rl.store.files import write_record
 
 JOB, MODEL, EXAMPLES, RESULT = "job.json", "model", "examples.jsonl", "result.json"
@@ -31,6 +32,7 @@ class Job(Record):
     task: str
     engine: str
     settings: EvalSettings
+    prompts: Prompts | None = None
 
 
 class ExampleRow(Record):
@@ -58,7 +60,7 @@ class Outcome(Record):
 
 def grade(here: Path) -> Outcome:
     job = Job.model_validate_json((here / JOB).read_bytes())
-    evaluator = registry.task(job.task).evaluator
+    evaluator = prompted(registry.task(job.task), job.prompts).evaluator
     begin = time.monotonic()
     with _load(job.engine, here / MODEL) as engine:
         loaded = time.monotonic()
@@ -69,6 +71,15 @@ def grade(here: Path) -> Outcome:
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
     return Outcome(evaluation=evaluation)
+
+
+def prompted(task: Task, prompts: Prompts | None) -> Task:
+    """The task, asking in a user's words where there are any."""
+    if prompts is None:
+        return task
+    if not isinstance(task.evaluator, Prompted):
+        raise UserError(f"The task {task.id!r} cannot ask in other words.", "Leave out --prompts.")
+    return replace(task, evaluator=task.evaluator.prompted(prompts))
 
 
 def _load(engine: str, model: Path) -> Engine:

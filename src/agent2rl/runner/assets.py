@@ -5,7 +5,7 @@ written here and opened again only by a grading child.
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.model import Model
 from agent2rl.core.records import Asset, Protocol, RunSpec, Split
-from agent2rl.core.task import Example, Task
+from agent2rl.core.task import Example, Folder, Splits, Task
 from agent2rl.grading.checks import BaseModel, base_model
 from agent2rl.grading.child import SplitFile
 from agent2rl.grading.worker import ExampleRow
@@ -29,6 +29,8 @@ Tell = Callable[[str], None]
 class Assets:
     base: BaseModel
     train: Sequence[Example]
+    folders: Mapping[str, Folder]
+    """Further training data, by name."""
     splits: dict[Split, SplitFile]
     records: tuple[Asset, ...]
 
@@ -36,17 +38,26 @@ class Assets:
 def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
     model = repeatable(spec.model)
     base = base_model(model_directory(model, cache, tell))
+    tell("loading the task's data")
     loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
-    splits = _splits(spec.protocol, loaded.feedback, loaded.heldout, cache / "tasks" / task.id)
+    if not spec.expert:
+        loaded = without_expert(task)(loaded)
+    splits = _splits(spec.protocol, loaded, cache / "tasks" / task.id)
     records = [Asset(name="model", source=model, sha256=base.manifest.sha256)]
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_text(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
-    return Assets(base, loaded.train, splits, tuple(records))
+    return Assets(base, loaded.train, loaded.folders, splits, tuple(records))
+
+
+def without_expert(task: Task) -> Callable[[Splits], Splits]:
+    if task.withhold is None:
+        raise UserError(f"The task {task.id!r} has no expert.", "Leave out --no-expert.")
+    return task.withhold
 
 
 def repeatable(name: str) -> str:
@@ -98,13 +109,17 @@ def shipped(name: str) -> Model:
     return registry.model(name)
 
 
-def _splits(
-    protocol: Protocol, feedback: Sequence[Example], heldout: Sequence[Example], cache: Path
-) -> dict[Split, SplitFile]:
+def _splits(protocol: Protocol, loaded: Splits, cache: Path) -> dict[Split, SplitFile]:
     """Under the paper's protocol the whole test set answers submissions and nothing is held out."""
     if protocol == "paper":
-        return {"feedback": split_file(sorted([*feedback, *heldout], key=lambda e: e.id), cache)}
-    return {"feedback": split_file(feedback, cache), "heldout": split_file(heldout, cache)}
+        return {"feedback": split_file(test_set(loaded), cache)}
+    return {"feedback": split_file(loaded.feedback, cache), "heldout": split_file(loaded.heldout, cache)}
+
+
+def test_set(loaded: Splits) -> Sequence[Example]:
+    """What the paper's protocol scores."""
+    whole = loaded.test
+    return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
 
 
 def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:

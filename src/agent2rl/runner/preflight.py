@@ -62,10 +62,17 @@ def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: st
 
 
 def _overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> Finding:
-    seen = {example.prompt for example in left}
-    shared = [example.id for example in right if example.prompt in seen]
+    seen = {_content(example) for example in left}
+    shared = [example.id for example in right if _content(example) in seen]
     mend = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
-    return Finding(f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} prompts in both", mend)
+    return Finding(
+        f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", mend
+    )
+
+
+def _content(example: Example) -> str:
+    """What makes an example the same as another: its prompt, or, in a world, the game it says the hash of."""
+    return str(example.meta.get("sha256", example.prompt))
 
 
 def _sandbox(sandbox: Sandbox) -> Iterator[Finding]:

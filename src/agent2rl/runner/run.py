@@ -31,6 +31,7 @@ from agent2rl.grading.programs import program_sandboxes
 from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
+from agent2rl.grading.worker import prompted
 from agent2rl.runner import machine, workspace
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.outcome import Outcome
@@ -49,7 +50,7 @@ class Finished:
 
 def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> Finished:
     """From a specification to a result. Set `stop` to end it early with what there is."""
-    task = registry.task(spec.task)
+    task = prompted(registry.task(spec.task), spec.prompts)
     agent = registry.agent(spec.agent)
     sandbox = registry.sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
@@ -122,6 +123,7 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
         task=spec.task,
         engine=spec.engine,
         settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
+        prompts=spec.prompts,
         splits=assets.splits,
         limits=spec.limits or machine.default_limits(settings.runs),
         seconds=spec.grading_seconds,
@@ -173,9 +175,16 @@ def _enclosure(spec: RunSpec, child: Child, assets: Assets, socket: Path, paths:
         wall_seconds=spec.budget.wall_seconds,
         limits=child.limits,
         mounts=workspace.mounts(paths.workspace, spec, assets),
-        hidden=(Path(agent2rl.__file__).parent / "tasks",),
+        hidden=_hidden(spec),
         doors=(Door("GRADING_SERVER_URL", socket),),
     )
+
+
+def _hidden(spec: RunSpec) -> tuple[Path, ...]:
+    """What of this package the agent must not read: evaluation data, and an expert that is withheld."""
+    package = Path(agent2rl.__file__).parent
+    experts = () if spec.expert else package.glob("environments/*/expert")
+    return (package / "tasks", *experts)
 
 
 def _ended(ended: Exit, recorder: Recorder) -> None:

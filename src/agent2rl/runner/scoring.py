@@ -14,8 +14,9 @@ from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score
-from agent2rl.core.task import Asks, Example, Splits
+from agent2rl.core.task import Example, Splits
 from agent2rl.runner import replay
+from agent2rl.runner.assets import test_set
 from agent2rl.runner.settings import Settings
 
 SECONDS = 3600
@@ -44,11 +45,6 @@ def score(
     name: str, file: Path, data_dir: Path | None, settings: Settings, sandbox: str
 ) -> tuple[Scoring, tuple[ExampleResult, ...]]:
     task = registry.task(name)
-    if not isinstance(task.evaluator, Asks):
-        raise UserError(
-            f"The task {task.id!r} is not graded from outputs: its model acts in several turns.",
-            "Submit a model in a run instead.",
-        )
     splits = task.load(data_dir)
     outputs = read(file, splits)
     examples = [example for example in _all(splits) if example.id in outputs]
@@ -123,7 +119,7 @@ def _parts(splits: Splits, found: EvalResult) -> Iterator[PartScore]:
         "train": splits.train,
         "feedback": splits.feedback,
         "heldout": splits.heldout,
-        "test": sorted((*splits.feedback, *splits.heldout), key=lambda example: example.id),
+        "test": test_set(splits),
     }
     results = {result.id: result for result in found.results}
     for part, examples in parts.items():

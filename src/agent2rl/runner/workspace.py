@@ -5,7 +5,8 @@
   instructions.md    the rules, the map, the grading API with working examples, the clock
   run_meta.json      the same for programs
   check_contamination.py   the rule by which the harness looks for evaluation data, on training data
-  data/              train.jsonl and whatever else the task shows (read-only)
+  eval.py            the task's evaluation, for training data
+  data/              train.jsonl and whatever else the task shows (read-only); world.json names its world
   models/<name>/     the base model (read-only)
   code/              for the agent's code
   output/            for the models it trains
@@ -17,12 +18,13 @@ from string import Template
 
 from pydantic import JsonValue
 
+from agent2rl import registry
 from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
-from agent2rl.core.task import Asks, Evaluator, Example, Task
+from agent2rl.core.task import Asks, Evaluator, Example, Task, Written
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -41,6 +43,7 @@ RANKING = {
     "paper": "The score you see is on the whole test set, and your best submission is what ranks.",
 }
 CHECK = "check_contamination.py"
+EVAL = "eval.py"
 RESERVED = ("description.md", "instructions.md", "run_meta.json", CHECK, "agent")
 
 
@@ -62,6 +65,15 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
             raise UserError(f"The task exposes {name!r}, a name that the workspace has already.")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
+    if isinstance(task.evaluator, Written):
+        (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
+    for name, folder in assets.folders.items():
+        if not isinstance(folder, Path):
+            (workspace / "data" / name).mkdir()
+            folder(workspace / "data" / name)
+    if task.world:
+        card = json.dumps({"world": registry.world_address(task.world)})
+        (workspace / "data" / "world.json").write_text(card + "\n", encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     instructions = _instructions(seen_at, spec)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
@@ -85,7 +97,8 @@ def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
         for example in assets.train
         for part in contamination.parts("train", example.id, example.prompt, example.target, example.meta)
     )
-    return (task.description, brief.instructions, *exposed, *train)
+    evaluation = [task.evaluator.program()] if isinstance(task.evaluator, Written) else []
+    return (task.description, brief.instructions, *exposed, *evaluation, *train)
 
 
 def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
@@ -108,6 +121,11 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
     return (
         Mount(assets.base.directory, str(model_path(spec))),
         Mount(workspace / "data", "data"),
+        *(
+            Mount(folder, f"data/{name}")
+            for name, folder in assets.folders.items()
+            if isinstance(folder, Path)
+        ),
     )
 
 

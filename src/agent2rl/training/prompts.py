@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Chat
+from agent2rl.core.engine import Chat, plain
 from agent2rl.core.errors import UserError
 
 
 def render(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
     """A chat as text, up to where the model answers: by the model's template, else as plain paragraphs."""
     if tokenizer.chat_template is None:
-        return "\n\n".join(message.content for message in chat)
+        return plain(chat)
     messages = [{"role": message.role, "content": message.content} for message in chat]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 

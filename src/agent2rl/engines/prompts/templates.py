@@ -4,7 +4,7 @@ A chat template is a program that the agent may have written. It is rendered in 
 of its own that is killed when it takes too long: a loop inside one long operation of Jinja cannot be broken
 off in any other way, and a process can also be held to an amount of memory. The process serves many calls.
 
-A model without a template gets its messages joined by blank lines, to be continued.
+A model without a template gets plain text, to be continued (`core.engine.plain`).
 """
 
 import json
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent2rl.core.engine import Chat
+from agent2rl.core.engine import Chat, plain
 from agent2rl.core.errors import GradingError
 
 SECONDS = 5.0
@@ -37,7 +37,7 @@ class Templates:
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         if self.template is None:
-            return ["\n\n".join(message.content for message in chat) for chat in chats]
+            return [plain(chat) for chat in chats]
         # The first call alone waits for the process, so that its start does not count as the template's time.
         if self._process is None:
             self._start()

@@ -9,21 +9,21 @@ import hashlib
 import multiprocessing.util
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings
+from agent2rl.core.records import Attempt, EvalResult, EvalSettings, Prompts
 from agent2rl.core.task import Example
 from agent2rl.evaluators.asking import Asking, passes
 from agent2rl.evaluators.code_tests.extraction import program
 from agent2rl.evaluators.code_tests.pool import Job, Pool, Verdict
+from agent2rl.evaluators.progress import Progress
 
 RULE = "code-tests-1"
 """Changes whenever the same answers could get other verdicts."""
-TELL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class CodeTests:
         """What the model is asked."""
         return self.asking.prompt(example, templated)
 
+    def prompted(self, prompts: Prompts) -> Self:
+        return replace(self, asking=self.asking.prompted(prompts))
+
 
 def job(example: Example, answer: str) -> Job:
     """The answer as a program to be judged."""
@@ -67,7 +70,7 @@ def job(example: Example, answer: str) -> Job:
 def judge(pool: Pool, jobs: Sequence[Job]) -> list[Verdict]:
     """A verdict for each; equal jobs are judged once."""
     distinct = list(dict.fromkeys(jobs))
-    found = dict(zip(distinct, pool.judge(distinct, _Progress(len(distinct))), strict=True))
+    found = dict(zip(distinct, pool.judge(distinct, Progress(len(distinct), "programs judged")), strict=True))
     if unplain := [one for one in distinct if found[one].unplain]:
         odd = _not_plain(pool, unplain)
         inside = [one for one in unplain if (one.entry, one.reference, one.test) in odd]
@@ -101,16 +104,3 @@ def _open_pool() -> Pool:
             # For processes of multiprocessing, which end without atexit; it calls both for others.
             multiprocessing.util.Finalize(pool, pool.close, exitpriority=10)
         return _pools[os.getpid()]
-
-
-class _Progress:
-    """Says now and then in the log how far the verdicts are."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._next = time.monotonic() + TELL_SECONDS
-
-    def __call__(self, done: int) -> None:
-        if time.monotonic() > self._next:
-            print(f"{done} of {self._total} programs judged", flush=True)
-            self._next = time.monotonic() + TELL_SECONDS

@@ -1,0 +1,60 @@
+"""How a world is put to a model, and how its reply is read.
+
+A model with a chat template is told once what to do; then every observation is a user's message and every
+reply the assistant's. One without continues a text in which others have played before: `plain` holds them, in
+the form that goes on below it: an observation, and on the next line `>` and an action.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from agent2rl.core.engine import Chat, Message
+from agent2rl.core.records import Prompts
+
+ANY = ""
+"""The key of the text for every kind of example that has none of its own."""
+LABELLED = re.compile(r"^\W*action\W*?:\W*(?=\w)", re.IGNORECASE)
+SIGN = re.compile(r"^(?:>\s*)+")
+
+
+@dataclass(frozen=True)
+class Telling:
+    chat: str
+    """Stands before the first observation, for a model with a chat template."""
+    plain: Mapping[str, str] = field(default_factory=dict)
+    """The same for one without, by kind of example."""
+    prompt: str = "\n>"
+    """Ends an observation in plain text; the action follows."""
+    stop: tuple[str, ...] = ("\n",)
+    """Ends an action in plain text."""
+    name: str = "own"
+    """For the record."""
+
+    def first(self, seen: str, as_chat: bool, kind: str = ANY) -> Chat:
+        """What a model reads before its first action."""
+        before = self.chat if as_chat else self.plain.get(kind, self.plain.get(ANY, ""))
+        told = f"{before.strip()}\n\n{seen}" if before else seen
+        return (Message("user", told if as_chat else told + self.prompt),)
+
+    def then(self, seen: str, as_chat: bool) -> Chat:
+        """What it reads after an action."""
+        return (Message("user", seen if as_chat else f"\n{seen}{self.prompt}"),)
+
+    def prompted(self, prompts: Prompts) -> Self:
+        """The same, in other words."""
+        plain = self.plain if prompts.plain is None else prompts.plain
+        return replace(
+            self,
+            name=prompts.name,
+            chat=self.chat if prompts.chat is None else prompts.chat,
+            plain={ANY: plain} if isinstance(plain, str) else plain,
+        )
+
+
+def spoken(reply: str) -> str:
+    """The action in a reply: what it calls its action, or else its first line that says something."""
+    lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    named = next((line for line in lines if LABELLED.match(line)), "")
+    return LABELLED.sub("", named).strip() if named else SIGN.sub("", lines[0]).strip() if lines else ""

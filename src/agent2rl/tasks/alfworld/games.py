@@ -1,0 +1,110 @@
+"""Official games as examples: found in a folder of the official layout, or downloaded from the release.
+
+    json_2.1.1/<split>/<task>/<trial>/game.tw-pddl
+
+An example that scores carries its game with it (82 KB); one for training names it, and the folder is shown.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example, Splits
+from agent2rl.environments.alfworld import Game, Play
+from agent2rl.environments.alfworld.household import GAME_FILE, STEPS
+from agent2rl.environments.alfworld.world import GAMES
+from agent2rl.evaluators.release import unpacked
+
+RELEASE = "https://github.com/alfworld/alfworld/releases/download/0.4.0/json_2.1.2_tw-pddl.zip"
+FOLDER = "json_2.1.1"
+HOME = Path("~/.cache/alfworld")
+"""Where ALFWorld's own download puts them, so that neither is done twice."""
+TRAIN, SEEN, UNSEEN = "train", "valid_seen", "valid_unseen"
+
+
+def root(data_dir: Path | None) -> Path:
+    """The folder that holds the splits."""
+    if data_dir is None:
+        return unpacked(RELEASE, HOME.expanduser(), FOLDER, f"*/{GAME_FILE}")
+    found = data_dir / FOLDER if (data_dir / FOLDER).is_dir() else data_dir
+    for split in (TRAIN, SEEN, UNSEEN):
+        if not (found / split).is_dir():
+            raise UserError(
+                f"There is no {split} in {found}.",
+                f"--data-dir wants the official {FOLDER} with {TRAIN}, {SEEN} and {UNSEEN}.",
+            )
+    return found
+
+
+def training(folder: Path) -> tuple[Example, ...]:
+    return tuple(example(data, name) for name, data in _each(folder))
+
+
+def scoring(folder: Path) -> tuple[Example, ...]:
+    return tuple(carrying(example(data, name), data) for name, data in _each(folder))
+
+
+def example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Example:
+    """A game as an example: it asks with what is seen first, and commands that win are its answer."""
+    game = Game.read(data, name)
+    if not game.walkthrough:
+        raise UserError(f"The game {name!r} has no walkthrough.", "Use the games of the official release.")
+    problem = json.dumps([data["pddl_problem"], game.task])
+    return Example(
+        id=name,
+        prompt=Play(game).observation,
+        target="\n".join(game.walkthrough),
+        meta={
+            "task_type": game.task_type,
+            "steps": steps,
+            "sha256": hashlib.sha256(problem.encode()).hexdigest(),
+        },
+    )
+
+
+def carrying(one: Example, data: Mapping[str, JsonValue]) -> Example:
+    return replace(one, meta={**one.meta, "game": dict(data)})
+
+
+def withhold(splits: Splits) -> Splits:
+    """The training games without the commands that win them."""
+    shown = splits.folders[GAMES]
+
+    def write(place: Path) -> None:
+        if not isinstance(shown, Path):
+            shown(place)
+        for name, data in _each(shown if isinstance(shown, Path) else place):
+            put(place, name, {**data, "walkthrough": []})
+
+    return replace(
+        splits,
+        train=tuple(replace(one, target="") for one in splits.train),
+        folders={**splits.folders, GAMES: write},
+    )
+
+
+def put(folder: Path, name: str, data: Mapping[str, JsonValue]) -> None:
+    """Write a game where its name says."""
+    path = folder / name / GAME_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def _each(folder: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+    """Every game below a folder, by its name `<task>/<trial>`, in order."""
+    paths = sorted(folder.glob(f"*/*/{GAME_FILE}"))
+    if not paths:
+        raise UserError(f"There are no games in {folder}.", f"Each is a file <task>/<trial>/{GAME_FILE}.")
+    for path in paths:
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read as a game: {error}.") from error
+        if not isinstance(data, dict):
+            raise UserError(f"{path} holds no game.")
+        yield f"{path.parent.parent.name}/{path.parent.name}", data
