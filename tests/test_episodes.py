@@ -86,7 +86,7 @@ def test_a_model_with_a_template_is_told_in_chats_and_one_without_continues_text
     ]
     plain = TELLING.first("You see.", as_chat=False)[0].content
     assert plain.endswith("You stand on step 4.\n\nYou see.\n>")
-    assert TELLING.then("Now.", as_chat=False)[0].content == "Now.\n>"
+    assert TELLING.then("Now.", as_chat=False)[0].content == "\nNow.\n>"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from agent2rl.core.engine import Chat, Completion, Message, Sampling, Scores
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.transformers import Transformers, open_engine
+from agent2rl.engines.transformers import Transformers, open_engine, room
 from agent2rl.engines.transformers.choice import choose, key
 from agent2rl.engines.transformers.conversations import KeptConversations
 from agent2rl.engines.transformers.decoding import Room
@@ -419,6 +419,22 @@ def test_a_reply_ends_where_the_context_does_and_a_longer_chat_is_refused() -> N
             engine.generate([(Message("user", "x" * 40),)], Sampling())
 
 
+def test_what_several_texts_begin_with_is_read_once(directory: Path) -> None:
+    begin = "apples and pens " * 40
+    chats = [(Message("user", f"{begin}{number}"),) for number in range(8)]
+    model = load(directory)
+    read: list[int] = []
+    model.network.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    with Transformers(model, room(model)) as engine:
+        alone = [engine.generate([chat], Sampling(max_tokens=1))[0] for chat in chats]
+        one_by_one = sum(read)
+        read.clear()
+        assert engine.generate(chats, Sampling(max_tokens=1)) == alone
+    assert sum(read) < one_by_one / 4
+
+
 OUT_OF_MEMORY = """
 import resource, sys
 from pathlib import Path
@@ -430,7 +446,7 @@ from agent2rl.engines.transformers.decoding import Room
 from agent2rl.engines.transformers.loading import load
 
 model = load(Path(sys.argv[1]))
-chats = [(Message("user", "apples " * (1200 + n)),) for n in range(12)]
+chats = [(Message("user", f"{n} " + "apples " * (1200 + n)),) for n in range(12)]
 sampling = Sampling(max_tokens=2)
 with Transformers(model, Room(2, 1 << 40, 1 << 40)) as engine:
     expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)

@@ -5,6 +5,7 @@ agent works, its own last line of output is shown: live on a terminal, every hal
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from rich.status import Status
 from rich.table import Table
 
 from agent2rl.cli.tail import Tail
-from agent2rl.core.records import ContaminationSummary
+from agent2rl.core.records import ContaminationSummary, ExampleResult
 from agent2rl.report import tables
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
@@ -37,6 +38,8 @@ ENDS = {
 
 
 LIVE_SECONDS, PLAIN_SECONDS = 1.0, 30.0
+SAID = 80
+"""Characters of an answer in a list."""
 
 
 class Progress:
@@ -154,6 +157,36 @@ def _score(score: object) -> str:
     return f"{score['value']:.2f} [{score['ci']['low']:.1f}, {score['ci']['high']:.1f}]"
 
 
+def print_examples(results: Sequence[ExampleResult]) -> None:
+    """Every example of a submission in a line."""
+    table = Table("#", "example", "kind", "score", "turns", "last said, or what to know")
+    for number, result in enumerate(results, start=1):
+        turns = str(len(result.trajectory) - 1) if result.trajectory else ""
+        said = " ".join((result.note or result.output).split())
+        cells = (str(number), result.id, result.group, f"{result.score:g}", turns, said[:SAID])
+        table.add_row(*(escape(_plain(cell)) for cell in cells))
+    Console(highlight=False).print(table)
+
+
+def print_episode(number: int, result: ExampleResult) -> None:
+    """One example, as it was played or answered."""
+    console = Console(highlight=False, soft_wrap=True)
+    kind = f" ({result.group})" if result.group else ""
+    console.print(f"[bold]{number}[/bold]  {escape(_plain(result.id + kind))}\n")
+    if not result.trajectory:
+        console.print(_lines(result.output))
+    for turn in result.trajectory:
+        if turn.action:
+            console.print(f"[bold]> {_lines(turn.action)}[/bold]")
+        console.print(f"{_lines(turn.observation)}\n")
+    note = f"; {escape(_plain(result.note))}" if result.note else ""
+    console.print(f"score {result.score:g}{note}")
+
+
+def _lines(text: str) -> str:
+    return "\n".join(escape(_plain(line)) for line in text.split("\n"))
+
+
 def print_run(view: RunView) -> None:
     """The result table and the submissions."""
     console = Console(highlight=False)
@@ -165,6 +198,12 @@ def print_run(view: RunView) -> None:
     if rows:
         table = Table(*tables.SUBMISSION_COLUMNS)
         for row in rows:
+            table.add_row(*(escape(_plain(cell)) for cell in row))
+        console.print(table)
+    kinds = tables.kinds(view)
+    if kinds:
+        table = Table(*tables.KIND_COLUMNS)
+        for row in kinds:
             table.add_row(*(escape(_plain(cell)) for cell in row))
         console.print(table)
     for number, message in tables.messages(view):

@@ -5,22 +5,78 @@ from pathlib import Path
 import click
 
 from agent2rl.cli.options import as_json, find, runs_dir
-from agent2rl.cli.print import print_run
+from agent2rl.cli.print import print_episode, print_examples, print_run
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import ExampleResult, Split
 from agent2rl.report.page import Report
-from agent2rl.store.reader import read_run
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_results, read_run
 
 
 @click.command("show")
 @click.argument("run")
+@click.option(
+    "--submission",
+    type=click.IntRange(0),
+    help="What this submission did, example by example; 0 is the untouched model.",
+)
+@click.option("--episode", "--example", help="One of its examples, by number or id: an episode turn by turn.")
+@click.option("--split", type=click.Choice(["feedback", "heldout"]), default="feedback", show_default=True)
 @runs_dir
 @as_json
-def command(run: str, runs_dir: Path | None, as_json: bool) -> None:
-    """Show a run: going, finished or crashed.
+def command(
+    run: str,
+    submission: int | None,
+    episode: str | None,
+    split: Split,
+    runs_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Show a run: going, finished or crashed; or what one of its submissions did.
 
     RUN is a run directory, or a run's id (or the start of it) below the runs directory.
+
+    \b
+    agent2rl show 20261116
+    agent2rl show 20261116 --submission 3
+    agent2rl show 20261116 --submission 3 --episode 17
     """
-    view = read_run(find(run, runs_dir))
+    paths = find(run, runs_dir)
+    if submission is None:
+        if episode is not None:
+            raise UserError("--episode wants to know whose.", "Name the submission: --submission 1.")
+        view = read_run(paths)
+        click.echo(Report.of(view).model_dump_json()) if as_json else print_run(view)
+        return
+    results = _results(paths, submission, split)
+    chosen = list(enumerate(results, start=1))
+    if episode is not None:
+        chosen = [_chosen(results, episode)]
     if as_json:
-        click.echo(Report.of(view).model_dump_json())
+        for _, result in chosen:
+            click.echo(result.model_dump_json())
+    elif episode is None:
+        print_examples(results)
     else:
-        print_run(view)
+        print_episode(*chosen[0])
+
+
+def _results(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:
+    where = paths.submission(submission) if submission else paths.baseline
+    try:
+        return read_results(where.results(split))
+    except FileNotFoundError:
+        raise UserError(
+            f"Submission {submission} of {paths.run_id} has no {split} results.",
+            "`agent2rl show` lists the submissions; one that copies an earlier one shares its results.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where.results(split)} cannot be read: {type(error).__name__}.") from error
+
+
+def _chosen(results: list[ExampleResult], name: str) -> tuple[int, ExampleResult]:
+    """By its number, as the list shows it, or by its id."""
+    for number, result in enumerate(results, start=1):
+        if name in (str(number), result.id):
+            return number, result
+    raise UserError(f"There is no example {name!r}.", f"They are numbered from 1 to {len(results)}.")

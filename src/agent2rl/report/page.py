@@ -64,6 +64,10 @@ def _markdown(view: RunView, drawn: bool) -> str:
         lines += [f"- {number}: {_text(message)}" for number, message in tables.messages(view)]
     else:
         lines.append("None.")
+    kinds = tables.kinds(view)
+    if kinds:
+        lines += ["", "## By kind of example", "", _row(tables.KIND_COLUMNS), "|---|---|---|"]
+        lines += [_row(row) for row in kinds]
     if view.contamination and view.contamination.done:
         lines += _contamination(view, view.contamination)
     return "\n".join(lines) + "\n"

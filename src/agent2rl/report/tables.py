@@ -7,6 +7,7 @@ Rows = list[tuple[str, ...]]
 
 FINDING_COLUMNS = ("file", "example", "part", "words", "share", "the passage's words")
 LEFT_OUT_COLUMNS = ("not read, because", "files", "bytes")
+KIND_COLUMNS = ("kind", "untouched", "best")
 SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
 
 
@@ -20,6 +21,10 @@ def headline(view: RunView) -> Rows:
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
+    if spec.prompts:
+        rows.append(("prompts", f"{spec.prompts.name}: the user's, not the task's"))
+    if not spec.expert:
+        rows.append(("expert", "withheld"))
     if view.baseline:
         rows.append(("baseline", scored(view.baseline)))
     if view.result:
@@ -64,12 +69,27 @@ def _result(result: RunResult) -> Rows:
     return rows
 
 
+def kinds(view: RunView) -> Rows:
+    """The score of each kind of example, where a task has kinds: before and after."""
+    before, after = _before_and_after(view)
+    names = {name for score in (before, after) if score for name in score.groups}
+    return [(name, _group(before, name), _group(after, name)) for name in sorted(names)]
+
+
+def _group(score: Score | None, name: str) -> str:
+    return f"{score.groups[name]:.2f}" if score and name in score.groups else ""
+
+
+def _before_and_after(view: RunView) -> tuple[Score | None, Score | None]:
+    """The untouched model and the best submission, on the split that ranks where there is one."""
+    if view.result and view.result.best_heldout:
+        return view.result.baseline_heldout, view.result.best_heldout
+    return view.baseline, view.result.best.score if view.result and view.result.best else None
+
+
 def _samples(view: RunView) -> Rows:
     """How the model was asked, where that is not the usual way, and what all samples are worth together."""
-    before, after = view.baseline, view.result.best.score if view.result and view.result.best else None
-    if view.result and view.result.best_heldout:
-        before, after = view.result.baseline_heldout, view.result.best_heldout
-    scores = [score for score in (before, after) if score]
+    scores = [score for score in _before_and_after(view) if score]
     ways = list(dict.fromkeys(_asked(score) for score in scores))
     rows: Rows = [("asked", " → ".join(way or "as usual" for way in ways))] if any(ways) else []
     for name in scores[-1].metrics if scores else ():

@@ -18,6 +18,7 @@ from agent2rl.engines.transformers.conversations import KeptConversations
 from agent2rl.engines.transformers.decoding import Decoder, Request, Room
 from agent2rl.engines.transformers.loading import Model, load
 from agent2rl.engines.transformers.scoring import Scorer
+from agent2rl.engines.transformers.sharing import beginnings
 
 CPU_BYTES = 1 << 30
 """Keys and values of the batch at work; conversations that wait may take as much again."""
@@ -76,7 +77,13 @@ class Transformers:
         for request, ids in zip(requests, self._prompts.all_tokens(chats), strict=True):
             request.ids = ids if request.keep else self._prompts.fitting(ids)
         if sampling.max_tokens > 0:
-            self._decoder.run([request for request in requests if not self._full(request)], sampling)
+            fitting = [request for request in requests if not self._full(request)]
+            for common, group in beginnings(fitting):
+                head = Request(common, "", keep=True)
+                self._decoder.run([head], Sampling(max_tokens=1))
+                for request in group:
+                    request.prefix = head.prefix
+            self._decoder.run(fitting, sampling)
         return [self._completion(request, sampling) for request in requests]
 
     def _full(self, request: Request) -> bool:

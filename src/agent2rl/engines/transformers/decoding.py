@@ -77,12 +77,26 @@ class Batch:
     requests: list[Request]
     rows: Rows
     alive: list[int] = field(init=False)
+    _left: list[tuple[int, int, list[int]]] = field(default_factory=list)
+    """Of those that ended and are to be kept: row, the column it ended before, tokens."""
 
     def __post_init__(self) -> None:
-        self.bury()
-
-    def bury(self) -> None:
         self.alive = [row for row, request in enumerate(self.requests) if not request.ended]
+
+    def bury(self, ended: set[Request]) -> None:
+        for row in self.alive:
+            request = self.requests[row]
+            if request in ended:
+                request.ended = True
+                if request.keep:
+                    self._left.append((row, self.rows.span.width, request.text[:-1]))
+        self.alive = [row for row in self.alive if not self.requests[row].ended]
+
+    def keep(self) -> None:
+        """Copy what is to be kept of those that ended; the batch itself is used no more."""
+        for (row, _, _), prefix in zip(self._left, self.rows.keep(self._left), strict=True):
+            self.requests[row].prefix = prefix
+        self._left = []
 
 
 class Decoder:
@@ -122,6 +136,8 @@ class Decoder:
 
     def _refill(self, batch: Batch | None, queue: deque[Request], ending: "Ending") -> Batch | None:
         """The living rows of a batch, and as many newcomers as there is room for."""
+        if batch:
+            batch.keep()
         parts = [(batch.rows, batch.alive)] if batch else []
         requests = [batch.requests[row] for row in batch.alive] if batch else []
         taken: list[Request] = []
@@ -129,6 +145,7 @@ class Decoder:
             for group in self._groups(queue, requests, ending.sampling):
                 taken += group
                 newcomers = self._read(group, ending)
+                newcomers.keep()
                 parts.append((newcomers.rows, newcomers.alive))
                 requests = requests + [group[row] for row in newcomers.alive]
             return Batch(requests, Rows.join(parts)) if requests else None
@@ -185,13 +202,7 @@ class Decoder:
         }
         for row, token in tokens.items():
             requests[row].reply.append(token)
-        if ended := ending.among([requests[row] for row in batch.alive]):
-            for row, request in enumerate(requests):
-                if request in ended and request.keep:
-                    request.prefix = batch.rows.row(row, request.text[:-1])
-            for request in ended:
-                request.ended = True
-            batch.bury()
+        batch.bury(ending.among([requests[row] for row in batch.alive]))
 
     def _alone(self, request: Request, sampling: Sampling) -> int:
         """The next token, read from the text in a batch of one: what decides where rounding could."""

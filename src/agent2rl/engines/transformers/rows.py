@@ -6,8 +6,9 @@ All rows end at the same column, so padding is on the left and a step writes one
     row 0       a b c d e f g |            starts at 0
     row 1       . . . h i j k |            starts at 3; its token at column c has position c - 3
 
-Rows of several batches can be joined and single rows can be kept and loaded again; both only copy. Memory is
-taken in steps of COLUMNS, since most replies end long before they may.
+Rows of several batches can be joined, and rows can be kept and loaded again; both only copy, many rows at
+once: on a GPU a copy for each row and layer would take longer than the step. Memory is taken in steps of
+COLUMNS, since most replies end long before they may.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,20 @@ from transformers.cache_utils import Cache, DynamicLayer
 COLUMNS = 128
 
 
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows that were kept together: keys and values of each layer, (rows, heads, columns, size)."""
+
+    layers: list[tuple[Tensor, Tensor]]
+
+
 @dataclass(frozen=True)
 class Prefix:
-    """One row's tokens with their keys and values, each (heads, tokens, size), layer by layer."""
+    """One row's tokens, and where their keys and values are: from the first column of a block's row on."""
 
     tokens: list[int]
-    layers: list[tuple[Tensor, Tensor]]
+    block: Block
+    row: int
 
     def shared(self, tokens: list[int]) -> int:
         """How many tokens a text has in common with this one; at least one of its own is left to be fed."""
@@ -77,6 +86,15 @@ class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
         place.copy_(new if span.fed is None else torch.where(span.fed, new, place))
         return held[:, :, :end]
 
+    def put(self, rows: Tensor, keys: Tensor, values: Tensor, count: int) -> None:
+        """Lay down these rows of `count`."""
+        if len(rows) == count:  # all of them, in order
+            self.keys, self.values = keys, values
+            return
+        if self.keys is None:
+            self.keys, self.values = (new.new_zeros((count, *new.shape[1:])) for new in (keys, values))
+        self.keys[rows], self.values[rows] = keys, values
+
     def get_seq_length(self) -> int:
         return self.span.width
 
@@ -114,19 +132,21 @@ class Rows(Cache):
         if min(feeds) < most:
             pads = most - torch.tensor(feeds, device=device)
             rows.span.fed = (torch.arange(most, device=device) >= pads[:, None])[:, None, :, None]
-        for row, (prefix, used, _) in enumerate(texts):
-            if prefix is not None and used:
-                rows._place(row, starts[row], used, prefix)
+        rows._fill(texts)
         return rows, most
 
-    def _place(self, row: int, start: int, used: int, prefix: Prefix) -> None:
-        count = len(self.starts)
-        for layer, (keys, values) in zip(self.layers, prefix.layers, strict=True):
-            if layer.keys is None:
-                layer.keys = keys.new_zeros((count, keys.shape[0], self.span.capacity, keys.shape[2]))
-                layer.values = values.new_zeros((count, values.shape[0], self.span.capacity, values.shape[2]))
-            layer.keys[row, :, start : start + used] = keys[:, :used]
-            layer.values[row, :, start : start + used] = values[:, :used]
+    def _fill(self, texts: Sequence[tuple[Prefix | None, int, int]]) -> None:
+        """Copy what is kept to where the rows start; what lies around it is masked, or will be written."""
+        members: dict[Block, list[tuple[int, int]]] = {}
+        for row, (prefix, used, _) in enumerate(texts):
+            if prefix is not None and used:
+                members.setdefault(prefix.block, []).append((row, prefix.row))
+        columns = torch.arange(self.span.capacity, device=self.starts.device)
+        for block, pairs in members.items():
+            here, there = torch.tensor(pairs, device=self.starts.device).unbind(1)
+            index = columns - self.starts[here, None]
+            for layer, (keys, values) in zip(self.layers, block.layers, strict=True):
+                layer.put(here, _picked(keys, there, index), _picked(values, there, index), len(texts))
 
     @classmethod
     def join(cls, parts: Sequence[tuple["Rows", list[int]]]) -> "Rows":
@@ -150,12 +170,22 @@ class Rows(Cache):
                 setattr(layer, name, held)
         return joined
 
-    def row(self, row: int, tokens: list[int]) -> Prefix:
-        """A copy of one row, whose tokens the caller knows."""
-        place = (row, slice(None), slice(self.span.width - len(tokens), self.span.width))
-        return Prefix(
-            tokens, [(layer.keys[place].clone(), layer.values[place].clone()) for layer in self.layers]
+    def keep(self, ended: Sequence[tuple[int, int, list[int]]]) -> list[Prefix]:
+        """A copy of some rows: each is its number, the column that it ended before, and its tokens."""
+        if not ended:
+            return []
+        picks, starts = torch.tensor(
+            [(row, end - len(text)) for row, end, text in ended], device=self.starts.device
+        ).unbind(1)
+        texts = [text for _, _, text in ended]
+        index = starts[:, None] + torch.arange(max(map(len, texts)), device=starts.device)
+        block = Block(
+            [
+                (_picked(layer.keys, picks, index), _picked(layer.values, picks, index))
+                for layer in self.layers
+            ]
         )
+        return [Prefix(text, block, row) for row, text in enumerate(texts)]
 
     def reserve(self, columns: int) -> bool:
         """Make room for more columns; whether that moved anything."""
@@ -189,6 +219,12 @@ class Rows(Cache):
 
     def _columns(self, columns: int) -> Tensor:
         return torch.arange(self.span.width, self.span.width + columns, device=self.starts.device)
+
+
+def _picked(held: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Of some rows some columns, which may differ from row to row; those beyond either end are anything."""
+    heads = torch.arange(held.shape[1], device=held.device)
+    return held[rows[:, None, None], heads[None, :, None], columns.clamp(0, held.shape[2] - 1)[:, None, :]]
 
 
 def _round_up(columns: int) -> int:

@@ -1,0 +1,194 @@
+"""How fast is a world graded? The loop of `evaluators/episodes` against one game at a time, in one run.
+
+    python benchmarks/interactive_eval.py [--model DIRECTORY] [--games 134]     two CPU cores, alfworld-mini
+    python benchmarks/interactive_eval.py --cuda [--shape 7B]                   one GPU, random weights
+
+The rivals, with the same engine, model and world:
+
+    here         all games at once; a conversation's keys and values are kept, so a turn reads what is new
+    one by one   one game after the other; at each step the whole conversation is put to the model
+                 (as published evaluators of ALFWorld do)
+    generate     the same, by transformers' own `model.generate` (on a GPU only)
+
+On CPU the scores and every action must be the same. On a GPU weights are random and the world says as much as
+ALFWorld does: 2,000 tokens before the first action, of which all but 200 are the same in every game (two
+played examples), then 40 tokens a turn; each action has 20 tokens. One by one, some games are played and the
+time is taken for all: a game costs what any other does.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from static_eval import SHAPES
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+from agent2rl import registry
+from agent2rl.core.engine import Completion, Message, Sampling, Transcripts
+from agent2rl.core.environment import Step
+from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.task import Example
+from agent2rl.engines.transformers import Transformers, open_engine, room
+from agent2rl.engines.transformers.loading import describe
+from agent2rl.evaluators.episodes import Episode, Episodes, Table, play
+from agent2rl.evaluators.telling import Telling
+
+SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20
+"""Tokens: of every prompt, of a game's own part of it, of an observation, of an action."""
+
+
+@dataclass
+class Alone:
+    """An engine that keeps nothing between calls: every turn is told from the start."""
+
+    engine: Transformers
+    templated: bool = True
+
+    def generate(self, chats: Any, sampling: Sampling) -> Any:
+        return self.engine.generate(chats, sampling)
+
+
+@dataclass
+class Talker:
+    """A world that says a set number of words, for a set number of turns."""
+
+    turns: int = 8
+    taken: int = 0
+    dice: random.Random = field(default_factory=random.Random)
+
+    def reset(self, example: Example) -> Step:
+        self.taken, self.dice = 0, random.Random(example.id)
+        return Step(self._words(OWN))
+
+    def step(self, _: str) -> Step:
+        self.taken += 1
+        return Step(self._words(TURN), done=self.taken >= self.turns)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _words(self, count: int) -> str:
+        return " ".join(f"w{self.dice.randint(9, 999)}" for _ in range(count))
+
+
+def on_cpu(task_name: str, model_dir: Path, count: int) -> None:
+    task = registry.task(task_name)
+    games = task.load(None).feedback[:count]
+    evaluator = task.evaluator
+    assert isinstance(evaluator, Episodes)
+    with open_engine(model_dir) as engine:
+        evaluator.evaluate(engine, games[:2], EvalSettings())
+        here, fast = timed(evaluator, engine, games)
+        alone, slow = timed(replace(evaluator, live=1), Alone(engine), games)
+    steps = sum(len(result.trajectory) - 1 for result in here.results)
+    won = sum(result.score for result in here.results)
+    same = here.results == alone.results
+    print(f"{len(games)} games of {task_name}, {steps} steps, {won:g} won, {torch.get_num_threads()} threads")
+    print(f"here        {steps / fast:8.1f} steps/s  {fast:7.1f} s")
+    print(
+        f"one by one  {steps / slow:8.1f} steps/s  {slow:7.1f} s   {slow / fast:.1f}x   same episodes: {same}"
+    )
+
+
+def timed(evaluator: Episodes, engine: Any, games: Any) -> tuple[EvalResult, float]:
+    begin = time.perf_counter()
+    found = evaluator.evaluate(engine, games, EvalSettings())
+    return found, time.perf_counter() - begin
+
+
+def on_cuda(shape: str, count: int, few: int, turns: int) -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        network = Qwen2ForCausalLM(SHAPES[shape])  # type: ignore[no-untyped-call]
+    tokens = words(SHAPES[shape].vocab_size)
+    model = replace(describe(network, tokens), ends=frozenset())
+    examples = [Example(f"game {number}", "", "") for number in range(count)]
+    telling = Telling(chat="", plain={"": "w5 " * SHARED}, prompt=" w1 ", stop=())
+    sampling = Sampling(max_tokens=ACTION)
+
+    def seconds(talk: Any, played: list[Example], live: int) -> float:
+        episodes = [Episode(example) for example in played]
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        play(episodes, lambda: Talker(turns), Table(talk, telling, False, sampling), live)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    with Transformers(model, room(model)) as engine:
+        seconds(engine.conversations(), examples[:2], 2)
+        fast = seconds(engine.conversations(), examples, count)
+        fast = min(fast, seconds(engine.conversations(), examples, count))
+        slow = seconds(Transcripts(engine), examples[:few], 1) * count / few
+        plain = seconds(Generate(network, tokens), examples[:few], 1) * count / few
+    steps = count * turns
+    print(f"{shape}: {count} games of {turns} turns; {torch.cuda.get_device_name()}")
+    for name, taken in (("here", fast), ("one by one", slow), ("generate", plain)):
+        print(f"{name:11} {steps / taken:8.1f} steps/s  {taken:7.1f} s   {taken / fast:5.1f}x", flush=True)
+
+
+def words(count: int) -> PreTrainedTokenizerFast:
+    """A token for each word, so that what random weights say is read again as it was said."""
+    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(count)}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="w2")  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Generate:
+    """Conversations by `model.generate`, one prompt at a time."""
+
+    network: Any
+    tokens: Any
+    said: dict[str, str] = field(default_factory=dict)
+
+    def extend(self, turns: Any, sampling: Sampling) -> Any:
+        return {name: self._reply(name, chat, sampling) for name, chat in turns.items()}
+
+    def drop(self, names: Any) -> None:
+        for name in names:
+            self.said.pop(name, None)
+
+    def _reply(self, name: str, chat: tuple[Message, ...], sampling: Sampling) -> Any:
+        text = self.said.get(name, "") + "".join(message.content for message in chat)
+        ids = self.tokens(text, return_tensors="pt")["input_ids"].to("cuda")
+        out = self.network.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=sampling.max_tokens,
+            min_new_tokens=sampling.max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        reply = self.tokens.decode(out[0, ids.shape[1] :])
+        self.said[name] = text + reply
+        return Completion(reply, sampling.max_tokens)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    arguments.add_argument("--model", type=Path, help="a model directory (the seedling)")
+    arguments.add_argument("--task", default="alfworld-mini")
+    arguments.add_argument("--games", type=int, default=134)
+    arguments.add_argument("--cuda", action="store_true")
+    arguments.add_argument("--shape", choices=SHAPES, default="7B")
+    arguments.add_argument("--turns", type=int, default=8)
+    arguments.add_argument("--few", type=int, default=4, help="games that are played one by one on a GPU")
+    given = arguments.parse_args()
+    if given.cuda:
+        on_cuda(given.shape, given.games, given.few, given.turns)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        if given.model is None:
+            registry.model("seedling").write(Path(place))
+        on_cpu(given.task, given.model or Path(place), given.games)
+
+
+if __name__ == "__main__":
+    main()
