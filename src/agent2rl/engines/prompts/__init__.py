@@ -46,28 +46,31 @@ class Prompts:
     def all_tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
         """The tokens of each chat, however many."""
         # A template writes the special tokens itself.
-        return [self._prompt(text, special=not self.templated) for text in self.render(chats)]
+        found = self._encode(self.render(chats), special=not self.templated)
+        if not all(found):
+            raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
+        return found
 
-    def encode(self, text: str, special: bool = False) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        return self._encode([text], special=False)[0]
+
+    def _encode(self, texts: list[str], special: bool) -> list[list[int]]:
+        """All at once, which a tokenizer does on all cores."""
         try:
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
+            encoded = self.tokenizer(texts, add_special_tokens=special)["input_ids"] if texts else []
         except Exception as error:
             raise GradingError(f"The tokenizer fails on a text: {type(error).__name__}.") from error
-        if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary:
+        rows = [list(map(int, ids)) for ids in cast(list[list[int]], encoded)]
+        largest = max((max(ids) for ids in rows if ids), default=0)
+        if largest >= self.vocabulary or any(min(ids) < 0 for ids in rows if ids):
             raise GradingError(
-                f"The tokenizer has a token {max(ids)}; the model knows {self.vocabulary}.",
+                f"The tokenizer has a token {largest}; the model knows {self.vocabulary}.",
                 "Submit the tokenizer that belongs to the model.",
             )
-        return ids
+        return rows
 
     def close(self) -> None:
         self._templates.close()
-
-    def _prompt(self, text: str, special: bool) -> list[int]:
-        ids = self.encode(text, special)
-        if not ids:
-            raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
-        return ids
 
     def fitting(self, ids: list[int]) -> list[int]:
         """The tokens themselves, if there is room for them and a reply."""

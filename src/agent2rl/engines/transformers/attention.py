@@ -1,8 +1,9 @@
-"""Attention for one new token per row, where several query heads share a key head.
+"""Attention for a few new tokens per row, where several query heads share a key head.
 
 The library repeats keys and values for each query head when there is a mask, which for a batch of long texts
-moves many times the memory that decoding needs. With one token per row, the query heads that share a key head
-are laid where the tokens of a text would be: nothing is repeated. Longer inputs go to the library's own.
+moves many times the memory that decoding needs. Here the query heads that share a key head are laid where the
+tokens of a text would be: nothing but the mask is repeated. Where the new tokens are many, that is the larger
+of the two, and they go to the library's own.
 """
 
 from typing import Any
@@ -14,6 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "agent2rl"
+FEW = 8
+"""New tokens are few where there are so many times as many to look at."""
 UNUSUAL = ("softcap", "s_aux", "position_bias")
 """What a few models add to attention; the library's function knows whether it can."""
 
@@ -28,14 +31,15 @@ def attention(
 ) -> tuple[Tensor, None]:
     rows, heads, tokens, size = query.shape
     unusual = any(options.get(name) is not None for name in UNUSUAL)
-    if tokens > 1 or heads == key.shape[1] or unusual:
+    many = tokens > 1 and tokens * FEW > key.shape[2]
+    if many or attention_mask is None or heads == key.shape[1] or unusual:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
-    grouped = query.reshape(rows, key.shape[1], heads // key.shape[1], size)
-    output = scaled_dot_product_attention(
-        grouped, key, value, attn_mask=attention_mask, scale=options.get("scaling")
-    )
-    return output.reshape(rows, 1, heads, value.shape[3]), None
+    shared = heads // key.shape[1]
+    grouped = query.reshape(rows, key.shape[1], shared * tokens, size)
+    mask = attention_mask if tokens == 1 else attention_mask.repeat(1, 1, shared, 1)
+    output = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=options.get("scaling"))
+    return output.reshape(rows, heads, tokens, value.shape[3]).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, attention)

@@ -148,6 +148,8 @@ class Decoder:
                 newcomers.keep()
                 parts.append((newcomers.rows, newcomers.alive))
                 requests = requests + [group[row] for row in newcomers.alive]
+            if len(parts) == 1 and len(requests) == len(parts[0][0].starts):
+                return Batch(requests, parts[0][0])  # as they are
             return Batch(requests, Rows.join(parts)) if requests else None
         except BaseException:
             queue.extendleft(request for request in reversed(taken) if not request.ended)

@@ -20,6 +20,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 COLUMNS = 128
+ALIAS = 0.75
+"""A batch of which a larger share is kept is kept whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +33,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Prefix:
-    """One row's tokens, and where their keys and values are: from the first column of a block's row on."""
+    """One row's tokens, and where their keys and values are: from a column of a block's row on."""
 
     tokens: list[int]
     block: Block
     row: int
+    start: int
 
     def shared(self, tokens: list[int]) -> int:
         """How many tokens a text has in common with this one; at least one of its own is left to be fed."""
@@ -137,14 +140,14 @@ class Rows(Cache):
 
     def _fill(self, texts: Sequence[tuple[Prefix | None, int, int]]) -> None:
         """Copy what is kept to where the rows start; what lies around it is masked, or will be written."""
-        members: dict[Block, list[tuple[int, int]]] = {}
+        members: dict[Block, list[tuple[int, int, int]]] = {}
         for row, (prefix, used, _) in enumerate(texts):
             if prefix is not None and used:
-                members.setdefault(prefix.block, []).append((row, prefix.row))
+                members.setdefault(prefix.block, []).append((row, prefix.row, prefix.start))
         columns = torch.arange(self.span.capacity, device=self.starts.device)
         for block, pairs in members.items():
-            here, there = torch.tensor(pairs, device=self.starts.device).unbind(1)
-            index = columns - self.starts[here, None]
+            here, there, first = torch.tensor(pairs, device=self.starts.device).unbind(1)
+            index = columns - (self.starts[here] - first)[:, None]
             for layer, (keys, values) in zip(self.layers, block.layers, strict=True):
                 layer.put(here, _picked(keys, there, index), _picked(values, there, index), len(texts))
 
@@ -171,13 +174,19 @@ class Rows(Cache):
         return joined
 
     def keep(self, ended: Sequence[tuple[int, int, list[int]]]) -> list[Prefix]:
-        """A copy of some rows: each is its number, the column that it ended before, and its tokens."""
+        """Some rows for later: each is its number, the column that it ended before, and its tokens.
+
+        Copied, where they are few: a batch of which most is kept stays as it is, and is used no more.
+        """
         if not ended:
             return []
-        picks, starts = torch.tensor(
-            [(row, end - len(text)) for row, end, text in ended], device=self.starts.device
-        ).unbind(1)
+        places = [(row, end - len(text)) for row, end, text in ended]
         texts = [text for _, _, text in ended]
+        if len(ended) > ALIAS * len(self.starts):
+            block = Block([(layer.keys, layer.values) for layer in self.layers])
+            pairs = zip(places, texts, strict=True)
+            return [Prefix(text, block, row, start) for (row, start), text in pairs]
+        picks, starts = torch.tensor(places, device=self.starts.device).unbind(1)
         index = starts[:, None] + torch.arange(max(map(len, texts)), device=starts.device)
         block = Block(
             [
@@ -185,7 +194,7 @@ class Rows(Cache):
                 for layer in self.layers
             ]
         )
-        return [Prefix(text, block, row) for row, text in enumerate(texts)]
+        return [Prefix(text, block, row, 0) for row, text in enumerate(texts)]
 
     def reserve(self, columns: int) -> bool:
         """Make room for more columns; whether that moved anything."""
