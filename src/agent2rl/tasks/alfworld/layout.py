@@ -1,0 +1,221 @@
+"""Furnishes the homes of the miniature: what stands where, what lies in it, and what is asked for.
+
+Each split has rooms and goals of its own. A room is told by the kinds of its fixtures, each as often as it is
+there, and a goal by the thing and the place that it pairs; either belongs to one split, by the places of its
+kinds in the tables. So what is learnt by heart, "mugs go on shelves" or where the drawers were, helps nowhere
+else, while every kind is met in training.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeVar, get_args
+
+from agent2rl.core.errors import UserError
+from agent2rl.environments.alfworld.goal import TaskType
+from agent2rl.tasks.alfworld.kinds import APPLIANCES, FIXTURES, LAMP, OPENABLE, ROOMS, THINGS, VERBS
+
+Part = Literal["train", "feedback", "heldout"]
+Range = tuple[int, int]
+"""The least and the most."""
+T = TypeVar("T")
+
+TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
+SHARES: tuple[Part, ...] = ("train", "train", "train", "feedback", "heldout")
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """How large a home is and how much of it misleads."""
+
+    fixtures: Range = (4, 6)
+    """Where things can be; more where the task needs more."""
+    things: Range = (3, 6)
+    """All that lies about, what is wanted included; more where that alone is more."""
+    alike: Range = (0, 1)
+    """How many more things of the wanted kind there are than the task needs."""
+    openable: float = 0.35
+    """The share of fixtures that can be opened, among those that the task does not ask for."""
+    shut: float = 0.75
+    """How likely a fixture that can be opened is closed at first."""
+
+    def __post_init__(self) -> None:
+        limits = {"fixtures": (3, 12), "things": (3, 20), "alike": (0, 3)}
+        for name, (least, most) in limits.items():
+            low, high = getattr(self, name)
+            if not least <= low <= high <= most:
+                raise UserError(f"A home has from {least} to {most} {name}, and not {low} to {high}.")
+        if not (0 <= self.openable <= 1 and 0 <= self.shut <= 1):
+            raise UserError("The shares of a difficulty are between 0 and 1.")
+
+
+EASY = Difficulty()
+LEVELS: Mapping[str, Difficulty] = {
+    "easy": EASY,
+    "medium": Difficulty(fixtures=(6, 8), things=(6, 10), alike=(0, 2), openable=0.45, shut=0.9),
+    "hard": Difficulty(fixtures=(9, 12), things=(10, 18), alike=(0, 3), openable=0.55, shut=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Things of a kind are wanted in a kind of fixture, or one in hand under a lamp."""
+
+    type: TaskType
+    room: str
+    thing: str
+    place: str
+    """A kind of fixture, or the lamp."""
+
+    @property
+    def verb(self) -> str:
+        """What is to be done to the thing before; nothing: it is taken as it is."""
+        return VERBS.get(self.type, "")
+
+    @property
+    def appliance(self) -> str:
+        return APPLIANCES.get(self.verb, "")
+
+    @property
+    def count(self) -> int:
+        return 2 if self.type == "pick_two_obj_and_place" else 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A home by names, "drawer 2" or "mug 1"; of each kind they are numbered from 1."""
+
+    goal: Goal
+    fixtures: tuple[str, ...]
+    shut: frozenset[str]
+    """The fixtures that are closed at first."""
+    things: Mapping[str, str]
+    """Each thing, and the fixture that it is in or on."""
+
+    def of(self, kind: str) -> list[str]:
+        """The fixtures or things of a kind."""
+        return [name for name in (*self.fixtures, *self.things) if kind_of(name) == kind]
+
+
+def kind_of(name: str) -> str:
+    return name.partition(" ")[0]
+
+
+def split_of_room(fixtures: Iterable[str]) -> Part:
+    """By the kinds of its fixtures."""
+    return SHARES[sum(map(FIXTURES.index, fixtures)) % len(SHARES)]
+
+
+def split_of_pair(thing: str, place: str) -> Part:
+    """As in a Latin square: each thing is met with three in five places in training, each place so too."""
+    return SHARES[([*THINGS].index(thing) + [*FIXTURES, LAMP].index(place)) % len(SHARES)]
+
+
+@cache
+def goals(task: TaskType, split: Part) -> tuple[Goal, ...]:
+    """All that a split may ask for. The thing could lie somewhere other than where it is wanted."""
+    found = []
+    for room, fixtures in ROOMS.items():
+        for thing, kind in THINGS.items():
+            places = (LAMP,) if task == "look_at_obj_in_light" else kind.places
+            for place in places:
+                goal = Goal(task, room, thing, place)
+                if split_of_pair(thing, place) == split and _makes_sense(goal, fixtures):
+                    found.append(goal)
+    return tuple(found)
+
+
+def _makes_sense(goal: Goal, fixtures: Mapping[str, int]) -> bool:
+    kind = THINGS[goal.thing]
+    return (
+        {"take", goal.verb or "take"} <= kind.uses
+        and goal.room in kind.rooms
+        and (goal.place in fixtures or (goal.place == LAMP and goal.room in THINGS[LAMP].rooms))
+        and (not goal.verb or (goal.appliance in fixtures and goal.appliance != goal.place))
+        and bool(_sources(goal))
+    )
+
+
+def _sources(goal: Goal) -> list[str]:
+    """The kinds of fixtures where a wanted thing may lie at first."""
+    return [kind for kind in THINGS[goal.thing].places if kind in ROOMS[goal.room] and kind != goal.place]
+
+
+def furnish(dice: random.Random, task: TaskType, split: Part, difficulty: Difficulty) -> Layout:
+    """A home of a split in which a task can be done, and is not done yet."""
+    while True:
+        goal = pick(dice, goals(task, split))
+        kinds = _kinds(dice, goal, difficulty)
+        if split_of_room(kinds) == split:
+            fixtures = _named(sorted(kinds))
+            openable = (name for name in fixtures if kind_of(name) in OPENABLE)
+            shut = frozenset(name for name in openable if dice.random() < difficulty.shut)
+            return Layout(goal, fixtures, shut, _strewn(dice, goal, fixtures, difficulty))
+
+
+def _kinds(dice: random.Random, goal: Goal, difficulty: Difficulty) -> list[str]:
+    """The kinds of a home's fixtures: first what the task needs, then others."""
+    needs = {pick(dice, _sources(goal)), goal.place, goal.appliance} - {LAMP, ""}
+    kinds = sorted(needs)
+    if goal.place == LAMP and not needs.intersection(THINGS[LAMP].places):
+        kinds.append(pick(dice, [kind for kind in THINGS[LAMP].places if kind in ROOMS[goal.room]]))
+    left = Counter(ROOMS[goal.room])
+    left.subtract(kinds)
+    size = _between(dice, difficulty.fixtures)
+    while len(kinds) < size:
+        wanted = dice.random() < difficulty.openable
+        free = [kind for kind, count in left.items() if count > 0]
+        kind = pick(dice, [kind for kind in free if (kind in OPENABLE) == wanted] or free)
+        left[kind] -= 1
+        kinds.append(kind)
+    return kinds
+
+
+def _strewn(
+    dice: random.Random, goal: Goal, fixtures: Sequence[str], difficulty: Difficulty
+) -> dict[str, str]:
+    """What lies where: the wanted things, others of their kind, and what has nothing to do with the task."""
+
+    def spots(thing: str) -> list[str]:
+        return [name for name in fixtures if kind_of(name) in THINGS[thing].places]
+
+    def elsewhere(thing: str) -> list[str]:
+        return [name for name in spots(thing) if kind_of(name) != goal.place]
+
+    others = [
+        kind
+        for kind, thing in THINGS.items()
+        if goal.room in thing.rooms and kind not in (goal.thing, LAMP) and spots(kind)
+    ]
+    lying = [(goal.thing, pick(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
+    for _ in range(_between(dice, difficulty.alike)):
+        # One that must be treated first may lie where it is wanted.
+        lying.append((goal.thing, pick(dice, (spots if goal.verb else elsewhere)(goal.thing))))
+    if goal.place == LAMP:
+        lying.append((LAMP, pick(dice, spots(LAMP))))
+    for _ in range(_between(dice, difficulty.things) - len(lying)):
+        kind = pick(dice, others)
+        lying.append((kind, pick(dice, spots(kind))))
+    lying.sort(key=lambda one: one[0])
+    return dict(zip(_named([kind for kind, _ in lying]), (place for _, place in lying), strict=True))
+
+
+def _named(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Numbered by kind, from 1."""
+    seen: Counter[str] = Counter()
+    names = []
+    for kind in kinds:
+        seen[kind] += 1
+        names.append(f"{kind} {seen[kind]}")
+    return tuple(names)
+
+
+def _between(dice: random.Random, limits: Range) -> int:
+    return pick(dice, range(limits[0], limits[1] + 1))
+
+
+def pick(dice: random.Random, choices: Sequence[T]) -> T:
+    """By `random()`, the only method whose numbers every Python promises to keep."""
+    return choices[int(dice.random() * len(choices))]
