@@ -1,0 +1,74 @@
+"""ALFWorld in miniature: generated homes in the official format, small enough for a tiny model.
+
+alfworld-mini           four to six places to look
+alfworld-mini:hard      more of everything: `layout.LEVELS` has the names
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agent2rl.core.engine import Sampling
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Splits, Task
+from agent2rl.environments.alfworld.household import STEPS
+from agent2rl.environments.alfworld.world import GAMES
+from agent2rl.evaluators.prompts import read_prompts
+from agent2rl.tasks.alfworld import EVALUATOR, games
+from agent2rl.tasks.alfworld import TASK as ALFWORLD
+from agent2rl.tasks.alfworld.homes import Home, homes
+from agent2rl.tasks.alfworld.layout import EASY, LEVELS, Difficulty
+
+TRAIN, SCORING = 1200, 120
+EASY_STEPS = 20
+
+PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
+
+
+def mini(name: str, difficulty: Difficulty, steps: int) -> Task:
+    def load(data_dir: Path | None) -> Splits:
+        if data_dir is not None:
+            raise UserError(f"{name} is generated and reads no files.", "Leave out --data-dir.")
+        train = homes("train", TRAIN, difficulty)
+        parts = (homes("feedback", SCORING, difficulty), homes("heldout", SCORING, difficulty))
+        feedback, heldout = (
+            tuple(games.carrying(games.example(home.data, home.id, steps), home.data) for home in part)
+            for part in parts
+        )
+        return Splits(
+            train=tuple(games.example(home.data, home.id, steps) for home in train),
+            feedback=feedback,
+            heldout=heldout,
+            folders={GAMES: lambda place: _write(place, train)},
+        )
+
+    return replace(
+        ALFWORLD,
+        id=name,
+        description=ALFWORLD.description
+        + """
+## The miniature
+
+These homes are generated and small. The games that score you have other rooms, and ask for other pairs of a
+thing and a place, in the same words.
+""",
+        load=load,
+        evaluator=replace(
+            EVALUATOR.prompted(PROMPTS),
+            # A command is one line; what a small model says beyond it would only fill its context.
+            sampling=Sampling(max_tokens=24, stop=("\n",)),
+        ),
+    )
+
+
+def _write(place: Path, train: tuple[Home, ...]) -> None:
+    for home in train:
+        games.put(place, home.id, home.data)
+
+
+def parse(argument: str) -> Task:
+    if argument not in LEVELS:
+        raise UserError(f"There is no difficulty {argument!r}.", f"Known: {', '.join(LEVELS)}.")
+    return mini(f"alfworld-mini-{argument}", LEVELS[argument], STEPS)
+
+
+TASK: Task = mini("alfworld-mini", EASY, EASY_STEPS)
