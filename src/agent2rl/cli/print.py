@@ -159,13 +159,13 @@ def _score(score: object) -> str:
 
 def print_examples(results: Sequence[ExampleResult]) -> None:
     """Every example of a submission in a line."""
-    table = Table("#", "example", "kind", "score", "turns", "last said, or what to know")
+    console = Console(highlight=False, soft_wrap=True)
+    wide = max(len(result.group) for result in results)
     for number, result in enumerate(results, start=1):
-        turns = str(len(result.trajectory) - 1) if result.trajectory else ""
-        said = " ".join((result.note or result.output).split())
-        cells = (str(number), result.id, result.group, f"{result.score:g}", turns, said[:SAID])
-        table.add_row(*(escape(_plain(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+        turns = f"{len(result.trajectory) - 1} turns" if result.trajectory else ""
+        said = " ".join((result.note or result.output).split())[:SAID]
+        line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{wide}}  {result.id}  {said}"
+        console.print(escape(_plain(line)))
 
 
 def print_episode(number: int, result: ExampleResult) -> None:

@@ -1,0 +1,330 @@
+"""ALFWorld as a task: its data, its words, what an agent is given of it, and whole runs."""
+
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.engine import Chat
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.records import EvalSettings, RunSpec
+from agent2rl.core.task import Splits, Task
+from agent2rl.engines.scripted import Scripted
+from agent2rl.environments.alfworld.world import open_world
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.prompts import read_prompts
+from agent2rl.evaluators.release import unpacked
+from agent2rl.runner.assets import test_set as paper_test_set
+from agent2rl.tasks.alfworld import games
+from tests.alfworld_games import game
+from tests.runs import Bench
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+}
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Games of our own in the official layout."""
+    root = tmp_path_factory.mktemp("alfworld") / "json_2.1.1"
+    for split, count in (("train", 3), ("valid_seen", 2), ("valid_unseen", 2)):
+        for number in range(count):
+            place = root / split / f"{split}-Mug-None-Shelf-{number}" / "trial_1"
+            place.mkdir(parents=True)
+            data = {**game(), "walkthrough": ["go to table 1"]}
+            (place / "game.tw-pddl").write_text(json.dumps(data))
+    return root
+
+
+@pytest.fixture(scope="module")
+def mini() -> Splits:
+    return registry.task("alfworld-mini").load(None)
+
+
+def test_the_official_splits_are_train_feedback_and_heldout(official: Path) -> None:
+    for named in (official, official.parent):
+        splits = registry.task("alfworld").load(named)
+        assert [len(part) for part in (splits.train, splits.feedback, splits.heldout)] == [3, 2, 2]
+        assert {example.id.split("-")[0] for example in splits.feedback} == {"valid_seen"}
+        assert splits.folders == {"games": official / "train"}
+    assert "game" not in splits.train[0].meta
+    assert "Your task is to:" in splits.feedback[0].prompt
+
+
+def test_the_papers_test_set_is_valid_unseen(official: Path) -> None:
+    splits = registry.task("alfworld").load(official)
+    assert paper_test_set(splits) == splits.heldout
+
+
+def test_a_folder_without_the_official_layout_is_refused(tmp_path: Path, official: Path) -> None:
+    with pytest.raises(UserError, match="There is no train"):
+        registry.task("alfworld").load(tmp_path)
+    for split in ("train", "valid_seen", "valid_unseen"):
+        (tmp_path / split).mkdir()
+    with pytest.raises(UserError, match="There are no games"):
+        registry.task("alfworld").load(tmp_path)
+
+
+def test_every_official_game_of_valid_seen_becomes_an_example(shared_data: Path, tmp_path: Path) -> None:
+    with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = games.scoring(tmp_path / "json_2.1.1" / "valid_seen")
+    assert len(found) == 140
+    assert {example.meta["task_type"] for example in found} == KINDS
+    assert len({example.meta["sha256"] for example in found}) == 140
+
+
+class TestDownload:
+    @pytest.fixture
+    def site(self, official: Path, tmp_path: Path) -> Iterator[str]:
+        served = tmp_path / "served"
+        served.mkdir()
+        with zipfile.ZipFile(served / "games.zip", "w") as archive:
+            for path in sorted(official.rglob("*.tw-pddl")):
+                archive.write(path, path.relative_to(official.parent))
+            archive.writestr("json_2.1.1/train/traj_data.json", "{}")
+            archive.writestr("json_2.1.1/../../evil/game.tw-pddl", "{}")
+        (served / "broken.zip").write_bytes(b"no archive")
+        handler = partial(_Quiet, directory=str(served))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        server.server_close()
+
+    def test_the_release_is_downloaded_once(self, site: str, tmp_path: Path) -> None:
+        home = tmp_path / "home"
+        root = unpacked(f"{site}/games.zip", home, "json_2.1.1", "*/game.tw-pddl")
+        assert len(registry.task("alfworld").load(root).train) == 3
+        assert not list(home.rglob("traj_data.json"))
+        assert not list(tmp_path.rglob("evil"))
+        assert unpacked("http://127.0.0.1:1/nothing.zip", home, "json_2.1.1", "*") == root
+
+    @pytest.mark.parametrize("name", ["missing.zip", "broken.zip"])
+    def test_a_download_that_fails_leaves_nothing_behind(self, site: str, name: str, tmp_path: Path) -> None:
+        with pytest.raises(MachineError):
+            unpacked(f"{site}/{name}", tmp_path / "home", "json_2.1.1", "*")
+        assert not list((tmp_path / "home").iterdir())
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["alfworld", "alfworld-mini", "alfworld-mini:hard"])
+def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> None:
+    evaluator = registry.task(name).evaluator
+    assert isinstance(evaluator, Episodes)
+    namespace: dict[str, Any] = {"__name__": "eval"}
+    exec(evaluator.program(), namespace)
+    assert namespace["EVALUATOR"] == evaluator
+    assert namespace["EVALUATOR"].version == evaluator.version
+
+
+def test_the_miniature_has_every_kind_of_task_evenly(mini: Splits) -> None:
+    for part in (mini.train, mini.feedback, mini.heldout):
+        kinds = [example.meta["task_type"] for example in part]
+        assert {kinds.count(kind) for kind in KINDS} == {len(part) // 6}
+
+
+def test_the_miniature_reads_no_files_and_knows_its_levels(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Leave out --data-dir"):
+        registry.task("alfworld-mini").load(tmp_path)
+    with pytest.raises(UserError, match="Known: easy"):
+        registry.task("alfworld-mini:impossible")
+    assert registry.task("alfworld-mini:hard").id == "alfworld-mini-hard"
+
+
+def test_a_model_that_says_the_right_commands_wins_every_kind_of_task(mini: Splits) -> None:
+    evaluator = registry.task("alfworld-mini").evaluator
+    some = mini.feedback[:6]
+    walks = {example.prompt: example.target.splitlines() for example in some}
+
+    def walker(chat: Chat) -> str:
+        walk = walks[chat[0].content.partition("\n\n")[2]]
+        return walk[len(chat) // 2]
+
+    found = evaluator.evaluate(Scripted(walker), some, EvalSettings())
+    assert [result.score for result in found.results] == [1.0] * 6
+    assert {result.group for result in found.results} == KINDS
+
+
+def test_without_an_expert_nothing_shows_how_a_game_is_won(mini: Splits, tmp_path: Path) -> None:
+    task = registry.task("alfworld-mini")
+    assert task.withhold is not None
+    held = task.withhold(mini)
+    assert {example.target for example in held.train} == {""}
+    assert [example.id for example in held.train] == [example.id for example in mini.train]
+    write = held.folders["games"]
+    assert callable(write)
+    write(tmp_path)
+    files = list(tmp_path.glob("*/*/game.tw-pddl"))
+    assert len(files) == len(mini.train)
+    assert all(json.loads(file.read_text())["walkthrough"] == [] for file in files)
+
+
+class TestPrompts:
+    def test_a_users_words_reach_the_model(self, tmp_path: Path, mini: Splits) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text('chat = "Be quick."\n')
+        evaluator = registry.task("alfworld-mini").evaluator
+        assert isinstance(evaluator, Episodes)
+        mine = evaluator.prompted(read_prompts(file))
+        heard: list[str] = []
+
+        def listener(chat: Chat) -> str:
+            heard.append(chat[0].content)
+            return "look"
+
+        found = mine.evaluate(Scripted(listener), mini.feedback[:1], EvalSettings())
+        assert heard[0] == f"Be quick.\n\n{mini.feedback[0].prompt}"
+        assert found.how["prompts"] == "mine"
+        assert mine.version != evaluator.version
+
+    def test_a_kind_of_task_may_have_words_of_its_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text('[plain]\nlook_at_obj_in_light = "Look."\n"" = "Act."\n')
+        evaluator = registry.task("alfworld").evaluator
+        assert isinstance(evaluator, Episodes)
+        telling = evaluator.prompted(read_prompts(file)).telling
+        assert telling.first("Seen.", False, "look_at_obj_in_light")[0].content == "Look.\n\nSeen.\n>"
+        assert telling.first("Seen.", False, "pick_two_obj_and_place")[0].content == "Act.\n\nSeen.\n>"
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("chat = 3", "chat"),
+            ("words = 'no'", "words"),
+            ("chat =", "is not TOML"),
+            ("", "holds no words"),
+        ],
+    )
+    def test_a_file_that_holds_no_prompts_is_refused(self, text: str, said: str, tmp_path: Path) -> None:
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(UserError, match=said):
+            read_prompts(tmp_path / "bad.toml")
+
+    def test_a_question_must_have_its_place(self, tmp_path: Path) -> None:
+        (tmp_path / "bad.toml").write_text("chat = 'Answer.'")
+        evaluator: Any = registry.task("gsm8k-mini").evaluator
+        with pytest.raises(UserError, match=r"where the \{question\} goes"):
+            evaluator.prompted(read_prompts(tmp_path / "bad.toml"))
+
+
+def test_a_model_without_a_template_is_shown_two_episodes_of_each_kind_of_task() -> None:
+    evaluator = registry.task("alfworld").evaluator
+    assert isinstance(evaluator, Episodes)
+    assert set(evaluator.telling.plain) == KINDS
+    for text in evaluator.telling.plain.values():
+        assert text.count("Your task is to:") == 2
+
+
+def test_a_data_directory_becomes_a_world_with_its_expert(mini: Splits, tmp_path: Path) -> None:
+    rows = [
+        {"id": example.id, "question": example.prompt, "answer": example.target, **example.meta}
+        for example in mini.train[:12]
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write = mini.folders["games"]
+    assert callable(write)
+    write(tmp_path / "games")
+    world = open_world(tmp_path)
+    assert world.expert is not None
+    for example in world.games:
+        place, expert = world.environment(), world.expert()
+        step = place.reset(example)
+        while not step.done:
+            step = place.step(expert.act(step.observation))
+        assert step.won
+
+
+AGENT = """
+import torch
+from safetensors.torch import load_file, save_file
+from agent2rl.environments.faces import open_world
+
+world = open_world()
+say(games=len(world.games), expert=world.expert is not None, answer=world.games[0].target)
+place = world.environment()
+step = place.reset(world.games[0])
+say(first=step.observation)
+try:
+    from agent2rl.environments.alfworld.expert.player import Expert
+    say(hidden=False)
+except ImportError:
+    say(hidden=True)
+if world.expert:
+    player = world.expert()
+    while not step.done:
+        step = place.step(player.act(step.observation))
+    say(won=step.won)
+    tried = subprocess.run([sys.executable, "eval.py", str(MODEL), "--games", "2", "--episodes", "e.jsonl"],
+        capture_output=True, text=True)
+    say(tried=tried.stdout + tried.stderr, episodes=len(open("e.jsonl").readlines()))
+    mine = OUTPUT / "mine"
+    shutil.copytree(MODEL, mine)
+    weights = load_file(mine / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, mine / "model.safetensors",
+        metadata={"format": "pt"})
+    say(verdict=submit(mine))
+"""
+OPTIONS = ("--task", "tests.short_alfworld:TASK", "--model", "seedling", "--budget", "200s")
+
+
+def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench) -> None:
+    done = bench.run(AGENT, *OPTIONS, PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log
+    assert (done.said["games"], done.said["expert"], done.said["won"]) == (30, True, True)
+    assert done.said["first"].startswith("You are in a room.")
+    assert "all" in done.said["tried"], done.said
+    assert done.said["episodes"] == 2
+    assert done.said["verdict"]["verdict"] == "scored", done.log
+    assert done.result.best is not None or done.said["verdict"]["score"] == 0
+    run = str(done.paths.root)
+    listed = bench.cli("show", run, "--submission", "1")
+    assert "pick_two_obj_and_place" in listed.stdout
+    episode = bench.cli("show", run, "--submission", "1", "--episode", "2")
+    assert "You are in a room." in episode.stdout
+    assert episode.stdout.count("\n> ") == 4
+    asked = bench.cli("show", run, "--submission", "0", "--episode", "1", "--json")
+    assert len(json.loads(asked.stdout)["trajectory"]) == 5
+    assert "by kind" in (done.paths.report / "report.md").read_text().lower()
+    for wrong in (("--episode", "1"), ("--submission", "7"), ("--submission", "1", "--episode", "99")):
+        assert bench.cli("show", run, *wrong).returncode == 2
+
+
+def test_a_run_without_expert_hides_it(bench: Bench) -> None:
+    done = bench.run(AGENT, *OPTIONS, "--no-expert", PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log
+    assert (done.said["expert"], done.said["hidden"], done.said["answer"]) == (False, True, "")
+    spec = RunSpec.model_validate_json(done.paths.spec.read_bytes())
+    assert not spec.expert
+    assert "withheld" in bench.cli("show", str(done.paths.root)).stdout
+
+
+def test_a_task_without_an_expert_cannot_withhold_one(bench: Bench) -> None:
+    done = bench.run("", "--no-expert")
+    assert done.result.ending == "failed"
+    assert "has no expert" in done.result.reason
+
+
+def test_a_miniature_is_a_task() -> None:
+    found: Task = registry.task("alfworld-mini")
+    assert (found.level, found.world) == (3, "alfworld")
