@@ -1,6 +1,6 @@
 """A run in rows of text, for terminals and pages alike."""
 
-from agent2rl.core.records import ContaminationSummary, Interval, RunResult, Score, Submission
+from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -53,6 +53,9 @@ def _result(result: RunResult) -> Rows:
         rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
     if result.contamination:
         rows.append(("contamination", contamination(result.contamination)))
+    if result.rollouts:
+        claimed, witnessed = played(result.rollouts.claimed), played(result.rollouts.witnessed)
+        rows.append(("rollouts", f"claimed by the agent: {claimed}; witnessed: {witnessed}"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -124,6 +127,12 @@ def contamination(found: ContaminationSummary) -> str:
     if not found.left_out_files:
         return said
     return f"{said}; not read: {many(found.left_out_files, 'file')}, {size(found.left_out_bytes)}"
+
+
+def played(counts: Counts) -> str:
+    if not counts.episodes and not counts.steps:
+        return "none"
+    return f"{many(counts.episodes, 'episode')}, {many(counts.steps, 'step')}, {counts.successes} won"
 
 
 def findings(view: RunView) -> Rows:
