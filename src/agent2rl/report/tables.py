@@ -54,8 +54,8 @@ def _result(result: RunResult) -> Rows:
     if result.contamination:
         rows.append(("contamination", contamination(result.contamination)))
     if result.rollouts:
-        claimed, witnessed = played(result.rollouts.claimed), played(result.rollouts.witnessed)
-        rows.append(("rollouts", f"claimed by the agent: {claimed}; witnessed: {witnessed}"))
+        rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
+        rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -130,8 +130,6 @@ def contamination(found: ContaminationSummary) -> str:
 
 
 def played(counts: Counts) -> str:
-    if not counts.episodes and not counts.steps:
-        return "none"
     return f"{many(counts.episodes, 'episode')}, {many(counts.steps, 'step')}, {counts.successes} won"
 
 
