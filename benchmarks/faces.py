@@ -21,7 +21,6 @@ from websockets.asyncio.client import unix_connect
 from agent2rl.core.environment import World
 from agent2rl.environments.alfworld import Game, Play
 from agent2rl.environments.faces import Conversation, Gym, Gyms, open_world, rollout
-from agent2rl.environments.faces.claims import Claims, Tally
 from agent2rl.environments.faces.openenv import BODY_BYTES, application
 from agent2rl.grading.server import serve
 
@@ -86,7 +85,7 @@ def rolled(world: World, games: list[Game], said: list[Script]) -> None:
 
 def served(world: World, games: list[Game], said: list[Script], clients: int) -> float:
     """Seconds, with the clients in a process of their own."""
-    app = application(world, "alfworld", Tally(Claims(None, None)))
+    app = application(world, "alfworld")
     plays = [(game.id, script) for game, script in zip(games, said, strict=True)]
     with (
         serve(app, connections=512, message_bytes=BODY_BYTES) as socket,

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from datasets import Dataset
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.utils import get_json_schema
-from trl import GRPOConfig, GRPOTrainer
+from transformers.utils.chat_template_utils import get_json_schema
 from trl.chat_template_utils import qwen3_chat_template
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld.tools import TOOLS
@@ -67,7 +68,7 @@ def test_trls_trainer_plays_learns_and_is_rewarded(tmp_path: Path, monkeypatch: 
     model = LlamaForCausalLM.from_pretrained(write_tiny_llama(tmp_path / "model"))
     model.resize_token_embeddings(len(tokenizer))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
-    said = {*tokenizer.convert_tokens_to_ids(CALLS), tokenizer.eos_token_id}
+    said = {tokenizer.convert_tokens_to_ids(token) for token in (*CALLS, tokenizer.eos_token)}
     trainer = GRPOTrainer(
         model,
         args=GRPOConfig(

@@ -3,16 +3,21 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent2rl.core.errors import Agent2RLError, Refusal
+from agent2rl.core.records import Budget
 from agent2rl.environments.faces import StepsUsedUp
 from agent2rl.grading.meter import Forged, OutOfOrder, Report
+from agent2rl.runner.worlds import instructions
+from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.meters import metered
 from tests.runs import Bench
 from tests.worlds import write_alfworld
@@ -66,9 +71,10 @@ def test_a_report_that_another_key_signed_or_that_was_changed_does_not_count(tmp
 )
 def test_the_absurd_is_refused(tmp_path: Path, counts: dict[str, int]) -> None:
     with metered(tmp_path) as one, pytest.raises(Refusal):
-        one.meter.claim(one.report(1, **counts))
+        one.meter.claim(one.report(1, "me", "", **counts))
 
 
+@settings(max_examples=30)
 @given(
     counts=st.dictionaries(
         st.sampled_from(["episodes", "steps", "successes"]),
@@ -118,6 +124,16 @@ def test_play_goes_on_where_the_service_is_away(tmp_path: Path) -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_the_example_that_an_agent_reads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_PATH", str(write_alfworld(tmp_path / "data", 2)))
+    budget = Budget(wall_seconds=60)
+    told = instructions(replace(MINI, world="alfworld"), budget)
+    namespace: dict[str, Any] = {}
+    exec(told.split("```python")[1].split("```")[0], namespace)
+    assert len(namespace["episodes"]) == len(namespace["shown"]) == 8
+    assert instructions(MINI, budget) == ""
 
 
 HOUSE = """

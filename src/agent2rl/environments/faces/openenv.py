@@ -46,9 +46,16 @@ CLOSE: dict[str, Any] = {}
 
 
 def application(
-    world: World, name: str, counter: Counter, fault: Fault = lambda _: None, idle_seconds: float = 900.0
+    world: World,
+    name: str,
+    counter: Counter | None = None,
+    fault: Fault = lambda _: None,
+    idle_seconds: float = 900.0,
 ) -> Starlette:
-    """`counter` is told of every episode and step; `fault` of every error that is ours."""
+    """`counter` is told of every episode and step; without one, they are this process's claims.
+
+    `fault` is told of every error that is ours.
+    """
     sessions = Sessions(world, Games(world), counter, idle_seconds)
     face = _Face(sessions, name, len(world.games), fault)
     return Starlette(

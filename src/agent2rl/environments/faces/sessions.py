@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictS
 from agent2rl.core.environment import Step, World
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.task import Example
+from agent2rl.environments.faces.claims import CLAIMS
 from agent2rl.environments.faces.games import Games
 from agent2rl.environments.faces.seat import Counter, Seat
 
@@ -119,7 +120,7 @@ class Session:
 class Sessions:
     """By name. One that nothing was asked of for a while makes room for the next."""
 
-    def __init__(self, world: World, games: Games, counter: Counter, idle_seconds: float) -> None:
+    def __init__(self, world: World, games: Games, counter: Counter | None, idle_seconds: float) -> None:
         self.idle_seconds = idle_seconds
         self._world, self._games, self._counter = world, games, counter
         self._open: dict[str, Session] = {}
@@ -131,7 +132,8 @@ class Sessions:
                 f"{MOST} sessions are open, which is as many as there may be.",
                 f"Close some, or wait: they are dropped after {self.idle_seconds:g} s without a question.",
             )
-        session = self._open[name] = Session(Seat(self._world, self._counter), self._games)
+        seat = Seat(self._world, self._counter) if self._counter else CLAIMS.seat(self._world)
+        session = self._open[name] = Session(seat, self._games)
         return session
 
     def get(self, name: str) -> Session | None:
