@@ -45,6 +45,9 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option("--max-submissions", type=click.IntRange(1), help="How often the agent may submit.")
 @click.option(
+    "--max-env-steps", type=click.IntRange(1), help="Steps that the agent may take in the task's world."
+)
+@click.option(
     "--mode", type=click.Choice(MODES), default="free", show_default=True, help="What training is allowed."
 )
 @click.option(
@@ -135,7 +138,11 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],
-        budget=Budget(wall_seconds=options["budget"], submissions=options["max_submissions"]),
+        budget=Budget(
+            wall_seconds=options["budget"],
+            submissions=options["max_submissions"],
+            environment_steps=options["max_env_steps"],
+        ),
         limits=_limits(options, runs),
         grading_seconds=options["grading_time"],
         seed=options["seed"],

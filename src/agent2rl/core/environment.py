@@ -18,6 +18,8 @@ class Step:
     done: bool = False
     """No further action is taken: the episode is won, lost or out of steps."""
     won: bool = False
+    cut: bool = False
+    """Done only because the steps are used up: the world itself would have gone on."""
 
 
 class Environment(Protocol):
@@ -51,6 +53,11 @@ class World:
     """A place to play in; any number of them may be used at once."""
     expert: Callable[[], Expert] | None = None
     """None where nobody shows how."""
+    tools: tuple[Callable[..., str], ...] = ()
+    """The actions as functions, for models that call tools: typed, documented, returning the action's text.
+
+    None where any text is an action.
+    """
 
 
 OpenWorld = Callable[[Path], World]

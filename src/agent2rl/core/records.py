@@ -39,6 +39,8 @@ class Budget(Record):
     """Wall time from the agent's start; grading and queueing count."""
     submissions: Annotated[int, Field(ge=1)] | None = None
     """Accepted submissions, whatever their verdict."""
+    environment_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps in the task's world, witnessed and claimed together."""
 
 
 class Limits(Record):
@@ -247,6 +249,25 @@ class Clock(Record):
     grading: float
 
 
+class Counts(Record):
+    """What was played in a world."""
+
+    episodes: Annotated[int, Field(ge=0)] = 0
+    """Begun."""
+    steps: Annotated[int, Field(ge=0)] = 0
+    successes: Annotated[int, Field(ge=0)] = 0
+    """Episodes won."""
+
+
+class Rollouts(Record):
+    """What the agent played in the task's world while it trained."""
+
+    claimed: Counts = Counts()
+    """In the agent's own processes, as they reported it: nobody else saw it."""
+    witnessed: Counts = Counts()
+    """In the world that the harness serves."""
+
+
 class Comparison(Record):
     """Held-out improvement of the chosen submission over the baseline, on the same examples."""
 
@@ -347,6 +368,8 @@ class RunResult(Record):
     clock: Clock | None = None
     contamination: ContaminationSummary | None = None
     """None where the agent never started."""
+    rollouts: Rollouts | None = None
+    """None where the task has no world, or the agent never started."""
 
     @property
     def ended_well(self) -> bool:

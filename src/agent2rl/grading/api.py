@@ -15,11 +15,13 @@ from starlette.exceptions import HTTPException
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Interval, Lineage, Record, Submission, Verdict
+from agent2rl.grading.meter import Forged, OutOfOrder, Report, TooMany
 from agent2rl.grading.service import Busy, Closed, Service
 
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
 SHORT_MESSAGE = 200
+STATUS = {Closed: 403, Forged: 403, OutOfOrder: 409, Refusal: 422, Busy: 429, TooMany: 429}
 
 
 class Problem(Record):
@@ -67,8 +69,15 @@ class TimeAnswer(Record):
     now: float
     remaining: float
     submissions_left: int | None
+    environment_steps_left: int | None
+    """In the task's world; null where there is no limit."""
     counts: list[str]
     """What the clock counts: the agent's own time, waiting for a grading, and the grading."""
+
+
+class RolloutsAnswer(Record):
+    environment_steps_left: int | None
+    """In the task's world; null where there is no limit."""
 
 
 class HealthAnswer(Record):
@@ -146,8 +155,15 @@ def application(service: Service, task: str) -> FastAPI:
             now=time.time(),
             remaining=service.remaining(),
             submissions_left=None if most is None else max(0, most - len(service.submissions())),
+            environment_steps_left=service.meter.left(),
             counts=["agent", "queue", "grading"],
         )
+
+    @app.post("/rollouts", responses=_answers(403, 409, 413, 422, 429))
+    async def rollouts(body: Report) -> RolloutsAnswer:
+        """Claim what a process of yours played in the world; the faces in agent2rl.environments do it."""
+        service.meter.claim(body)
+        return RolloutsAnswer(environment_steps_left=service.meter.left())
 
     @app.get("/health", responses=_answers())
     async def health() -> HealthAnswer:
@@ -183,7 +199,7 @@ def _problems(app: FastAPI, service: Service) -> None:
     @app.exception_handler(Agent2RLError)
     async def ours(_: Request, error: Agent2RLError) -> JSONResponse:
         service.refused(error)
-        status = {Closed: 403, Busy: 429, Refusal: 422}.get(type(error), 500)
+        status = STATUS.get(type(error), 500)
         return problem(
             status, type(error).__name__, error.message, error.mend or "Stop here: nothing is lost."
         )

@@ -13,30 +13,43 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 64
+PINGS: dict[str, Any] = {"ws_ping_interval": 20.0, "ws_ping_timeout": 60.0}
+"""Whoever does not answer for so long is gone."""
 START_SECONDS = 30
 
 
-class _Bounded(H11Protocol):
-    """Closes connections beyond a number, so that an agent cannot use up the harness's descriptors."""
+def _bounded(most: int) -> type[H11Protocol]:
+    class Bounded(H11Protocol):
+        """Closes connections beyond a number, so that an agent cannot use up the harness's descriptors."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
-            transport.abort()
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                transport.abort()
+
+    return Bounded
 
 
 @contextmanager
-def serve(application: Any) -> Iterator[Path]:
-    """The socket's path. It lies in a directory of its own because such paths must be short."""
+def serve(
+    application: Any, connections: int = CONNECTIONS, message_bytes: int | None = None
+) -> Iterator[Path]:
+    """The socket's path. It lies in a directory of its own because such paths must be short.
+
+    WebSockets are spoken where it is said how long their messages may be.
+    """
     home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
     socket = home / "http.sock"
     config = uvicorn.Config(
         application,
         uds=str(socket),
-        http=_Bounded,
-        ws="none",
+        http=_bounded(connections),
+        ws="websockets-sansio" if message_bytes else "none",
+        ws_max_size=message_bytes or 0,
+        ws_per_message_deflate=False,  # a small message could unpack to a large one
+        **PINGS,
         lifespan="off",
-        backlog=CONNECTIONS,  # asyncio accepts as many in one turn, before any of them can be turned away
+        backlog=connections,  # asyncio accepts as many in one turn, before any of them can be turned away
         log_config=None,
         log_level="critical",  # malformed requests must not reach the user's terminal
     )

@@ -22,6 +22,7 @@ from agent2rl.grading.checks import BaseModel, check
 from agent2rl.grading.child import Child
 from agent2rl.grading.freeze import FreezeLimits, freeze
 from agent2rl.grading.lineage import lineage
+from agent2rl.grading.meter import Meter
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.store.recorder import Recorder
 
@@ -66,6 +67,7 @@ class Service:
         self.budget = budget
         self.started_at = time.time()
         self._deadline = time.monotonic() + budget.wall_seconds
+        self.meter = Meter(budget, recorder)
         self._recorder = recorder
         self._stop = stop
         self._taking = threading.Lock()

@@ -1,6 +1,6 @@
 """A run in rows of text, for terminals and pages alike."""
 
-from agent2rl.core.records import ContaminationSummary, Interval, RunResult, Score, Submission
+from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -58,6 +58,9 @@ def _result(result: RunResult) -> Rows:
         rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
     if result.contamination:
         rows.append(("contamination", contamination(result.contamination)))
+    if result.rollouts:
+        rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
+        rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -144,6 +147,10 @@ def contamination(found: ContaminationSummary) -> str:
     if not found.left_out_files:
         return said
     return f"{said}; not read: {many(found.left_out_files, 'file')}, {size(found.left_out_bytes)}"
+
+
+def played(counts: Counts) -> str:
+    return f"{many(counts.episodes, 'episode')}, {many(counts.steps, 'step')}, {counts.successes} won"
 
 
 def findings(view: RunView) -> Rows:

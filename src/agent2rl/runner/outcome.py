@@ -11,6 +11,7 @@ from agent2rl.core.records import (
     ContaminationSummary,
     Ending,
     Isolation,
+    Rollouts,
     RunResult,
     RunSpec,
     Score,
@@ -49,6 +50,7 @@ class Outcome:
     scored: int = 0
     clock: Clock | None = None
     contamination: ContaminationSummary | None = None
+    rollouts: Rollouts | None = None
 
     def agent_ended(self, ended: Exit, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
@@ -97,6 +99,7 @@ class Outcome:
             scored=self.scored,
             clock=self.clock,
             contamination=self.contamination,
+            rollouts=self.rollouts,
         )
 
 

@@ -32,7 +32,7 @@ from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.grading.worker import prompted
-from agent2rl.runner import machine, workspace
+from agent2rl.runner import machine, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.settings import Settings, secrets
@@ -69,13 +69,19 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
             graded = _graded(spec, brief, assets, outcome.baseline, child, settings)
             service = Service(graded, spec.budget, recorder, stop)
-            with serve(application(service, task.id)) as socket:
-                command = _with_secrets(agent.command(brief), agent.secrets, recorder)
+            with (
+                serve(application(service, task.id)) as socket,
+                worlds.doors(task, paths, assets, service) as more,
+            ):
+                doors = (Door("GRADING_SERVER_URL", socket), *more)
+                told = worlds.told(task, brief, service)
+                command = _with_secrets(agent.command(told), agent.secrets, recorder)
                 recorder.entry("started", deadline=service.start())
                 workspace.write_meta(paths.workspace, spec, task, service.started_at)
-                ended = sandbox.run(command, _enclosure(spec, child, assets, socket, paths), stop)
+                ended = sandbox.run(command, _enclosure(spec, child, assets, doors, paths), stop)
                 _ended(ended, recorder)
                 service.finish()
+            outcome.rollouts = service.meter.close() if task.world else None
             outcome.agent_ended(ended, service, paths.agent_log)
             given = workspace.given(task, brief, assets)
             _contamination(outcome, Scan(child, paths.workspace, given), recorder, stop)
@@ -166,7 +172,9 @@ def _with_secrets(command: Command, names: tuple[str, ...], recorder: Recorder) 
     return replace(command, environment={**command.environment, **found})
 
 
-def _enclosure(spec: RunSpec, child: Child, assets: Assets, socket: Path, paths: RunPaths) -> Enclosure:
+def _enclosure(
+    spec: RunSpec, child: Child, assets: Assets, doors: tuple[Door, ...], paths: RunPaths
+) -> Enclosure:
     return Enclosure(
         role="agent",
         workspace=paths.workspace,
@@ -176,7 +184,7 @@ def _enclosure(spec: RunSpec, child: Child, assets: Assets, socket: Path, paths:
         limits=child.limits,
         mounts=workspace.mounts(paths.workspace, spec, assets),
         hidden=_hidden(spec),
-        doors=(Door("GRADING_SERVER_URL", socket),),
+        doors=doors,
     )
 
 

@@ -25,6 +25,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import Asks, Evaluator, Example, Task, Written
+from agent2rl.runner import worlds
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -75,7 +76,7 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
         card = json.dumps({"world": registry.world_address(task.world)})
         (workspace / "data" / "world.json").write_text(card + "\n", encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
-    instructions = _instructions(seen_at, spec)
+    instructions = _instructions(seen_at, spec, task)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
     environment = {
@@ -112,6 +113,7 @@ def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) ->
         "start_time": int(started_at),
         "timeout_s": int(spec.budget.wall_seconds),
         "max_submissions": spec.budget.submissions,
+        "max_environment_steps": spec.budget.environment_steps,
     }
     (workspace / "run_meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
@@ -146,7 +148,7 @@ def _row(example: Example, evaluator: Evaluator, templated: bool) -> dict[str, J
     return {**row, **example.meta}
 
 
-def _instructions(seen_at: PurePosixPath, spec: RunSpec) -> str:
+def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
     most = spec.budget.submissions
     return Template(Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")).substitute(
         workspace=seen_at,
@@ -156,4 +158,5 @@ def _instructions(seen_at: PurePosixPath, spec: RunSpec) -> str:
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
+        world=worlds.instructions(task, spec.budget),
     )

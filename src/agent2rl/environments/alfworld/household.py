@@ -58,7 +58,7 @@ class Household:
     def step(self, action: str) -> Step:
         if self.play is None:
             raise RuntimeError("An episode is begun with reset() before it can go on.")
-        if self._stand("").done:
+        if self.play.won or self.taken >= self.limit:
             return self._stand(NOTHING)
         self.taken += 1
         if action.lstrip().startswith(THOUGHT):
@@ -71,7 +71,8 @@ class Household:
 
     def _stand(self, observation: str, reward: float = 0.0) -> Step:
         won = self.play is not None and self.play.won
-        return Step(observation, reward, done=won or self.taken >= self.limit, won=won)
+        cut = not won and self.taken >= self.limit
+        return Step(observation, reward, done=won or cut, won=won, cut=cut)
 
 
 def _steps(example: Example) -> int:

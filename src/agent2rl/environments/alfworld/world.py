@@ -11,6 +11,7 @@ from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.household import Household, shelf
+from agent2rl.environments.alfworld.tools import TOOLS
 
 try:
     from agent2rl.environments.alfworld.expert import Expert
@@ -22,7 +23,8 @@ GAMES = "games"
 
 def open_world(data: Path) -> World:
     find = shelf(data / GAMES)
-    return World(games=_games(data / "train.jsonl"), environment=lambda: Household(find), expert=Expert)
+    games = _games(data / "train.jsonl")
+    return World(games, environment=lambda: Household(find), expert=Expert, tools=TOOLS)
 
 
 def _games(path: Path) -> tuple[Example, ...]:

@@ -1,0 +1,145 @@
+"""What the faces of a world cost on top of its engine: steps a second of ALFWorld, bare and by each face.
+
+    python benchmarks/faces.py DATA      a run's data directory, with world.json and games/
+
+The same commands are played each time: those that each game admits, in turn. The bare engine is `Play.step`;
+`environment` is what the grader steps. Served steps go through a unix socket and a WebSocket, one client or
+many at once.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from websockets.asyncio.client import unix_connect
+
+from agent2rl.core.environment import World
+from agent2rl.environments.alfworld import Game, Play
+from agent2rl.environments.faces import Conversation, Gym, Gyms, open_world, rollout
+from agent2rl.environments.faces.openenv import BODY_BYTES, application
+from agent2rl.grading.server import serve
+
+STEPS, LIVE, REPEATS = 40, 32, 5
+Script = list[str]
+
+
+def scripts(data: Path, world: World) -> tuple[list[Game], list[Script]]:
+    """Commands of a game that the engine knows, and that do not win it."""
+    games, found = [], []
+    for example in world.games:
+        game = Game.load(data / "games" / example.id / "game.tw-pddl")
+        play, script = Play(game), []
+        for number in range(STEPS):
+            before = play.commands
+            script.append(before[number % len(before)])
+            play.step(script[-1])
+            if play.won:
+                break
+        if not play.won:
+            games.append(game)
+            found.append(script)
+    return games, found
+
+
+def bare(games: list[Game], said: list[Script]) -> None:
+    for game, script in zip(games, said, strict=True):
+        play = Play(game)
+        for command in script:
+            play.step(command)
+
+
+def environment(world: World, games: list[Game], said: list[Script]) -> None:
+    place, named = world.environment(), {example.id: example for example in world.games}
+    for game, script in zip(games, said, strict=True):
+        place.reset(named[game.id])
+        for command in script:
+            place.step(command)
+
+
+def gym(world: World, games: list[Game], said: list[Script]) -> None:
+    one = Gym(world)
+    for game, script in zip(games, said, strict=True):
+        one.reset(options={"game": game.id})
+        for command in script:
+            one.step(command)
+
+
+def gyms(world: World, games: list[Game], said: list[Script]) -> None:
+    many = Gyms(len(games), world)
+    many.reset(options={"games": [game.id for game in games]})
+    for commands in zip(*said, strict=True):
+        many.step(commands)
+
+
+def rolled(world: World, games: list[Game], said: list[Script]) -> None:
+    def policy(conversations: Sequence[Conversation]) -> list[str]:
+        return [said[each.number][(len(each.turns) - 1) % STEPS] for each in conversations]
+
+    rollout(policy, len(games), world=world, games=[game.id for game in games], live=LIVE)
+
+
+def served(world: World, games: list[Game], said: list[Script], clients: int) -> float:
+    """Seconds, with the clients in a process of their own."""
+    app = application(world, "alfworld")
+    plays = [(game.id, script) for game, script in zip(games, said, strict=True)]
+    with (
+        serve(app, connections=512, message_bytes=BODY_BYTES) as socket,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other,
+    ):
+        other.submit(client, str(socket), plays, clients).result()
+        return min(other.submit(client, str(socket), plays, clients).result() for _ in range(REPEATS))
+
+
+def client(socket: str, plays: list[tuple[str, Script]], clients: int) -> float:
+    async def play(number: int) -> None:
+        async with unix_connect(socket, "ws://world/ws", compression=None) as line:
+            for game, script in plays[number::clients]:
+                await line.send(json.dumps({"type": "reset", "data": {"game": game}}))
+                await line.recv()
+                for command in script:
+                    await line.send(json.dumps({"type": "step", "data": {"text": command}}))
+                    await line.recv()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(play(number) for number in range(clients)))
+
+    began = time.perf_counter()
+    asyncio.run(all_of_them())
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    data = Path(sys.argv[1])
+    world = open_world(data)
+    games, said = scripts(data, world)
+    steps = sum(map(len, said))
+    ways: dict[str, Callable[[], None]] = {
+        "bare engine": lambda: bare(games, said),
+        "environment": lambda: environment(world, games, said),
+        "Gym": lambda: gym(world, games, said),
+        f"Gyms({len(games)})": lambda: gyms(world, games, said),
+        "rollout (10 more steps an episode)": lambda: rolled(world, games, said),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(REPEATS + 1):  # the first time, games are read
+        for name, play in ways.items():
+            began = time.process_time()
+            play()
+            seconds[name].append(time.process_time() - began)
+    print(f"{len(games)} games, {steps} steps, the best of {REPEATS}")
+    for name, each in seconds.items():
+        total = len(games) * 50 if name.startswith("rollout") else steps
+        micros = 1e6 * min(each) / total
+        print(f"{name:36} {1e6 / micros:9,.0f} steps/s {micros:8.1f} µs a step")
+    for clients in (1, 16):
+        rate = steps / served(world, games, said, clients)
+        print(f"{f'served, {clients} clients':36} {rate:9,.0f} steps/s {1e6 / rate:8.1f} µs a step")
+
+
+if __name__ == "__main__":
+    main()

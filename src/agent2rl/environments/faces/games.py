@@ -1,0 +1,30 @@
+"""Which game is played: one that is named, or the next of a random order that a seed decides."""
+
+import random
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from agent2rl.core.environment import World
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example
+
+
+class Games:
+    def __init__(self, world: World) -> None:
+        if not world.games:
+            raise UserError("This world has no games.")
+        self._games = world.games
+        self._named = {game.id: game for game in world.games}
+
+    def named(self, name: str) -> Example:
+        if name in self._named:
+            return self._named[name]
+        close = get_close_matches(name[:200], self._named, n=1)
+        known = f"Did you mean {close[0]!r}?" if close else f"One of them is {self._games[0].id!r}."
+        raise UserError(f"There is no training game {name[:200]!r}.", known)
+
+    def shuffled(self, seed: int | None = None) -> Iterator[Example]:
+        """For ever, every game once before any comes again. Without a seed, differently each time."""
+        chance = random.Random(seed)
+        while True:
+            yield from chance.sample(self._games, len(self._games))

@@ -1,0 +1,244 @@
+"""Serves a world by OpenEnv's protocol, for trainers that speak it: an ASGI application.
+
+    WS   /ws         {"type": "reset", "data": {"seed": 0}} | {"type": "step", "data": {"text": "look"}}
+                     | {"type": "state"} | {"type": "close"}; a session for each connection
+    POST /reset      {"seed": 0, "game": …, "episode_id": …}, all optional
+    POST /step       {"action": {"text": "look"}, "episode_id": …}
+    GET  /state      ?episode_id=…
+    GET  /schema /metadata /health
+
+Over HTTP an episode is found again by the `episode_id` that its observation has, until it is done; OpenEnv's
+own servers forget it between calls. Sessions are bounded in number, and dropped where nothing was asked of
+them for a while. Whatever is sent, there is an answer. Steps are taken in the server's own loop: a world that
+thinks for long would hold up the others. Not covered: MCP, and OpenEnv's web page.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from agent2rl import __version__
+from agent2rl.core.environment import World
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.environments.faces.games import Games
+from agent2rl.environments.faces.seat import Counter, StepsUsedUp
+from agent2rl.environments.faces.sessions import MOST, Act, Full, Reset, Session, Sessions, schema
+
+__all__ = ["BODY_BYTES", "MOST", "application"]
+
+BODY_BYTES = 64 << 10
+Fault = Callable[[str], None]
+STATUS = {StepsUsedUp: 403, Full: 429}
+CODE = {StepsUsedUp: "BUDGET_USED_UP", Full: "CAPACITY_REACHED"}
+CLOSE: dict[str, Any] = {}
+"""In place of an answer: the client says goodbye."""
+
+
+def application(
+    world: World,
+    name: str,
+    counter: Counter | None = None,
+    fault: Fault = lambda _: None,
+    idle_seconds: float = 900.0,
+) -> Starlette:
+    """`counter` is told of every episode and step; without one, they are this process's claims.
+
+    `fault` is told of every error that is ours.
+    """
+    sessions = Sessions(world, Games(world), counter, idle_seconds)
+    face = _Face(sessions, name, len(world.games), fault)
+    return Starlette(
+        routes=[
+            WebSocketRoute("/ws", face.talk),
+            Route("/reset", face.reset, methods=["POST"]),
+            Route("/step", face.step, methods=["POST"]),
+            Route("/state", face.state),
+            Route("/schema", face.schema),
+            Route("/metadata", face.metadata),
+            Route("/health", face.health),
+        ],
+    )
+
+
+class _Face:
+    def __init__(self, sessions: Sessions, name: str, games: int, fault: Fault) -> None:
+        self._sessions = sessions
+        self._name = name
+        self._games = games
+        self._fault = fault
+
+    # Over a WebSocket
+
+    async def talk(self, socket: WebSocket) -> None:
+        await socket.accept()
+        number = secrets.token_hex(8)
+        with suppress(RuntimeError, OSError):  # the client hung up while it was being answered
+            try:
+                await self._converse(socket, self._sessions.open(number))
+            except Full as error:
+                await socket.send_text(_text(_error(CODE[Full], str(error))))
+            await socket.close()
+        self._sessions.drop(number)
+
+    async def _converse(self, socket: WebSocket, session: Session) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._sessions.idle_seconds):
+                    message = await socket.receive()
+            except TimeoutError:
+                await socket.send_text(_text(_error("SESSION_ERROR", "Nothing was asked for too long.")))
+                return
+            if message["type"] != "websocket.receive":
+                return
+            answer = self._answer(session, message.get("text"))
+            if answer is CLOSE:
+                return
+            await socket.send_text(_text(answer))
+
+    def _answer(self, session: Session, text: str | None) -> dict[str, Any]:
+        session.asked_at = time.monotonic()
+        try:
+            message = _json(text or "")
+        except ValueError as error:
+            return _error("INVALID_JSON", f"This is no JSON object: {error}.")
+        data = message.get("data", {})
+        try:
+            match message.get("type"):
+                case "reset":
+                    return {"type": "observation", "data": session.reset(Reset.model_validate(data))}
+                case "step":
+                    return {"type": "observation", "data": session.step(Act.model_validate(data))}
+                case "state":
+                    return {"type": "state", "data": session.state()}
+                case "close":
+                    return CLOSE
+        except ValidationError as error:
+            return _error("VALIDATION_ERROR", _first(error))
+        except Agent2RLError as error:
+            return _error(CODE.get(type(error), "EXECUTION_ERROR"), str(error))
+        except Exception as error:
+            self._fault("world")
+            return _error("EXECUTION_ERROR", f"A fault of the world ({type(error).__name__}).")
+        return _error("UNKNOWN_TYPE", "The types of messages are reset, step, state and close.")
+
+    # Over plain HTTP
+
+    async def reset(self, request: Request) -> Response:
+        def begin(body: dict[str, Any]) -> dict[str, Any]:
+            asked = Reset.model_validate(body)
+            name = asked.episode_id or secrets.token_hex(8)
+            session = self._sessions.get(name) or self._sessions.open(name)
+            return session.reset(asked.model_copy(update={"episode_id": name}))
+
+        return await self._http(request, begin)
+
+    async def step(self, request: Request) -> Response:
+        def go_on(body: dict[str, Any]) -> dict[str, Any]:
+            name = body.get("episode_id")
+            seen = self._named(name).step(Act.model_validate(body.get("action")))
+            if seen["done"]:
+                self._sessions.drop(str(name))
+            return seen
+
+        return await self._http(request, go_on)
+
+    async def state(self, request: Request) -> Response:
+        name = request.query_params.get("episode_id")
+        return await self._http(request, lambda _: self._named(name).state())
+
+    def _named(self, name: object) -> Session:
+        session = self._sessions.get(name) if isinstance(name, str) else None
+        if session is None:
+            raise UserError(
+                "No episode goes on under this `episode_id`.",
+                "POST /reset answers with one; or use /ws, where a connection is a session.",
+            )
+        return session
+
+    async def _http(self, request: Request, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> Response:
+        try:
+            text = await _body(request)
+            body = _json(text) if text.strip() else {}
+        except _TooLarge:
+            return _problem(413, f"A request has at most {BODY_BYTES} bytes.")
+        except ValueError as error:
+            return _problem(422, f"This is no JSON object: {error}.")
+        try:
+            return _response(200, answer(body))
+        except ValidationError as error:
+            return _problem(422, _first(error))
+        except Agent2RLError as error:
+            return _problem(STATUS.get(type(error), 422), str(error))
+        except Exception as error:
+            self._fault("world")
+            return _problem(500, f"A fault of the world ({type(error).__name__}).")
+
+    async def schema(self, _: Request) -> Response:
+        return _response(200, schema())
+
+    async def metadata(self, _: Request) -> Response:
+        about = f"The {self._games} training games of {self._name}."
+        return _response(200, {"name": self._name, "description": about, "version": __version__})
+
+    async def health(self, _: Request) -> Response:
+        return _response(200, {"status": "healthy"})
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _body(request: Request) -> str:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > BODY_BYTES:
+            raise _TooLarge
+    return b"".join(chunks).decode("utf-8")
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is something else")
+    return found
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """In ASCII, so that there is nothing in it that cannot be sent."""
+    return json.dumps(answer)
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code}}
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part)[:40] for part in first["loc"])
+    return f"{where}: {first['msg']}." if where else f"{first['msg']}."
+
+
+def _response(status: int, body: dict[str, Any], kind: str = "application/json") -> Response:
+    return Response(_text(body), status, media_type=kind)
+
+
+def _problem(status: int, detail: str) -> Response:
+    mend = "GET /schema says what is expected."
+    body = {"type": "about:blank", "title": "Not possible", "status": status, "detail": detail, "mend": mend}
+    return _response(status, body, "application/problem+json")
