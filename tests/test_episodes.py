@@ -1,7 +1,8 @@
 """Many episodes at once: each as it would be alone."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,20 @@ def test_an_episode_that_outgrows_the_context_is_over_and_does_not_end_the_gradi
         found = evaluator(Talkative).evaluate(engine, EXAMPLES[:2], EvalSettings())
     assert {result.note for result in found.results} == {FULL}
     assert {result.score for result in found.results} == {0.0}
+
+
+def test_a_slow_world_is_stepped_by_many_hands_and_gives_the_same_episodes() -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    class Slow(Stairs):
+        def step(self, action: str) -> Step:
+            if self.steps == 0:
+                together.wait()  # breaks unless four of them step at the same time
+            return super().step(action)
+
+    four = EXAMPLES[4:]  # none of which can be climbed in time, so that all go on to the end
+    slow = replace(evaluator(Slow), slow=True).evaluate(Scripted(climber), four, EvalSettings())
+    assert slow == evaluator().evaluate(Scripted(climber), four, EvalSettings())
 
 
 def test_an_evaluator_of_episodes_is_an_evaluator() -> None:

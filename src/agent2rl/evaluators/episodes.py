@@ -11,9 +11,10 @@ model's context: then it is over with what it has.
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from string import Template
-from typing import Self
+from typing import Self, TypeVar
 
 from agent2rl.core.engine import (
     Chat,
@@ -33,8 +34,12 @@ from agent2rl.evaluators.asking import drawn, passes, result
 from agent2rl.evaluators.progress import Progress
 from agent2rl.evaluators.telling import Telling, spoken
 
+T = TypeVar("T")
+
 LIVE = 256
 """Episodes that are played at once."""
+THREADS = 32
+"""Steps of a slow world that are taken at once."""
 FULL = "the conversation outgrew the model's context"
 SILENT = "there are no more actions"
 
@@ -51,6 +56,8 @@ class Episodes:
     temperature: float = 1.0
     """For several episodes of one example."""
     live: int = LIVE
+    slow: bool = False
+    """Whether a step takes the world so long that others should not wait for it, as a search may."""
 
     @property
     def version(self) -> str:
@@ -64,7 +71,7 @@ class Episodes:
             for number in range(settings.samples)
         ]
         table, how = self._table(engine, settings)
-        play(played, self.world, table, self.live)
+        play(played, self.world, table, self.live, self.slow)
         each = iter(played)
         results = [
             self._result(example, [next(each) for _ in range(settings.samples)]) for example in examples
@@ -163,8 +170,10 @@ class Table:
     as_chat: bool
     sampling: Sampling
 
-    def turn(self, playing: Sequence[Episode]) -> dict[str, Completion]:
-        return self.talk.extend({episode.name: self._told(episode) for episode in playing}, self.sampling)
+    def turn(self, playing: Sequence[Episode]) -> dict[Episode, Completion]:
+        told = {episode.name: self._told(episode) for episode in playing}
+        replies = self.talk.extend(told, self.sampling)
+        return {episode: replies[episode.name] for episode in playing}
 
     def _told(self, episode: Episode) -> Chat:
         seen = episode.turns[-1].observation
@@ -173,33 +182,50 @@ class Table:
         return self.telling.then(seen, self.as_chat)
 
 
-def play(episodes: Sequence[Episode], world: Callable[[], Environment], table: Table, live: int) -> None:
-    """All episodes to their ends."""
-    waiting, places = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
-    playing: dict[Episode, Environment] = {}
+def play(
+    episodes: Sequence[Episode],
+    world: Callable[[], Environment],
+    table: Table,
+    live: int,
+    slow: bool = False,
+) -> None:
+    """All episodes to their ends. Where the world is slow, others are asked while some wait for it."""
+    waiting, free = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
+    places = tuple(free)
     tell = Progress(len(episodes), "episodes played")
-    while waiting or playing:
-        while waiting and places:
-            episode, place = waiting.popleft(), places.pop()
-            episode.saw("", place.reset(episode.example))
-            playing[episode] = place
-        replies = table.turn(list(playing))
-        for episode, place in list(playing.items()):
-            _act(episode, place, replies[episode.name])
-            if episode.over:
-                places.append(playing.pop(episode))
-                table.talk.drop([episode.name])
-        tell(len(episodes) - len(waiting) - len(playing))
+    acting: dict[Future[Step], tuple[Episode, Environment, str]] = {}
+    with ThreadPoolExecutor(THREADS) if slow else _Here() as hands:
+        while waiting or acting:
+            while waiting and free:
+                episode, place = waiting.popleft(), free.pop()
+                acting[hands.submit(place.reset, episode.example)] = (episode, place, "")
+            seeing: dict[Episode, Environment] = {}
+            for ended in sorted(wait(acting, return_when=FIRST_COMPLETED).done, key=list(acting).index):
+                episode, place, action = acting.pop(ended)
+                episode.saw(action, ended.result())
+                seeing[episode] = place
+            going = [episode for episode in seeing if not episode.over]
+            for episode, reply in table.turn(going).items() if going else ():
+                if reply.full:
+                    episode.note, episode.over = reply.text or FULL, True
+                else:
+                    action = spoken(reply.text)
+                    acting[hands.submit(seeing[episode].step, action)] = (episode, seeing[episode], action)
+            over = [episode for episode in seeing if episode.over]
+            free += [seeing[episode] for episode in over]
+            table.talk.drop([episode.name for episode in over])
+            tell(len(episodes) - len(waiting) - len(acting))
     for place in places:
         place.close()
 
 
-def _act(episode: Episode, place: Environment, reply: Completion) -> None:
-    if reply.full:
-        episode.note, episode.over = reply.text or FULL, True
-    else:
-        action = spoken(reply.text)
-        episode.saw(action, place.step(action))
+class _Here(Executor):
+    """Does what it is given at once, in this thread."""
+
+    def submit(self, call: Callable[..., T], /, *given: object, **named: object) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(call(*given, **named))
+        return done
 
 
 class _Recited:
