@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,41 +12,11 @@ from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.environment import Environment, Step
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
-from agent2rl.core.task import Evaluator, Example
+from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.episodes import FULL, Episodes
-from agent2rl.evaluators.telling import Telling, spoken
-
-STEPS = 6
-
-
-@dataclass
-class Stairs:
-    """A world: `up` climbs; whoever stands on the example's step has won."""
-
-    closed: list["Stairs"] = field(default_factory=list)
-    height: int = 0
-    steps: int = 0
-    goal: int = 0
-
-    def reset(self, example: Example) -> Step:
-        self.height, self.steps, self.goal = 0, 0, int(example.target)
-        return Step(f"You stand on step 0. Climb to step {self.goal}.")
-
-    def step(self, action: str) -> Step:
-        self.steps += 1
-        self.height += action == "up"
-        won = self.height == self.goal
-        return Step(f"You stand on step {self.height}.", float(won), won or self.steps == STEPS)
-
-    def close(self) -> None:
-        self.closed.append(self)
-
-
-EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]
-TELLING = Telling(
-    chat="Say up or wait.", plain={"": "You stand on step 3.\n> up\nYou stand on step 4."}, name="stairs"
-)
+from agent2rl.evaluators.telling import spoken
+from tests.stairs import EXAMPLES, TELLING, Stairs
 
 
 def evaluator(world: Callable[[], Environment] = Stairs, live: int = 256) -> Episodes:

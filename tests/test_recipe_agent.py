@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent2rl import registry
 from agent2rl.agents.recipe import AGENT, plan, train
+from agent2rl.agents.recipe.static import Questions, chat
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, Mode, RunSpec
@@ -109,46 +110,50 @@ def test_bigger_models_learn_more_slowly() -> None:
     assert plan.learning_rate("grpo", 135_000_000) < plan.learning_rate("sft", 135_000_000)
 
 
-def test_the_agent_reads_the_prompts_that_the_grader_uses(job: train.Job) -> None:
+@pytest.fixture
+def questions(job: train.Job) -> Questions:
+    assert isinstance(job.subject, Questions)
+    return job.subject
+
+
+def test_the_agent_reads_the_prompts_that_the_grader_uses(job: train.Job, questions: Questions) -> None:
     task = registry.task("gsm8k-mini")
     assert isinstance(task.evaluator, SingleTurn)
     examples = task.load(None).train
-    assert len(job.rows) == len(examples)
+    assert len(questions.rows) == len(examples)
     assert job.seed == 3
-    for row, example in zip(job.rows, examples, strict=True):
-        assert train.chat(row) == task.evaluator.chat(example, templated=True)
+    for row, example in zip(questions.rows, examples, strict=True):
+        assert chat(row) == task.evaluator.chat(example, templated=True)
 
 
-def test_the_reward_is_the_graders_rule(job: train.Job) -> None:
-    assert job.reward(0, job.rows[0]["answer"]) == 1.0
-    assert job.reward(0, "#### 987654") == 0.0
-    assert job.reward(0, "no answer") == 0.0
+def test_the_reward_is_the_graders_rule(questions: Questions) -> None:
+    assert questions.reward(0, questions.rows[0]["answer"]) == 1.0
+    assert questions.reward(0, "#### 987654") == 0.0
+    assert questions.reward(0, "no answer") == 0.0
 
 
 def test_a_row_without_a_prompt_is_asked_as_it_is() -> None:
-    (message,) = train.chat({"question": "Why?", "prompt": "a value of the user's own"})
+    (message,) = chat({"question": "Why?", "prompt": "a value of the user's own"})
     assert (message.role, message.content) == ("user", "Why?")
 
 
-def test_the_reward_passes_on_what_else_a_row_holds(tmp_path: Path) -> None:
+def test_the_reward_passes_on_what_else_a_row_holds() -> None:
     def evaluate(question: str, model_answer: str, reference_answer: object, weight: float) -> float:
         return weight if model_answer == json.dumps(reference_answer) else 0.0
 
     row = {"id": "1", "question": "?", "answer": [1, 2], "prompt": [], "weight": 0.25}
-    job = train.Job([row], evaluate, tmp_path, tmp_path, tmp_path, 0)
-    assert job.reward(0, "[1, 2]") == 0.25
+    assert Questions([row], evaluate).reward(0, "[1, 2]") == 0.25
 
 
-def test_without_a_reward_there_is_only_sft(tmp_path: Path) -> None:
-    job = train.Job([], None, tmp_path, tmp_path, tmp_path, 0)
-    stages = train.stages(["sft", "grpo"], job)
+def test_without_a_reward_there_is_only_sft() -> None:
+    stages = train.stages(["sft", "grpo"], Questions([], None))
     assert [next(stages) for _ in range(3)] == ["sft"] * 3
     with pytest.raises(UserError, match=r"eval\.py"):
-        train.stages(["grpo"], job)
+        train.stages(["grpo"], Questions([], None))
 
 
 def test_the_stages_are_taken_in_turn_and_the_last_one_again(job: train.Job) -> None:
-    stages = train.stages(["sft", "grpo"], job)
+    stages = train.stages(["sft", "grpo"], job.subject)
     assert [next(stages) for _ in range(4)] == ["sft", "grpo", "grpo", "grpo"]
 
 

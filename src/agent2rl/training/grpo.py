@@ -1,10 +1,12 @@
-"""GRPO: the model answers each question several times, and learns from how its answers compare.
+"""GRPO: the model tries each question or game several times, and learns from how its attempts compare.
 
-An answer's advantage is its reward against its group's, in the group's standard deviations; a group whose
-answers are all worth the same teaches nothing and is left out. Every answer is used for one update and comes
-from the policy that is updated (up to rounding), so the ratio of the two is 1, nothing is clipped, and the
-loss is the advantage times the log-probability, averaged over tokens. A penalty for leaving the first model
-can be added.
+An attempt's advantage is its reward against its group's, in the group's standard deviations; a group whose
+attempts are all worth the same teaches nothing and is left out. Every attempt is used for one update and
+comes from the policy that is updated (up to rounding), so the ratio of the two is 1, nothing is clipped, and
+the loss is the advantage times the log-probability, averaged over the tokens that the model said. A penalty
+for leaving the first model can be added.
+
+Questions are here; games, whose attempts are whole episodes, are in `rollouts`.
 """
 
 import math
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,10 +25,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl.core.errors import UserError
 from agent2rl.training.crew import Crew
 from agent2rl.training.descent import Course, Descent
-from agent2rl.training.policy import Tokens, log_probs
+from agent2rl.training.passes import Group, groups, passes, weighed
 from agent2rl.training.progress import Progress
 from agent2rl.training.prompts import encode
-from agent2rl.training.sampling import Sample, Sampler, SampleSettings
+from agent2rl.training.sampling import Sampler, SampleSettings
+from agent2rl.training.speech import Spoken
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,13 @@ class GrpoSettings:
     seconds: float = math.inf
     """Ends the training early; the learning rate comes down in time."""
     prompts: int = 16
-    """Questions in a step."""
+    """Questions or games in a step."""
     group: int = 8
-    """Answers to each."""
+    """Attempts at each."""
     pass_tokens: int = 4096
-    """Of answers in one pass forward and back, padding counted; a group is never divided."""
+    """In one pass forward and back, prompts and padding counted."""
     max_tokens: int = 256
+    """Of an answer; in a game the world's rules say how long a turn may be."""
     temperature: float = 1.0
     kl: float = 0.0
     """The weight of the penalty for leaving the model that training began with."""
@@ -59,25 +64,66 @@ class GrpoResult:
 
 
 @dataclass(frozen=True)
-class _Group:
-    """A question, its answers, and how each compares with the others."""
+class Attempt:
+    """An answer, or an episode."""
 
-    prompt: Tokens
-    answers: Sequence[Tokens]
-    advantages: Sequence[float]
+    rows: tuple[Spoken, ...]
+    text: str = ""
+    """What is to be rewarded, where that is a text."""
+    reward: float = 0.0
+    """Where what was tried in has said it."""
 
     @property
     def tokens(self) -> int:
-        return sum(map(len, self.answers))
+        return sum(row.count for row in self.rows)
 
-    @property
-    def width(self) -> int:
-        """Of its longest answer."""
-        return max(map(len, self.answers))
 
-    @property
-    def padded(self) -> int:
-        return len(self.answers) * self.width
+@dataclass(frozen=True)
+class Trial:
+    """What one member of the crew is to try."""
+
+    asked: Sequence[int]
+    places: Sequence[int]
+    """Of these among all that are asked in a step: attempts are the same however the work is shared."""
+    seed: int
+
+
+class Practice(Protocol):
+    """What is tried again and again: questions, or games."""
+
+    def __len__(self) -> int: ...
+
+    def attempt(self, trial: Trial) -> list[list[Attempt]]:
+        """A group of attempts at each that is asked. Done by any member of the crew, in its own process."""
+        ...
+
+    def reward(self, index: int, attempt: Attempt) -> float:
+        """What an attempt is worth. Done by the caller."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Questions:
+    prompts: Sequence[str]
+    encoded: Sequence[list[int]]
+    worth: Callable[[int, str], float]
+    sampler: Sampler
+    settings: GrpoSettings
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def attempt(self, trial: Trial) -> list[list[Attempt]]:
+        how = SampleSettings(self.settings.max_tokens, self.settings.temperature, trial.seed)
+        asked = [self.prompts[i] for i in trial.asked]
+        found = self.sampler.sample(asked, how, self.settings.group, trial.places)
+        return [
+            [Attempt((Spoken.answer(self.encoded[i], one.tokens),), one.text) for one in group]
+            for i, group in zip(trial.asked, found, strict=True)
+        ]
+
+    def reward(self, index: int, attempt: Attempt) -> float:
+        return self.worth(index, attempt.text)
 
 
 def grpo(
@@ -89,54 +135,56 @@ def grpo(
     progress: Progress,
     halfway: Callable[[], None] | None = None,
 ) -> GrpoResult:
-    """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt.
+    """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt."""
+    asked = _Questions(prompts, encode(tokenizer, prompts), reward, Sampler(model, tokenizer), settings)
+    return improve(model, asked, settings, progress, halfway)
+
+
+def improve(
+    model: PreTrainedModel,
+    practice: Practice,
+    settings: GrpoSettings,
+    progress: Progress,
+    halfway: Callable[[], None] | None = None,
+) -> GrpoResult:
+    """Train the model in place on its own attempts.
 
     `halfway` is called once in the middle, to look at the model or save it; its time does not count.
     """
-    if not prompts or settings.group < 2:
-        raise UserError("GRPO needs prompts, and at least two answers to each.")
-    encoded = encode(tokenizer, prompts)
+    if not len(practice) or settings.group < 2:
+        raise UserError("GRPO needs something to try, and at least two attempts at each.")
     reference = deepcopy(model).requires_grad_(False) if settings.kl else None
-    order = _order(len(prompts), settings.seed)
+    order = _order(len(practice), settings.seed)
     course = Course(settings.steps, settings.seconds)
     descent = Descent(model, settings.learning_rate)
-    sampler = Sampler(model, tokenizer)
 
-    def answer(job: tuple[SampleSettings, list[int], list[int]]) -> list[list[Sample]]:
-        sampling, asked, places = job
-        return sampler.sample([prompts[i] for i in asked], sampling, settings.group, places)
-
-    def loss(groups: Sequence[_Group]) -> Tensor:
-        return _loss(model, reference, groups, settings)
+    def loss(part: Sequence[Group]) -> Tensor:
+        return _loss(model, reference, part, settings)
 
     rewards: list[float] = []
-    with Crew(model, {"answer": answer, "loss": loss}) as crew:
+    with Crew(model, {"attempt": practice.attempt, "loss": loss}) as crew:
         while not course.over:
-            asked = [next(order) for _ in range(min(settings.prompts, len(prompts)))]
-            shares = [range(start, len(asked), crew.size) for start in range(crew.size)]
-            sampling = SampleSettings(
-                settings.max_tokens, settings.temperature, _seed(settings, course.steps)
-            )
-            answered = crew.ask(
-                "answer", [(sampling, [asked[i] for i in share], list(share)) for share in shares]
-            )
-            samples = [answered[place % crew.size][place // crew.size] for place in range(len(asked))]
+            asked = [next(order) for _ in range(min(settings.prompts, len(practice)))]
+            tried = _tried(crew, asked, _seed(settings, course.steps))
             worth = [
-                [reward(i, found.text) for found in group] for i, group in zip(asked, samples, strict=True)
+                [practice.reward(i, one) for one in group] for i, group in zip(asked, tried, strict=True)
             ]
-            groups = [
-                _Group(encoded[i], [found.tokens for found in group], _advantages(values))
-                for i, group, values in zip(asked, samples, worth, strict=True)
+            found = [
+                (row, advantage)
+                for group, values in zip(tried, worth, strict=True)
                 if max(values) > min(values)
+                for one, advantage in zip(group, _advantages(values), strict=True)
+                for row in one.rows
             ]
-            learnt = sum(group.tokens for group in groups)
-            lost = crew.learn("loss", _passes(groups, settings.pass_tokens, crew.size)) / max(1, learnt)
-            if groups:
+            learnt = sum(row.count for row, _ in found)
+            parts = passes(groups(found), settings.pass_tokens, crew.size)
+            lost = crew.learn("loss", parts) / max(1, learnt)
+            if found:
                 descent.step(course.share, 1 / learnt)
             course.advance()
             rewards.append(fmean(value for values in worth for value in values))
-            tokens = sum(len(found.tokens) for group in samples for found in group)
-            progress.note(course.steps, tokens, course.seconds_left, lost if groups else None, rewards[-1])
+            tokens = sum(one.tokens for group in tried for one in group)
+            progress.note(course.steps, tokens, course.seconds_left, lost if found else None, rewards[-1])
             if halfway and course.share >= 0.5 and not course.over:
                 began = time.monotonic()
                 halfway()
@@ -146,8 +194,16 @@ def grpo(
     return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))
 
 
+def _tried(crew: Crew, asked: Sequence[int], seed: int) -> list[list[Attempt]]:
+    """The attempts at each that is asked, every member trying some."""
+    shares = [range(start, len(asked), crew.size) for start in range(crew.size)]
+    trials = [Trial([asked[place] for place in share], share, seed) for share in shares]
+    found: list[list[list[Attempt]]] = crew.ask("attempt", trials)
+    return [found[place % crew.size][place // crew.size] for place in range(len(asked))]
+
+
 def _order(count: int, seed: int) -> Iterator[int]:
-    """Every prompt once, in random order, again and again."""
+    """Each once, in random order, again and again."""
     dice = random.Random(seed)
     while True:
         yield from dice.sample(range(count), count)
@@ -162,33 +218,15 @@ def _advantages(rewards: Sequence[float]) -> list[float]:
     return [(reward - mean) / (spread + 1e-6) for reward in rewards]
 
 
-def _passes(groups: Sequence[_Group], most: int, members: int) -> list[list[_Group]]:
-    """Groups of like length to be passed through the model together: at most so many tokens, padding counted,
-    and something for every member where there is enough."""
-    most = min(most, math.ceil(sum(group.padded for group in groups) / members))
-    passes: list[list[_Group]] = []
-    for group in sorted(groups, key=lambda group: group.width):
-        if not passes or (len(passes[-1]) + 1) * len(group.answers) * group.width > most:
-            passes.append([])
-        passes[-1].append(group)
-    return passes
-
-
 def _loss(
-    model: PreTrainedModel,
-    reference: PreTrainedModel | None,
-    groups: Sequence[_Group],
-    settings: GrpoSettings,
+    model: PreTrainedModel, reference: PreTrainedModel | None, part: Sequence[Group], settings: GrpoSettings
 ) -> Tensor:
     """The sum over tokens."""
-    prompts = [group.prompt for group in groups]
-    answers = [tokens for group in groups for tokens in group.answers]
-    now, real = log_probs(model, prompts, answers, settings.temperature)
-    advantages = now.new_tensor([[value] for group in groups for value in group.advantages])
+    now, said, advantages = weighed(model, part, settings.temperature)
     losses = -advantages * now
     if reference is not None:
         with torch.no_grad():
-            then, _ = log_probs(reference, prompts, answers, settings.temperature)
+            then, _, _ = weighed(reference, part, settings.temperature)
         away = then - now
         losses = losses + settings.kl * (away.exp() - away - 1)
-    return (losses * real).sum()
+    return (losses * said).sum()

@@ -1,4 +1,4 @@
-"""A model as a policy: how likely it is to give an answer, one log-probability a token.
+"""A model as a policy: how likely it is to say what it said, one log-probability a token.
 
 A prompt with several answers is read once: the answers go on from its cache, as in sampling, and gradients
 flow back through it. Prompts are padded on the left and answers on the right, so that they meet.
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Cache, PreTrainedModel
 
-Tokens = Sequence[int]
+from agent2rl.training.speech import Tokens
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,24 @@ def read(model: PreTrainedModel, prompts: Sequence[Tokens], times: int = 1) -> R
 
 
 def log_probs(
-    model: PreTrainedModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], temperature: float = 1.0
+    model: PreTrainedModel,
+    prompts: Sequence[Tokens],
+    answers: Sequence[Tokens],
+    temperature: float = 1.0,
+    said: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of each answer's tokens, a row for each answer, and which of them are real; the same number of answers
-    for each prompt, in the order of the prompts."""
+    """Of each answer's tokens, a row for each answer, and which of them count; the same number of answers for
+    each prompt, in the order of the prompts.
+
+    Those count that the model `said`, by default all. The others it only reads: theirs are given as 0.
+    """
     ids, real = _padded(model, answers, left=False)
+    counted = real if said is None else _padded(model, said, left=False)[0]
     shared = len(answers) > len(prompts)
     logits = (_after_reading if shared else _at_once)(model, prompts, ids, real)
-    losses = cross_entropy(logits.flatten(0, 1) / temperature, ids.flatten(), reduction="none")
-    return -losses.view_as(ids), real
+    places = counted.bool()
+    losses = cross_entropy(logits[places] / temperature, ids[places], reduction="none")
+    return logits.new_zeros(ids.shape).masked_scatter(places, -losses), counted
 
 
 def _at_once(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor) -> Tensor:
@@ -78,7 +87,7 @@ def _after_reading(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tenso
     return torch.cat([reading.logits, out.logits], 1)
 
 
-def _padded(model: PreTrainedModel, rows: Sequence[Tokens], left: bool) -> tuple[Tensor, Tensor]:
+def _padded(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
     """The rows in one tensor, and where in it tokens are."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)

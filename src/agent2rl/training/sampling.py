@@ -1,19 +1,21 @@
 """Samples answers online with the decoder that grades: one batch that is kept full, each prompt read once.
 
-The same call with the same seed gives the same samples. On a GPU a copy of the weights in bfloat16 samples,
+Conversations are sampled as they are graded, turn by turn, and their tokens are kept. The same call with the
+same seed gives the same samples. On a GPU a copy of the weights in bfloat16 samples,
 since that is twice as fast, so what it samples from is the trained policy up to rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Sampling
-from agent2rl.engines.transformers import room
-from agent2rl.engines.transformers.decoding import Decoder, Request
+from agent2rl.core.engine import Chat, Completion, Sampling
+from agent2rl.engines.transformers import Transformers, room
+from agent2rl.engines.transformers.conversations import KeptConversations
+from agent2rl.engines.transformers.decoding import Request
 from agent2rl.engines.transformers.loading import describe
 from agent2rl.training.prompts import encode
 
@@ -43,7 +45,21 @@ class Sampler:
         self._twin = _half(model) if model.device.type == "cuda" else model
         described = describe(self._twin, tokenizer)
         self._ends = described.ends
-        self._decoder = Decoder(described, room(described))
+        self._engine = Transformers(described, room(described))
+        self._decoder = self._engine.decoder
+
+    @property
+    def templated(self) -> bool:
+        return self._engine.templated
+
+    def talk(self) -> "Talk":
+        """Conversations with the model as it is now."""
+        self._catch_up()
+        return Talk(self._engine)
+
+    def close(self) -> None:
+        """Give back what conversations needed."""
+        self._engine.__exit__(None, None, None)
 
     def sample(
         self,
@@ -84,6 +100,34 @@ class Sampler:
     def _sample(self, answer: Request) -> Sample:
         text = self._tokenizer.decode(answer.reply, skip_special_tokens=True)
         return Sample(tuple(answer.reply), str(text), answer.reply[-1] in self._ends)
+
+
+class Talk:
+    """Conversations as the engine has them in grading, with an ear for the tokens."""
+
+    def __init__(self, engine: Transformers) -> None:
+        self.turns: dict[str, list[tuple[list[int], list[int]]]] = {}
+        """Of each conversation, turn by turn: all tokens that had been read by then, and the reply's."""
+        self._engine = engine
+        self._kept = KeptConversations(self._reply, engine.limits.tokens)
+        self._heard: Sequence[Request] = ()
+
+    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        replies = self._kept.extend(turns, sampling)
+        for name, request in zip(turns, self._heard, strict=True):
+            if request.reply:
+                self.turns.setdefault(name, []).append((request.ids, request.reply))
+        return replies
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Their keys and values; what was said in them stays."""
+        self._kept.drop(names)
+
+    def _reply(
+        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
+    ) -> list[Completion]:
+        self._heard = requests
+        return self._engine.reply(chats, requests, sampling)
 
 
 def sample(

@@ -1,4 +1,7 @@
-"""Supervised fine-tuning on pairs of prompt and answer. The loss is on the answers, with their end."""
+"""Supervised fine-tuning on pairs of prompt and answer, or on whole conversations.
+
+The loss is on what the model is to say, with its end, and never on what it is told.
+"""
 
 import math
 import random
@@ -12,8 +15,9 @@ from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
 from agent2rl.training.crew import Crew
 from agent2rl.training.descent import Course, Descent
-from agent2rl.training.policy import log_probs
+from agent2rl.training.passes import Group, passes, weighed
 from agent2rl.training.progress import Progress
+from agent2rl.training.speech import Spoken
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class SftSettings:
     seconds: float = math.inf
     """Ends the training early; the learning rate comes down in time."""
     weight_decay: float = 0.0
+    pass_tokens: int = 16384
+    """In one pass forward and back, prompts and padding counted."""
     seed: int = 0
 
 
@@ -45,47 +51,53 @@ def sft(
     progress: Progress,
 ) -> SftResult:
     """Train the model in place."""
-    if not pairs:
-        raise UserError("There are no pairs to train on.")
     asked = prompts.encode(tokenizer, [prompt for prompt, _ in pairs])
     told = prompts.answers(tokenizer, [answer for _, answer in pairs])
-    sizes = [len(prompt) + len(answer) for prompt, answer in zip(asked, told, strict=True)]
-    an_epoch = math.ceil(len(pairs) / settings.batch_size)
+    rows = [Spoken.answer(prompt, answer) for prompt, answer in zip(asked, told, strict=True)]
+    return imitate(model, rows, settings, progress)
+
+
+def imitate(
+    model: PreTrainedModel, rows: Sequence[Spoken], settings: SftSettings, progress: Progress
+) -> SftResult:
+    """Train the model in place to say what is said in these rows."""
+    if not rows:
+        raise UserError("There is nothing to train on.")
+    groups = [Group(row.prompt, [row], [1.0]) for row in rows]
+    an_epoch = math.ceil(len(rows) / settings.batch_size)
     course = Course(settings.epochs * an_epoch, settings.seconds)
     descent = Descent(model, settings.learning_rate, settings.weight_decay)
 
-    def loss(part: list[int]) -> Tensor:
-        """The sum over the tokens of some answers."""
-        found, real = log_probs(model, [asked[i] for i in part], [told[i] for i in part])
-        return -(found * real).sum()
+    def loss(part: Sequence[Group]) -> Tensor:
+        """The sum over the tokens of some rows."""
+        found, said, weights = weighed(model, part)
+        return -(weights * found * said).sum()
 
     losses: list[float] = []
     with Crew(model, {"loss": loss}) as crew:
-        for batch in _batches(len(pairs), settings):
+        for batch in _batches(len(rows), settings):
             if course.over:
                 break
-            tokens = sum(len(told[i]) for i in batch)
-            losses.append(crew.learn("loss", _parts(batch, crew.size)) / tokens)
-            descent.step(course.share, 1 / tokens)
+            said = sum(rows[i].count for i in batch)
+            parts = passes([groups[i] for i in batch], settings.pass_tokens, crew.size)
+            losses.append(crew.learn("loss", parts) / said)
+            descent.step(course.share, 1 / said)
             course.advance()
-            progress.note(course.steps, sum(sizes[i] for i in batch), course.seconds_left, losses[-1])
+            read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)
+            progress.note(course.steps, read, course.seconds_left, losses[-1])
     last = losses[-an_epoch:]
     return SftResult(course.steps, progress.tokens, course.seconds, sum(last) / len(last))
 
 
-def _parts(batch: list[int], count: int) -> list[list[int]]:
-    return [part for part in (batch[start::count] for start in range(count)) if part]
+def _batches(count: int, settings: SftSettings) -> Iterator[list[int]]:
+    """Every row once an epoch, in another order each time.
 
-
-def _batches(pairs: int, settings: SftSettings) -> Iterator[list[int]]:
-    """Every pair once an epoch, in another order each time.
-
-    Batches are not sorted by length, although that would save padding: pairs of one length are often of one
+    Batches are not sorted by length, although that would save padding: rows of one length are often of one
     kind. One epoch gave the seedling 58% mixed and 28% sorted, three seeds each; the optimiser's second beta
     differed too, so how much the mixing does is not known.
     """
     dice = random.Random(settings.seed)
     for _ in range(settings.epochs):
-        order = list(range(pairs))
+        order = list(range(count))
         dice.shuffle(order)
-        yield from (order[i : i + settings.batch_size] for i in range(0, pairs, settings.batch_size))
+        yield from (order[i : i + settings.batch_size] for i in range(0, count, settings.batch_size))

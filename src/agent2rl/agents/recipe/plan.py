@@ -23,6 +23,10 @@ SAMPLING_TO_STEP = 2.0
 """A step takes so many times as long as its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions in a step: with fewer its gradient is mostly noise, and the model gets worse."""
+PROBED = 4
+"""Games that are played to see how fast that is."""
+SHOWN = 8
+"""Games of an expert in a step of SFT. They are longer than answers are, and fewer."""
 ANSWER_ROOM = 1.5
 """How much longer an answer may be than nearly all of the training answers are."""
 NEARLY_ALL = 0.99

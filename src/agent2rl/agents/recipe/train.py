@@ -2,47 +2,41 @@
 
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
 it. A round is SFT or GRPO from the best model so far; GRPO submits in its middle too. A model that does not
-rise is thrown away, and after a round without any the next one of its kind learns at half the rate. Rewards
-are `eval.py` on training data; a task without one gets SFT.
+rise is thrown away, and after a round without any the next one of its kind learns at half the rate. What is
+learnt from is `static` (questions) or `world` (games).
 """
 
 import json
 import os
-import runpy
 import shutil
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from agent2rl.agents.recipe import plan
-from agent2rl.core.engine import Chat, Message
-from agent2rl.core.errors import Agent2RLError, UserError
-from agent2rl.training import models, prompts
-from agent2rl.training.crew import members
-from agent2rl.training.grpo import GrpoSettings, grpo
-from agent2rl.training.progress import Progress
-from agent2rl.training.sampling import SampleSettings, sample
-from agent2rl.training.sft import SftSettings, sft
+from agent2rl.agents.recipe.rounds import Learner, Round, Subject
+from agent2rl.agents.recipe.service import last_submission, remaining, submit
+from agent2rl.agents.recipe.static import Questions
+from agent2rl.agents.recipe.world import Games
+from agent2rl.core.errors import Agent2RLError
+from agent2rl.environments.faces.opening import CARD
+from agent2rl.training import models
 
 FIRST_COST = 0.1
 """Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
 SUBMISSIONS = {"sft": 1, "grpo": 2}
 """Of a round: GRPO submits in its middle too."""
-GROUP = 8
 
 
 @dataclass(frozen=True)
 class Job:
     """What the workspace says."""
 
-    rows: Sequence[dict[str, Any]]
-    evaluate: Callable[..., float] | None
+    subject: Subject
     base: Path
     output: Path
     progress: Path
@@ -51,49 +45,17 @@ class Job:
     @classmethod
     def read(cls) -> "Job":
         workspace, data = Path(os.environ["WORKSPACE"]), Path(os.environ["DATA_PATH"])
+        subject: type[Games | Questions] = Games if (data / CARD).is_file() else Questions
         return cls(
-            rows=_rows(data / "train.jsonl"),
-            evaluate=_evaluate(workspace / "eval.py"),
+            subject=subject.read(workspace, data),
             base=Path(os.environ["MODEL_PATH"]),
             output=Path(os.environ["OUTPUT_DIR"]),
             progress=workspace / "progress.jsonl",
             seed=json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))["seed"],
         )
 
-    @property
-    def answers(self) -> list[str]:
-        return [_text(row["answer"]) for row in self.rows]
-
-    def asked(self, tokenizer: Any) -> list[str]:
-        """The text that the model reads for each training question."""
-        return [prompts.render(tokenizer, chat(row)) for row in self.rows]
-
-    def seed_of(self, now: "Round") -> int:
-        return 1000 * self.seed + now.number
-
-    def reward(self, index: int, text: str) -> float:
-        """What a text is worth as the answer to a training question."""
-        row = self.rows[index]
-        more = {key: row[key] for key in row.keys() - {"id", "question", "answer", "prompt"}}
-        assert self.evaluate is not None
-        return float(
-            self.evaluate(question=row["question"], model_answer=text, reference_answer=row["answer"], **more)
-        )
-
-
-@dataclass(frozen=True)
-class Round:
-    number: int
-    stage: str
-    start: Path
-    """The model that it goes on from."""
-    path: Path
-    """Where it leaves its own."""
-    seconds: float
-    factor: float
-    """Of the usual learning rate."""
-    leader: "Leader"
-    """Who is challenged."""
+    def seed_of(self, number: int) -> int:
+        return 1000 * self.seed + number
 
 
 @dataclass
@@ -118,17 +80,17 @@ def main() -> None:
     leader = Leader(job, job.base)
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * remaining()
-    for number, stage in enumerate(stages(sys.argv[1:], job), start=1):
+    for number, stage in enumerate(stages(sys.argv[1:], job.subject), start=1):
         seconds = plan.training_seconds(remaining(), SUBMISSIONS[stage] * cost, first=number == 1)
         if not seconds:
             break
         path, factor = job.output / f"{number}-{stage}", factors[stage]
-        now = Round(number, stage, leader.path, path, seconds, factor, leader)
+        now = Round(number, stage, leader.path, path, seconds, factor, job.seed_of(number), job.progress)
         print(
             f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True
         )
         began, before = time.monotonic(), leader.score
-        trained = train(job, now)
+        trained = train(job.subject, now, leader)
         if trained is None:
             print(f"round {number}: there is not time enough for a step", flush=True)
             break
@@ -140,81 +102,31 @@ def main() -> None:
     print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
 
 
-def stages(wanted: Sequence[str], job: Job) -> Iterator[str]:
+def stages(wanted: Sequence[str], subject: Subject) -> Iterator[str]:
     """Each stage once, then the last one again and again."""
-    possible = [stage for stage in wanted if stage == "sft" or job.evaluate]
-    if not possible:
-        raise UserError("This task shows no eval.py, so there is no reward.", "Try recipe:sft.")
+    possible = subject.stages(wanted)
     return chain(possible, repeat(possible[-1]))
 
 
-def train(job: Job, now: Round) -> float | None:
+def train(subject: Subject, now: Round, leader: Leader) -> float | None:
     """Train and save; the seconds that the training took, 0 where it came to nothing, None without time."""
-    model, tokenizer = models.load(now.start)
+    learner = Learner(*models.load(now.start))
+
+    def halfway() -> None:
+        if last_submission():
+            return  # it is for the end
+        half = now.path.with_name(f"{now.path.name}-half")
+        models.save(learner.model, learner.tokenizer, half)
+        leader.challenge(half)
+
     try:
-        spent = {"sft": by_sft, "grpo": by_grpo}[now.stage](job, now, model, tokenizer)
+        spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, halfway)
     except Agent2RLError as error:
         print(f"round {now.number}: {error}", flush=True)
         return 0.0
     if spent:
-        models.save(model, tokenizer, now.path)
+        models.save(learner.model, learner.tokenizer, now.path)
     return spent
-
-
-def by_sft(job: Job, now: Round, model: Any, tokenizer: Any) -> float:
-    rate = now.factor * plan.learning_rate("sft", models.parameters(model))
-    settings = SftSettings(rate, plan.epochs(len(job.rows)), seconds=now.seconds, seed=job.seed_of(now))
-    pairs = list(zip(job.asked(tokenizer), job.answers, strict=True))
-    return sft(model, tokenizer, pairs, settings, Progress("sft", job.progress)).seconds
-
-
-def by_grpo(job: Job, now: Round, model: Any, tokenizer: Any) -> float | None:
-    asked, seed = job.asked(tokenizer), job.seed_of(now)
-    lengths = [len(tokens) for tokens in prompts.answers(tokenizer, job.answers)]
-    sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=seed)
-    probe, each = speed(model, tokenizer, asked[: plan.FEWEST_PROMPTS], sampling)
-    seconds = now.seconds - probe
-    if seconds <= 0 or plan.steps(seconds, each) < 1:
-        return None
-    rate = now.factor * plan.learning_rate("grpo", models.parameters(model)) * plan.steadiness(seconds, each)
-    shape = GrpoSettings(
-        learning_rate=rate,
-        steps=10**6,
-        seconds=seconds,
-        prompts=plan.prompts_per_step(seconds, each),
-        group=GROUP,
-        max_tokens=sampling.max_tokens,
-        seed=seed,
-    )
-    print(f"grpo: {shape.prompts} questions a step, rate {rate:.1e}", flush=True)
-
-    def halfway() -> None:
-        if call("/time")["submissions_left"] == 1:
-            return  # it is for the end
-        half = now.path.with_name(f"{now.path.name}-half")
-        models.save(model, tokenizer, half)
-        now.leader.challenge(half)
-
-    progress = Progress("grpo", job.progress)
-    return grpo(model, tokenizer, asked, job.reward, shape, progress, halfway).seconds + probe
-
-
-def speed(model: Any, tokenizer: Any, asked: Sequence[str], sampling: SampleSettings) -> tuple[float, float]:
-    """Seconds that finding out took, and that sampling one question's answers takes in GRPO."""
-    began = time.monotonic()
-    sample(model, tokenizer, asked[:1], sampling, GROUP)  # what is set up on first use
-    warm = time.monotonic()
-    sample(model, tokenizer, asked, sampling, GROUP)
-    end = time.monotonic()
-    return end - began, (end - warm) / len(asked) / members(model)
-
-
-def chat(row: dict[str, Any]) -> Chat:
-    """What the model is asked; the bare question where the task does not say."""
-    messages = row.get("prompt")
-    if not isinstance(messages, list):
-        return (Message("user", row["question"]),)
-    return tuple(Message(message["role"], message["content"]) for message in messages)
 
 
 def discard(path: Path, job: Job) -> None:
@@ -227,53 +139,6 @@ def rises(answer: dict[str, Any], score: float | None) -> bool:
     """Whether what was submitted is better than the best before it, at first the untouched model."""
     floor = answer.get("baseline_score") if score is None else score
     return floor is not None and answer.get("score") is not None and answer["score"] > floor
-
-
-def submit(path: Path) -> dict[str, Any]:
-    """The grader's answer; empty where it took no submission."""
-    try:
-        answer = call("/submit", {"model_path": str(path)})
-    except urllib.error.HTTPError as error:
-        print(f"{path.name}: {error.read().decode(errors='replace')}", flush=True)
-        return {}
-    print(f"{path.name}: {answer['verdict']}, score {answer['score']}. {answer['message']}", flush=True)
-    return answer
-
-
-def remaining() -> float:
-    """Seconds until the end; none where no submission is left."""
-    clock = call("/time")
-    return 0.0 if clock["submissions_left"] == 0 else float(clock["remaining"])
-
-
-def call(path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
-    """Ask the grading service."""
-    request = urllib.request.Request(
-        os.environ["GRADING_SERVER_URL"] + path,
-        None if body is None else json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
-
-
-def _evaluate(path: Path) -> Callable[..., float] | None:
-    """The task's scoring function, where it is shown."""
-    if not path.is_file():
-        return None
-    evaluate: Callable[..., float] = runpy.run_path(str(path))["evaluate"]
-    return evaluate
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """One a line; lines end in \\n alone, since a question may hold what else Unicode calls a line's end."""
-    with path.open(encoding="utf-8", newline="\n") as file:
-        return [json.loads(line) for line in file]
-
-
-def _text(answer: object) -> str:
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
 if __name__ == "__main__":

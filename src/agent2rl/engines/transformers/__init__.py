@@ -41,18 +41,34 @@ class Transformers:
         self.model = model
         self.limits = limits
         self._prompts = Prompts(model.tokenizer, model.vocabulary, model.context)
-        self._decoder = Decoder(model, limits)
+        self.decoder = Decoder(model, limits)
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
         requests = [Request([], f"{sampling.seed}:{index}") for index in range(len(chats))]
-        return self._reply(chats, requests, sampling)
+        return self.reply(chats, requests, sampling)
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
         tokens = [self._prompts.encode(text) for text in continuations]
-        return Scorer(self._decoder).logprobs(self._prompts.tokens(chats), tokens)
+        return Scorer(self.decoder).logprobs(self._prompts.tokens(chats), tokens)
+
+    def reply(
+        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
+    ) -> list[Completion]:
+        """Let each request, which has no tokens yet, be the chat's, and run it."""
+        for request, ids in zip(requests, self._prompts.all_tokens(chats), strict=True):
+            request.ids = ids if request.keep else self._prompts.fitting(ids)
+        if sampling.max_tokens > 0:
+            fitting = [request for request in requests if not self._full(request)]
+            for common, group in beginnings(fitting):
+                head = Request(common, "", keep=True)
+                self.decoder.run([head], Sampling(max_tokens=1))
+                for request in group:
+                    request.prefix = head.prefix
+            self.decoder.run(fitting, sampling)
+        return [self._completion(request, sampling) for request in requests]
 
     def conversations(self) -> Conversations:
-        return KeptConversations(self._reply, self.limits.tokens)
+        return KeptConversations(self.reply, self.limits.tokens)
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """The text that the model reads for each chat."""
@@ -69,22 +85,7 @@ class Transformers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._prompts.close()
-        self._decoder.forward.forget()
-
-    def _reply(
-        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
-    ) -> list[Completion]:
-        for request, ids in zip(requests, self._prompts.all_tokens(chats), strict=True):
-            request.ids = ids if request.keep else self._prompts.fitting(ids)
-        if sampling.max_tokens > 0:
-            fitting = [request for request in requests if not self._full(request)]
-            for common, group in beginnings(fitting):
-                head = Request(common, "", keep=True)
-                self._decoder.run([head], Sampling(max_tokens=1))
-                for request in group:
-                    request.prefix = head.prefix
-            self._decoder.run(fitting, sampling)
-        return [self._completion(request, sampling) for request in requests]
+        self.decoder.forward.forget()
 
     def _full(self, request: Request) -> bool:
         return len(request.ids) >= self.model.context

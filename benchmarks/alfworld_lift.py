@@ -1,0 +1,144 @@
+"""What training makes of a model in a world: SFT on the expert's games, then GRPO on its own; several seeds.
+
+    python benchmarks/alfworld_lift.py                              # the seedling on alfworld-mini, 3 seeds
+    python benchmarks/alfworld_lift.py --sft-epochs 0               # GRPO alone
+    python benchmarks/alfworld_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
+
+Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
+model is saved, opened by the engine and plays greedily. Then a table: means over seeds, lowest and highest in
+brackets. The first stage is the untouched model, which is graded once.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from agent2rl import registry
+from agent2rl.core.records import EvalSettings
+from agent2rl.core.task import Example, Task
+from agent2rl.environments.alfworld.expert import Expert
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.telling import spoken
+from agent2rl.training import models
+from agent2rl.training.arena import Arena
+from agent2rl.training.demonstrations import demonstrations
+from agent2rl.training.grpo import GrpoSettings
+from agent2rl.training.progress import Progress
+from agent2rl.training.rollouts import grpo_in_world
+from agent2rl.training.sft import SftSettings, imitate
+from agent2rl.training.speech import Spoken
+
+SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
+SPLITS = ("feedback", "heldout")
+Scores = dict[str, float]
+
+
+class Subject:
+    """A task as its trainer sees it."""
+
+    def __init__(self, task: Task, chosen: argparse.Namespace) -> None:
+        evaluator = task.evaluator
+        assert isinstance(evaluator, Episodes)
+        self._evaluator = evaluator
+        self._splits = task.load(None)
+        self._tested = chosen.test_games
+        self.games: Sequence[Example] = self._splits.train
+        self.arena = Arena(evaluator.world, evaluator.telling, spoken, evaluator.sampling)
+
+    def shown(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
+    ) -> list[tuple[Spoken, ...]]:
+        return list(demonstrations(model, tokenizer, self.arena, Expert, self.games[:count]))
+
+    def score(self, directory: Path) -> Scores:
+        found: Scores = {}
+        with registry.engine("transformers")(directory) as engine:
+            for split in SPLITS:
+                games = getattr(self._splits, split)[: self._tested]
+                results = self._evaluator.evaluate(engine, games, EvalSettings()).results
+                found[split] = round(100 * fmean(result.score for result in results), 1)
+        return found
+
+
+def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Scores]]:
+    """Train with one seed; each stage with its scores."""
+    model, tokenizer = models.load(chosen.model)
+    began = time.monotonic()
+
+    def graded(stage: str, **more: object) -> tuple[str, Scores]:
+        trained = round(time.monotonic() - began)
+        with tempfile.TemporaryDirectory() as place:
+            models.save(model, tokenizer, Path(place) / "model")
+            scores = subject.score(Path(place) / "model")
+        print(json.dumps({"seed": seed, "stage": stage, **scores, "seconds": trained, **more}), flush=True)
+        return stage, scores
+
+    if chosen.sft_epochs:
+        shown = subject.shown(model, tokenizer, chosen.sft_games)
+        rows = [row for found in shown for row in found]
+        supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
+        result = imitate(model, rows, supervised, Progress("sft"))
+        yield graded("sft", games=len(shown), steps=result.steps, loss=round(result.loss, 3))
+    if chosen.grpo_steps:
+        online = GrpoSettings(
+            chosen.grpo_rate,
+            chosen.grpo_steps,
+            prompts=chosen.grpo_games,
+            group=chosen.grpo_group,
+            pass_tokens=chosen.pass_tokens,
+            seed=seed,
+        )
+        rewards = grpo_in_world(
+            model, tokenizer, subject.arena, subject.games, online, Progress("grpo")
+        ).rewards
+        tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
+        yield graded("grpo", rewards=[round(fmean(ten), 2) for ten in tens])
+
+
+def table(found: dict[str, list[Scores]]) -> Iterator[str]:
+    yield "| stage | feedback | held-out |"
+    yield "|---|--:|--:|"
+    for stage, scores in found.items():
+        cells = []
+        for split in SPLITS:
+            values = [one[split] for one in scores]
+            around = f" ({min(values)}, {max(values)})" if len(values) > 1 else ""
+            cells.append(f"{fmean(values):.1f}{around}")
+        yield f"| {stage} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", default="alfworld-mini")
+    parser.add_argument("--model", type=Path, default=SHIPPED)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--test-games", type=int, help="of each split; all, unless said")
+    parser.add_argument("--sft-games", type=int, default=1000)
+    parser.add_argument("--sft-epochs", type=int, default=2)
+    parser.add_argument("--sft-rate", type=float, default=1e-3)
+    parser.add_argument("--sft-batch", type=int, default=8)
+    parser.add_argument("--grpo-steps", type=int, default=100)
+    parser.add_argument("--grpo-rate", type=float, default=1e-4)
+    parser.add_argument("--grpo-games", type=int, default=32, help="in a step")
+    parser.add_argument("--grpo-group", type=int, default=8, help="episodes of each")
+    parser.add_argument("--pass-tokens", type=int, default=16384, help="in one pass of GRPO's update")
+    chosen = parser.parse_args()
+    subject = Subject(registry.task(chosen.task), chosen)
+    found = {"base": [subject.score(chosen.model)]}
+    print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
+    for seed in chosen.seeds:
+        for stage, scores in stages(subject, chosen, seed):
+            found.setdefault(stage, []).append(scores)
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What the parts of the recipe's program tell each other: a round, who learns in it, and what from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent2rl.agents.recipe import plan
+from agent2rl.training import models
+from agent2rl.training.progress import Progress
+
+GROUP = 8
+"""Attempts at a question or a game in GRPO."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    model: Any
+    tokenizer: Any
+
+    def rate(self, stage: str) -> float:
+        return plan.learning_rate(stage, models.parameters(self.model))
+
+
+@dataclass(frozen=True)
+class Round:
+    number: int
+    stage: str
+    start: Path
+    """The model that it goes on from."""
+    path: Path
+    """Where it leaves its own."""
+    seconds: float
+    factor: float
+    """Of the usual learning rate."""
+    seed: int
+    log: Path
+    """Where it says how it goes."""
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.stage, self.log)
+
+
+class Subject(Protocol):
+    """What there is to learn from: questions, or games. Each stage trains the learner and gives the seconds
+    that it took; None where there is not time for a step."""
+
+    def stages(self, wanted: Sequence[str]) -> list[str]:
+        """Those that are possible; an error where none is."""
+        ...
+
+    def sft(self, now: Round, learner: Learner) -> float | None: ...
+
+    def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None: ...

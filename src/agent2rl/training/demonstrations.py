@@ -1,0 +1,70 @@
+"""An expert's games as rows to imitate: the tokens that the model would read in grading, and what it should
+say to them.
+
+Only games that the expert wins are shown. One that outgrows the model's context is shown as far as it fits.
+Not covered: games in which the expert is wrong at first, or takes over from the model.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from agent2rl.core.engine import Chat, Message
+from agent2rl.core.environment import Environment, Expert
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example
+from agent2rl.engines.prompts import Prompts
+from agent2rl.training.arena import Arena
+from agent2rl.training.speech import Spoken, rows
+
+
+def demonstrations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    arena: Arena,
+    expert: Callable[[], Expert],
+    games: Sequence[Example],
+) -> Iterator[tuple[Spoken, ...]]:
+    """What is said in each game that the expert wins, as the games are played."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    known = cast(Tensor, model.get_input_embeddings().weight).shape[0]
+    reader = Prompts(tokenizer, known, context)
+    place = arena.world()
+    try:
+        for game in games:
+            if chat := _shown(place, expert(), game, arena, reader.templated):
+                yield _rows(reader, chat, _end(tokenizer))
+    finally:
+        place.close()
+        reader.close()
+
+
+def _shown(place: Environment, expert: Expert, game: Example, arena: Arena, as_chat: bool) -> Chat:
+    """The conversation of a game that is won, from the first observation to the last action; else none."""
+    step = place.reset(game)
+    chat: Chat = ()
+    won: Chat = ()
+    tell = arena.telling.first
+    while not step.done:
+        action = expert.act(step.observation)
+        chat = (*chat, *tell(step.observation, as_chat), Message("assistant", action))
+        step, tell = place.step(action), arena.telling.then
+        if step.won or step.reward > 0:
+            won = chat
+    return won
+
+
+def _rows(reader: Prompts, chat: Chat, end: int) -> tuple[Spoken, ...]:
+    replies = [place for place, message in enumerate(chat) if message.role == "assistant"]
+    read = reader.all_tokens([chat[:place] for place in replies])
+    said = [[*reader.encode(chat[place].content), end] for place in replies]
+    turns = zip(read, said, strict=True)
+    return rows((before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context)
+
+
+def _end(tokenizer: PreTrainedTokenizerBase) -> int:
+    if tokenizer.eos_token_id is None:
+        raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
+    return int(tokenizer.eos_token_id)

@@ -1,0 +1,118 @@
+"""Online rollouts: a model plays games again and again, and GRPO learns from whole episodes.
+
+All episodes of a step are played at once, a batch for each turn, by the engine's own conversations: what the
+model reads and says is, token for token, what it would in grading with the same seed. An episode is worth the
+largest reward of its steps, as in grading. It ends when the world says so, or when the conversation has
+outgrown the model's context.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from agent2rl.core.engine import Chat, Completion, Sampling
+from agent2rl.core.environment import Environment, Step
+from agent2rl.core.task import Example
+from agent2rl.training.arena import Arena
+from agent2rl.training.grpo import Attempt, GrpoResult, GrpoSettings, Trial, improve
+from agent2rl.training.progress import Progress
+from agent2rl.training.sampling import Sampler, Talk
+from agent2rl.training.speech import rows
+
+
+@dataclass
+class Episode:
+    """One game, being played."""
+
+    name: str
+    """As the grader names it, which makes its random numbers the grader's."""
+    place: Environment
+    seen: Chat
+    """What the model has not been told yet."""
+    reward: float = 0.0
+    over: bool = False
+
+
+class Games:
+    """Games of an arena as GRPO's practice."""
+
+    def __init__(
+        self, sampler: Sampler, arena: Arena, games: Sequence[Example], group: int, temperature: float = 1.0
+    ) -> None:
+        self._sampler, self._arena, self._games = sampler, arena, games
+        self._group, self._temperature = group, temperature
+        self._places: list[Environment] = []
+        """Not in use."""
+
+    def __len__(self) -> int:
+        return len(self._games)
+
+    def attempt(self, trial: Trial) -> list[list[Attempt]]:
+        return self.play([self._games[i] for i in trial.asked], trial.seed)
+
+    def reward(self, index: int, attempt: Attempt) -> float:  # noqa: ARG002
+        return attempt.reward
+
+    def play(self, games: Sequence[Example], seed: int) -> list[list[Attempt]]:
+        """A group of episodes of each game."""
+        talk = self._sampler.talk()
+        numbers: Counter[str] = Counter()  # a game may be asked twice
+        groups = [[self._begin(game, numbers) for _ in range(self._group)] for game in games]
+        episodes = [episode for group in groups for episode in group]
+        sampling = replace(self._arena.sampling, temperature=self._temperature, seed=seed)
+        while playing := [episode for episode in episodes if not episode.over]:
+            self._turn(playing, talk, sampling)
+        self._places += [episode.place for episode in episodes]
+        return [
+            [Attempt(rows(talk.turns.get(one.name, [])), reward=one.reward) for one in group]
+            for group in groups
+        ]
+
+    def close(self) -> None:
+        for place in self._places:
+            place.close()
+        self._places = []
+
+    def _begin(self, game: Example, numbers: Counter[str]) -> Episode:
+        place = self._places.pop() if self._places else self._arena.world()
+        step = place.reset(game)
+        seen = self._arena.telling.first(step.observation, self._sampler.templated)
+        name = f"{game.id}#{numbers[game.id]}"
+        numbers[game.id] += 1
+        return Episode(name, place, seen, step.reward, step.done)
+
+    def _turn(self, playing: Sequence[Episode], talk: Talk, sampling: Sampling) -> None:
+        replies = talk.extend({episode.name: episode.seen for episode in playing}, sampling)
+        for episode in playing:
+            self._act(episode, replies[episode.name])
+        talk.drop([episode.name for episode in playing if episode.over])
+
+    def _act(self, episode: Episode, reply: Completion) -> None:
+        if reply.full:
+            episode.over = True
+            return
+        step: Step = episode.place.step(self._arena.action(reply.text))
+        episode.reward = max(episode.reward, step.reward)
+        episode.over = step.done
+        episode.seen = self._arena.telling.then(step.observation, self._sampler.templated)
+
+
+def grpo_in_world(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    arena: Arena,
+    games: Sequence[Example],
+    settings: GrpoSettings,
+    progress: Progress,
+    halfway: Callable[[], None] | None = None,
+) -> GrpoResult:
+    """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
+    sampler = Sampler(model, tokenizer)
+    practice = Games(sampler, arena, games, settings.group, settings.temperature)
+    try:
+        return improve(model, practice, settings, progress, halfway)
+    finally:
+        practice.close()
+        sampler.close()

@@ -1,0 +1,45 @@
+"""A small world for tests: stairs to climb, and somebody who can."""
+
+from dataclasses import dataclass, field
+
+from agent2rl.core.environment import Step
+from agent2rl.core.task import Example
+from agent2rl.evaluators.telling import Telling
+
+STEPS = 6
+
+
+@dataclass
+class Stairs:
+    """`up` climbs; whoever stands on the example's step has won."""
+
+    closed: list["Stairs"] = field(default_factory=list)
+    height: int = 0
+    steps: int = 0
+    goal: int = 0
+
+    def reset(self, example: Example) -> Step:
+        self.height, self.steps, self.goal = 0, 0, int(example.target)
+        return Step(f"You stand on step 0. Climb to step {self.goal}.")
+
+    def step(self, action: str) -> Step:
+        self.steps += 1
+        self.height += action == "up"
+        won = self.height == self.goal
+        return Step(f"You stand on step {self.height}.", float(won), won or self.steps == STEPS)
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+class Climber:
+    """An expert."""
+
+    def act(self, observation: str) -> str:  # noqa: ARG002
+        return "up"
+
+
+EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]
+TELLING = Telling(
+    chat="Say up or wait.", plain={"": "You stand on step 3.\n> up\nYou stand on step 4."}, name="stairs"
+)

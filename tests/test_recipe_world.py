@@ -1,0 +1,113 @@
+"""The recipe agent in a world: what it reads out of a workspace, and that it learns there."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+
+from agent2rl.agents.recipe import train
+from agent2rl.agents.recipe.rounds import Learner, Round
+from agent2rl.agents.recipe.world import Games
+from agent2rl.core.environment import World
+from agent2rl.core.errors import UserError
+from agent2rl.training import models, rollouts
+from agent2rl.training.sampling import Sampler
+from tests.stairs import EXAMPLES, TELLING, Climber, Stairs
+from tests.tiny_models import write_tiny_llama
+
+EVAL = """
+from agent2rl.core.engine import Sampling
+from agent2rl.evaluators.episodes import Episodes
+from tests.stairs import TELLING, Stairs
+
+EVALUATOR = Episodes("stairs-1", Stairs, TELLING, sampling=Sampling(max_tokens=8, stop=("\\n",)))
+"""
+
+
+def open_stairs(data: Path) -> World:
+    """Without an expert where the data has no demonstration of one."""
+    return World(tuple(EXAMPLES[:4]), Stairs, Climber if (data / "expert").exists() else None)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Job:
+    torch.set_num_threads(1)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "world.json").write_text(json.dumps({"world": "tests.test_recipe_world:open_stairs"}))
+    (data / "expert").touch()
+    (tmp_path / "eval.py").write_text(EVAL)
+    (tmp_path / "run_meta.json").write_text(json.dumps({"seed": 3}))
+    places = {"WORKSPACE": tmp_path, "DATA_PATH": data, "OUTPUT_DIR": tmp_path / "output"}
+    places["MODEL_PATH"] = write_tiny_llama(tmp_path / "base")
+    for name, path in places.items():
+        monkeypatch.setenv(name, str(path))
+    return train.Job.read()
+
+
+@pytest.fixture
+def games(job: train.Job) -> Games:
+    assert isinstance(job.subject, Games)
+    return job.subject
+
+
+def now(job: train.Job, stage: str, seconds: float) -> Round:
+    return Round(1, stage, job.base, job.output / stage, seconds, 20.0, job.seed_of(1), job.progress)
+
+
+def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: Games) -> None:
+    assert games.arena.telling == TELLING
+    assert games.arena.sampling.stop == ("\n",)
+    assert games.arena.action("> up") == "up"
+    assert isinstance(games.arena.world(), Stairs)
+
+
+def test_a_run_that_withholds_the_expert_has_grpo_alone(
+    games: Games, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert games.stages(["sft", "grpo"]) == ["sft", "grpo"]
+    alone = replace(games, world=replace(games.world, expert=None))
+    stages = train.stages(["sft", "grpo"], alone)
+    assert [next(stages) for _ in range(2)] == ["grpo", "grpo"]
+    assert "nobody shows how" in capsys.readouterr().out
+    with pytest.raises(UserError, match="Nobody shows"):
+        alone.stages(["sft"])
+
+
+def test_an_eval_py_that_says_nothing_of_episodes_is_refused(job: train.Job, tmp_path: Path) -> None:
+    for text, said in (("x = 1", "does not say"), ("EVALUATOR = 1", "plays no episodes")):
+        (tmp_path / "eval.py").write_text(text)
+        with pytest.raises(UserError, match=said):
+            train.Job.read()
+
+
+def test_the_recipe_learns_from_the_expert_and_then_from_itself(job: train.Job, games: Games) -> None:
+    learner = Learner(*models.load(job.base))
+    before = reward(games, learner)
+    spent = games.sft(now(job, "sft", 20.0), learner)
+    assert spent is not None
+    assert 0 < spent < 25
+    warm = reward(games, learner)
+    assert warm > before
+    halves: list[float] = []
+    assert games.grpo(now(job, "grpo", 12.0), learner, lambda: halves.append(time.monotonic()))
+    assert len(halves) == 1
+    stages = [json.loads(line)["stage"] for line in job.progress.read_text().splitlines()]
+    assert {"sft", "grpo"} == set(stages)
+    assert reward(games, learner) >= warm / 2
+
+
+def reward(games: Games, learner: Learner) -> float:
+    """The mean over sampled episodes."""
+    sampler = Sampler(learner.model, learner.tokenizer)
+    practice = rollouts.Games(sampler, games.arena, games.world.games, group=8)
+    try:
+        found = practice.play(games.world.games, seed=77)
+    finally:
+        practice.close()
+        sampler.close()
+    return fmean(attempt.reward for group in found for attempt in group)
