@@ -22,7 +22,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl import registry
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
+from agent2rl.environments.alfworld import Household, shelf
 from agent2rl.environments.alfworld.expert import Expert
+from agent2rl.environments.alfworld.world import GAMES
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import spoken
 from agent2rl.training import models
@@ -49,7 +51,12 @@ class Subject:
         self._splits = task.load(None)
         self._tested = chosen.test_games
         self.games: Sequence[Example] = self._splits.train
-        self.arena = Arena(evaluator.world, evaluator.telling, spoken, evaluator.sampling)
+        self._place = tempfile.TemporaryDirectory()
+        find = shelf(Path(self._place.name))
+        write = self._splits.folders[GAMES]
+        assert callable(write)
+        write(Path(self._place.name))
+        self.arena = Arena(lambda: Household(find), evaluator.telling, spoken, evaluator.sampling)
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
