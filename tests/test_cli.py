@@ -170,6 +170,7 @@ say(
         "/submissions": {"post", "get"},
         "/submissions/{number}": {"get"},
         "/time": {"get"},
+        "/rollouts": {"post"},
         "/health": {"get"},
     }
     answers = paths["/submit"]["post"]["responses"]

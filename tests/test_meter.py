@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,51 @@ def test_play_goes_on_where_the_service_is_away(tmp_path: Path) -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
+    with metered(tmp_path) as one:
+        heard: list[int] = []
+
+        class Forgetful(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                report = Report.model_validate_json(body)
+                heard.append(report.sequence)
+                try:
+                    one.meter.claim(report)
+                    status, answer = 200, b'{"environment_steps_left": null}'
+                except OutOfOrder:
+                    status, answer = 409, b"{}"
+                if len(heard) > 1:  # the first is counted and gets no answer
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    PLAY + "import time; rollout(look, 2); time.sleep(0.7); rollout(look, 1)",
+                ],
+                env={
+                    **os.environ,
+                    "DATA_PATH": str(write_alfworld(tmp_path / "data", 2)),
+                    "GRADING_SERVER_URL": f"http://127.0.0.1:{server.server_port}",
+                    "ROLLOUT_KEY": one.meter.key,
+                },
+                timeout=60,
+                check=False,
+            )
+            server.shutdown()
+        assert done.returncode == 0
+        assert heard == [1, 1, 2]
+        assert one.meter.totals().claimed.model_dump() == {"episodes": 3, "steps": 150, "successes": 0}
 
 
 def test_the_example_that_an_agent_reads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

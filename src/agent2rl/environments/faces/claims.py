@@ -165,8 +165,10 @@ class Claims:
         if status in (429, 500, 502, 503):
             self._slowly = min(self._slowly * 2, 64.0)
             return False
-        if status != 409 and not self._warned:  # 409: an answer was lost, and these are counted already
-            _log.warning("The grading service refuses reports of rollouts: %s", answer.get("detail", status))
+        if status != 409:  # which means that an answer was lost, and these are counted already
+            self._sequence -= 1
+            if not self._warned:
+                _log.warning("The grading service refuses reports of rollouts: %s", answer.get("detail"))
             self._warned = True
         return True
 
