@@ -369,6 +369,6 @@ def test_thoughts_cost_a_step_and_change_nothing() -> None:
     thought = world.step("think: where do mugs hide?")
     assert (thought.observation, thought.done) == ("OK.", False)
     assert world.step("go to table 1").observation.startswith("On the table 1, ")
-    assert world.step("dance") == Step(NOTHING, 0.0, done=True, won=False)
+    assert world.step("dance") == Step(NOTHING, 0.0, done=True, won=False, cut=True)
     world.reset(three)
     assert not world.step("look").done

@@ -191,18 +191,16 @@ from agent2rl.core.task import Example, Splits
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 
 DATA = Path(__file__).with_name("data")
-FILES = [path for path in DATA.rglob("*") if path.is_file() and path.name != "train.jsonl"]
-IDS = ["/".join(path.parts[-3:-1]) for path in sorted(FILES) if path.suffix == ".tw-pddl"]
+IDS = ["/".join(path.parts[-3:-1]) for path in sorted(DATA.rglob("*.tw-pddl"))]
 
 
 def load(data_dir):
     whole = MINI.load(data_dir)
     train = tuple(Example(name, "Do as told.", "#### 1", {"steps": 5}) for name in IDS)
-    return Splits(train, whole.feedback[:4], whole.heldout[:4])
+    return Splits(train, whole.feedback[:4], whole.heldout[:4], folders={"games": DATA / "games"})
 
 
-EXPOSES = {f"data/{path.relative_to(DATA).as_posix()}": path for path in FILES}
-TASK = replace(MINI, id="house", load=load, world="alfworld", exposes=EXPOSES)
+TASK = replace(MINI, id="house", load=load, world="alfworld")
 """
 
 AGENT = (

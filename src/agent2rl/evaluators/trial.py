@@ -15,13 +15,13 @@ from pathlib import Path
 
 from agent2rl.core.engine import OpenEngine
 from agent2rl.core.records import EvalSettings, ExampleResult
-from agent2rl.environments.faces import open_world
+from agent2rl.environments.faces import counted, open_world
 from agent2rl.evaluators.episodes import Episodes
 
 
 def main(evaluator: Episodes) -> None:
     given = _arguments().parse_args()
-    world = open_world(given.data)
+    world = counted(open_world(given.data))
     games = world.games[given.skip : given.skip + given.games]
     open_engine: OpenEngine = importlib.import_module(f"agent2rl.engines.{given.engine}").ENGINE
     with open_engine(given.model) as engine:

@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -188,3 +189,8 @@ def _post(url: str, body: Mapping[str, object]) -> tuple[int, dict[str, Any]]:
 CLAIMS = Claims(os.environ.get("GRADING_SERVER_URL"), os.environ.get("ROLLOUT_KEY"))
 """This process's."""
 os.register_at_fork(after_in_child=CLAIMS.settle_in_child)
+
+
+def counted(world: World) -> World:
+    """The same world, with every step in it counted: for programs that play by themselves."""
+    return replace(world, environment=lambda: CLAIMS.seat(world))
