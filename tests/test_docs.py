@@ -19,7 +19,7 @@ from tests.runs import Bench
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w+)(?: title=(?P<title>\S+))?\n(?P<code>.*?)^```$", re.M | re.S)
-SHOWN = {"text", "json", "jsonl"}
+SHOWN = {"text", "json", "jsonl", "toml"}
 SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 

@@ -86,7 +86,15 @@ def _row(line: bytes, place: str) -> tuple[str, str]:
         raise UserError(f"{place} is not JSON: {error}.", FORMAT) from error
     if not isinstance(row, dict):
         raise UserError(f"{place} is no object with an id and an output.", FORMAT)
-    return _text(row, "id", place), _text(row, "output", place)
+    return _text(row, "id", place), _played(row) or _text(row, "output", place)
+
+
+def _played(row: dict[str, Any]) -> str:
+    """The actions of an episode, one a line, where a run's own results say how it went."""
+    turns = row.get("trajectory")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return ""
+    return "\n".join(str(turn.get("action")) for turn in turns[1:])
 
 
 def _text(row: dict[str, Any], what: str, place: str) -> str:
