@@ -351,7 +351,7 @@ def talk(engine: Transformers, tokens: int, seed: int = 0) -> tuple[list[dict[st
     embedding = engine.model.network.get_input_embeddings()
     hook = embedding.register_forward_pre_hook(count)
     dice, said = random.Random(seed), []
-    talks = KeptConversations(engine._reply, tokens)
+    talks = KeptConversations(engine.reply, tokens)
     for turn in range(5):
         names = [name for name in "abcdefgh" if turn == 0 or dice.random() < 0.7]
         new: dict[str, Chat] = {
