@@ -86,6 +86,7 @@ class Games:
             seconds=seconds,
             prompts=plan.prompts_per_step(seconds, each),
             group=GROUP,
+            level=True,  # an episode that fails is several times as long as one that wins
             seed=now.seed,
         )
         print(f"grpo: {shape.prompts} games a step, rate {shape.learning_rate:.1e}", flush=True)
