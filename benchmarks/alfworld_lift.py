@@ -99,6 +99,7 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
             prompts=chosen.grpo_games,
             group=chosen.grpo_group,
             pass_tokens=chosen.pass_tokens,
+            level=chosen.level,
             seed=seed,
         )
         rewards = grpo_in_world(
@@ -136,6 +137,9 @@ def main() -> None:
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
     parser.add_argument("--grpo-games", type=int, default=32, help="in a step")
     parser.add_argument("--grpo-group", type=int, default=8, help="episodes of each")
+    parser.add_argument(
+        "--level", action="store_true", help="let all episodes weigh the same, not all tokens"
+    )
     parser.add_argument("--pass-tokens", type=int, default=16384, help="in one pass of GRPO's update")
     chosen = parser.parse_args()
     subject = Subject(registry.task(chosen.task), chosen)

@@ -177,11 +177,12 @@ class Letters:
         pass
 
 
-def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path]) -> None:
+@pytest.mark.parametrize("level", [False, True])
+def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) -> None:
     model, tokenizer = models.load(bases["templated"])
     arena = Arena(Letters, Telling("Speak."), spoken, Sampling(max_tokens=6))
     games = [Example(str(number), "", str(number), {}) for number in range(8)]
-    settings = GrpoSettings(learning_rate=1e-2, steps=12, prompts=8, group=8)
+    settings = GrpoSettings(learning_rate=1e-2, steps=10, prompts=8, group=8, level=level)
     result = grpo_in_world(model, tokenizer, arena, games, settings, Progress("grpo"))
-    assert result.steps == 12
+    assert result.steps == 10
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from agent2rl.training import models
+from agent2rl.training.grpo import Attempt, _weighed
 from agent2rl.training.passes import Group, groups, passes, weighed
 from agent2rl.training.speech import Spoken, rows
 from tests.tiny_models import write_tiny_llama
@@ -99,3 +100,13 @@ def test_how_likely_the_worlds_words_are_changes_no_loss(model: PreTrainedModel)
     told = [Spoken([40, 41], [50, 51, *last], [True, True, False, False]) for last in ([60, 61], [70, 71])]
     found = [weighed(model, [Group(row.prompt, [row], [1.0])])[0] for row in told]
     assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("level", [False, True])
+def test_a_long_attempt_weighs_more_only_if_all_tokens_weigh_the_same(level: bool) -> None:
+    short, long = Spoken.answer([1], [2] * 5), Spoken.answer([1], [2] * 15)
+    idle = [Attempt((Spoken.answer([3], [4]),))] * 2
+    found = _weighed([[Attempt((short,)), Attempt((long,))], idle], [[1.0, 0.0], [0.5, 0.5]], level)
+    assert [row for row, _ in found] == [short, long]
+    total = sum(row.count * weight for row, weight in found)
+    assert total == pytest.approx(0.0 if level else -10.0, abs=1e-3)

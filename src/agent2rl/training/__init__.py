@@ -11,6 +11,9 @@
     grpo(model, tokenizer, asked, reward, GrpoSettings(seconds=60), Progress("grpo"))   # reward(index, text)
     models.save(model, tokenizer, Path("output/v1"))                             # ready to be submitted
 
+In a world, `demonstrations` plays an expert's games for `sft.imitate`, and `rollouts.grpo_in_world` learns
+from the model's own; `arena.Arena` says how the world is put to the model.
+
 A prompt is the text that the model reads: `prompts.render` makes it as the grader does. One device, one
 process; adapters, sharded models and serving are not here.
 """

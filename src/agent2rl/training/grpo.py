@@ -3,8 +3,8 @@
 An attempt's advantage is its reward against its group's, in the group's standard deviations; a group whose
 attempts are all worth the same teaches nothing and is left out. Every attempt is used for one update and
 comes from the policy that is updated (up to rounding), so the ratio of the two is 1, nothing is clipped, and
-the loss is the advantage times the log-probability, averaged over the tokens that the model said. A penalty
-for leaving the first model can be added.
+the loss is the advantage times the log-probability, averaged over the tokens that the model said, or over the
+attempts. A penalty for leaving the first model can be added.
 
 Questions are here; games, whose attempts are whole episodes, are in `rollouts`.
 """
@@ -48,6 +48,8 @@ class GrpoSettings:
     max_tokens: int = 256
     """Of an answer; in a game the world's rules say how long a turn may be."""
     temperature: float = 1.0
+    level: bool = False
+    """Whether all attempts weigh the same, however long they are; else all tokens do."""
     kl: float = 0.0
     """The weight of the penalty for leaving the model that training began with."""
     seed: int = 0
@@ -169,13 +171,7 @@ def improve(
             worth = [
                 [practice.reward(i, one) for one in group] for i, group in zip(asked, tried, strict=True)
             ]
-            found = [
-                (row, advantage)
-                for group, values in zip(tried, worth, strict=True)
-                if max(values) > min(values)
-                for one, advantage in zip(group, _advantages(values), strict=True)
-                for row in one.rows
-            ]
+            found = _weighed(tried, worth, settings.level)
             learnt = sum(row.count for row, _ in found)
             parts = passes(groups(found), settings.pass_tokens, crew.size)
             lost = crew.learn("loss", parts) / max(1, learnt)
@@ -200,6 +196,25 @@ def _tried(crew: Crew, asked: Sequence[int], seed: int) -> list[list[Attempt]]:
     trials = [Trial([asked[place] for place in share], share, seed) for share in shares]
     found: list[list[list[Attempt]]] = crew.ask("attempt", trials)
     return [found[place % crew.size][place // crew.size] for place in range(len(asked))]
+
+
+def _weighed(
+    tried: Sequence[Sequence[Attempt]], worth: Sequence[Sequence[float]], level: bool
+) -> list[tuple[Spoken, float]]:
+    """What can be learnt from: the rows of groups that differ in worth, each with its advantage."""
+    found = [
+        (one, advantage)
+        for group, values in zip(tried, worth, strict=True)
+        if max(values) > min(values)
+        for one, advantage in zip(group, _advantages(values), strict=True)
+        if one.tokens
+    ]
+    usual = fmean(one.tokens for one, _ in found) if found else 0.0
+    return [
+        (row, advantage * (usual / one.tokens if level else 1.0))
+        for one, advantage in found
+        for row in one.rows
+    ]
 
 
 def _order(count: int, seed: int) -> Iterator[int]:

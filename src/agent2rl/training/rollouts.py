@@ -64,6 +64,7 @@ class Games:
         sampling = replace(self._arena.sampling, temperature=self._temperature, seed=seed)
         while playing := [episode for episode in episodes if not episode.over]:
             self._turn(playing, talk, sampling)
+        self._sampler.rest()
         self._places += [episode.place for episode in episodes]
         return [
             [Attempt(rows(talk.turns.get(one.name, [])), reward=one.reward) for one in group]

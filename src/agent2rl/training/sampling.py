@@ -57,6 +57,11 @@ class Sampler:
         self._catch_up()
         return Talk(self._engine)
 
+    def rest(self) -> None:
+        """Leave the memory of a GPU to the update."""
+        if self._twin is not self._trained:
+            self._decoder.forward.forget()
+
     def close(self) -> None:
         """Give back what conversations needed."""
         self._engine.__exit__(None, None, None)
@@ -86,8 +91,7 @@ class Sampler:
         ]
         sampling = Sampling(settings.max_tokens, settings.temperature)
         self._decoder.run([answer for group in answers for answer in group], sampling)
-        if self._twin is not self._trained:
-            self._decoder.forward.forget()
+        self.rest()
         return [[self._sample(answer) for answer in group] for group in answers]
 
     def _catch_up(self) -> None:

@@ -31,8 +31,9 @@ ANSWER_ROOM = 1.5
 """How much longer an answer may be than nearly all of the training answers are."""
 NEARLY_ALL = 0.99
 EXAMPLES_SEEN = 3200
-RATES = {"sft": 5e-4, "grpo": 1e-4}
-"""For a model of `SMALL` weights; bigger ones learn more slowly."""
+RATES = {"sft": 5e-4, "grpo": 1e-4, "imitation": 1e-3, "play": 1e-4}
+"""For a model of `SMALL` weights; bigger ones learn more slowly. Imitation and play are SFT and GRPO in a
+world."""
 SMALL = 3_000_000
 
 
@@ -75,6 +76,6 @@ def epochs(examples: int) -> int:
     return max(3, min(10, EXAMPLES_SEEN // examples))
 
 
-def learning_rate(stage: str, weights: int) -> float:
+def learning_rate(kind: str, weights: int) -> float:
     """With the square root of the size, which holds from three million weights to several billion."""
-    return float(RATES[stage] * (SMALL / weights) ** 0.5)
+    return float(RATES[kind] * (SMALL / weights) ** 0.5)

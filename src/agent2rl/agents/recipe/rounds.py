@@ -18,8 +18,8 @@ class Learner:
     model: Any
     tokenizer: Any
 
-    def rate(self, stage: str) -> float:
-        return plan.learning_rate(stage, models.parameters(self.model))
+    def rate(self, kind: str) -> float:
+        return plan.learning_rate(kind, models.parameters(self.model))
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ class Games:
         rows = self._shown(now, learner)
         spent = time.monotonic() - began
         print(f"sft: {len(rows)} rows of the expert's games, in {spent:.0f} s", flush=True)
-        rate = now.factor * learner.rate("sft")
+        if not rows:
+            raise UserError("The expert won none of the games that there was time for.")
+        rate = now.factor * learner.rate("imitation")
         seconds = now.seconds - spent
         settings = SftSettings(rate, plan.epochs(len(rows)), plan.SHOWN, seconds, seed=now.seed)
         return spent + imitate(learner.model, rows, settings, now.progress).seconds
@@ -80,11 +82,12 @@ class Games:
         if seconds <= 0 or plan.steps(seconds, each) < 1:
             return None
         shape = GrpoSettings(
-            learning_rate=now.factor * learner.rate("grpo") * plan.steadiness(seconds, each),
+            learning_rate=now.factor * learner.rate("play") * plan.steadiness(seconds, each),
             steps=10**6,
             seconds=seconds,
             prompts=plan.prompts_per_step(seconds, each),
             group=GROUP,
+            level=True,  # an episode that fails is several times as long as one that wins
             seed=now.seed,
         )
         print(f"grpo: {shape.prompts} games a step, rate {shape.learning_rate:.1e}", flush=True)
