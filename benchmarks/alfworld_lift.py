@@ -56,7 +56,9 @@ class Subject:
         write = self._splits.folders[GAMES]
         assert callable(write)
         write(Path(self._place.name))
-        self.arena = Arena(lambda: Household(find), evaluator.telling, spoken, evaluator.sampling)
+        self.arena = Arena(
+            lambda: Household(find), evaluator.telling, spoken, evaluator.sampling, evaluator.kind
+        )
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int

@@ -1,5 +1,6 @@
 """A world's training games as gyms, rollouts and demonstrations: the same engine, whoever plays."""
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld import Game, Play
-from agent2rl.environments.faces import Conversation, Gym, Gyms, demonstrations, open_world, rollout
+from agent2rl.environments.faces import (
+    Conversation,
+    Gym,
+    Gyms,
+    StepsUsedUp,
+    demonstrations,
+    open_world,
+    rollout,
+)
 from tests.worlds import GAMES, STAIRS, STEPS, write_alfworld
 
 IDS = [game.id for game in GAMES]
@@ -165,3 +174,9 @@ def test_a_gym_of_alfworld_says_what_the_bare_engine_says(tmp_path: Path) -> Non
             assert (seen, info["won"]) == (play.step(action), play.won)
             if terminated or truncated:
                 break
+
+
+def test_a_used_up_budget_is_told_from_one_process_to_another() -> None:
+    told = pickle.loads(pickle.dumps(StepsUsedUp()))
+    assert isinstance(told, StepsUsedUp)
+    assert "used up" in str(told)

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.environment import Environment
+from agent2rl.core.task import Example
 
 
 class Telling(Protocol):
     """Puts a world to a model that has a chat template, or continues text without one."""
 
-    def first(self, seen: str, as_chat: bool) -> Chat: ...
+    def first(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
 
     def then(self, seen: str, as_chat: bool) -> Chat: ...
 
@@ -28,3 +29,5 @@ class Arena:
     """The action in a reply."""
     sampling: Sampling
     """How long a reply may be, and what ends it; its temperature and seed are not used."""
+    kind: Callable[[Example], str] = lambda _: ""
+    """Of a game, where kinds are told in words of their own."""

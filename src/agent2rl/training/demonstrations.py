@@ -46,11 +46,12 @@ def _shown(place: Environment, expert: Expert, game: Example, arena: Arena, as_c
     step = place.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    tell = arena.telling.first
+    told = arena.telling.first(step.observation, as_chat, arena.kind(game))
     while not step.done:
         action = expert.act(step.observation)
-        chat = (*chat, *tell(step.observation, as_chat), Message("assistant", action))
-        step, tell = place.step(action), arena.telling.then
+        chat = (*chat, *told, Message("assistant", action))
+        step = place.step(action)
+        told = arena.telling.then(step.observation, as_chat)
         if step.won or step.reward > 0:
             won = chat
     return won

@@ -79,7 +79,8 @@ class Games:
     def _begin(self, game: Example, numbers: Counter[str]) -> Episode:
         place = self._places.pop() if self._places else self._arena.world()
         step = place.reset(game)
-        seen = self._arena.telling.first(step.observation, self._sampler.templated)
+        kind = self._arena.kind(game)
+        seen = self._arena.telling.first(step.observation, self._sampler.templated, kind)
         name = f"{game.id}#{numbers[game.id]}"
         numbers[game.id] += 1
         return Episode(name, place, seen, step.reward, step.done)

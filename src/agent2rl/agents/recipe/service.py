@@ -20,9 +20,10 @@ def submit(path: Path) -> dict[str, Any]:
 
 
 def remaining() -> float:
-    """Seconds until the end; none where no submission is left."""
+    """Seconds until the end; none where no submission is left, or no step in the task's world."""
     clock = call("/time")
-    return 0.0 if clock["submissions_left"] == 0 else float(clock["remaining"])
+    spent = 0 in (clock["submissions_left"], clock["environment_steps_left"])
+    return 0.0 if spent else float(clock["remaining"])
 
 
 def last_submission() -> bool:

@@ -23,6 +23,7 @@ from agent2rl.agents.recipe.service import last_submission, remaining, submit
 from agent2rl.agents.recipe.static import Questions
 from agent2rl.agents.recipe.world import Games
 from agent2rl.core.errors import Agent2RLError
+from agent2rl.environments.faces import StepsUsedUp
 from agent2rl.environments.faces.opening import CARD
 from agent2rl.training import models
 
@@ -111,6 +112,7 @@ def stages(wanted: Sequence[str], subject: Subject) -> Iterator[str]:
 def train(subject: Subject, now: Round, leader: Leader) -> float | None:
     """Train and save; the seconds that the training took, 0 where it came to nothing, None without time."""
     learner = Learner(*models.load(now.start))
+    began = time.monotonic()
 
     def halfway() -> None:
         if last_submission():
@@ -121,6 +123,9 @@ def train(subject: Subject, now: Round, leader: Leader) -> float | None:
 
     try:
         spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, halfway)
+    except StepsUsedUp as error:
+        print(f"round {now.number}: {error}", flush=True)
+        spent = time.monotonic() - began  # what was learnt until then stays
     except Agent2RLError as error:
         print(f"round {now.number}: {error}", flush=True)
         return 0.0

@@ -8,6 +8,7 @@ import random
 import runpy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from agent2rl.agents.recipe.rounds import GROUP, Learner, Round
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.faces.opening import open_world
+from agent2rl.environments.faces import StepsUsedUp, counted, open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import spoken
 from agent2rl.training import rollouts
@@ -40,8 +41,9 @@ class Games:
 
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "Games":
-        world, evaluator = open_world(data), _evaluator(workspace / "eval.py")
-        return cls(world, Arena(world.environment, evaluator.telling, spoken, evaluator.sampling))
+        world, evaluator = counted(open_world(data)), _evaluator(workspace / "eval.py")
+        told = (evaluator.telling, spoken, evaluator.sampling, evaluator.kind)
+        return cls(world, Arena(world.environment, *told))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
         """All of them, if there is an expert."""
@@ -70,10 +72,13 @@ class Games:
         end = time.monotonic() + SHOWING * now.seconds
         games = self._some(len(self.world.games), now.seed)
         rows: list[Spoken] = []
-        for found in demonstrations(learner.model, learner.tokenizer, self.arena, self.world.expert, games):
-            rows += found
-            if time.monotonic() > end:
-                break
+        with suppress(StepsUsedUp):  # what was shown before is there to learn from
+            for found in demonstrations(
+                learner.model, learner.tokenizer, self.arena, self.world.expert, games
+            ):
+                rows += found
+                if time.monotonic() > end:
+                    break
         return rows
 
     def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None:

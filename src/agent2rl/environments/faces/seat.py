@@ -16,6 +16,9 @@ class StepsUsedUp(Agent2RLError):
             "Train on what was played, and submit.",
         )
 
+    def __reduce__(self) -> tuple[type["StepsUsedUp"], tuple[()]]:
+        return (StepsUsedUp, ())  # so that it crosses from one process to another
+
 
 class Counter(Protocol):
     def begin(self) -> None:
