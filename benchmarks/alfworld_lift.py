@@ -2,6 +2,8 @@
 
     python benchmarks/alfworld_lift.py                              # the seedling on alfworld-mini, 3 seeds
     python benchmarks/alfworld_lift.py --sft-epochs 0               # GRPO alone
+    python benchmarks/alfworld_lift.py --task alfworld --train DATA/train --test DATA/valid_seen \\
+        --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
     python benchmarks/alfworld_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
@@ -11,6 +13,7 @@ brackets. The first stage is the untouched model, which is graded once.
 
 import argparse
 import json
+import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +30,7 @@ from agent2rl.environments.alfworld.expert import Expert
 from agent2rl.environments.alfworld.world import GAMES
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import spoken
+from agent2rl.tasks.alfworld import games as official
 from agent2rl.training import models
 from agent2rl.training.arena import Arena
 from agent2rl.training.demonstrations import demonstrations
@@ -48,14 +52,21 @@ class Subject:
         evaluator = task.evaluator
         assert isinstance(evaluator, Episodes)
         self._evaluator = evaluator
-        self._splits = task.load(None)
-        self._tested = chosen.test_games
-        self.games: Sequence[Example] = self._splits.train
         self._place = tempfile.TemporaryDirectory()
-        find = shelf(Path(self._place.name))
-        write = self._splits.folders[GAMES]
-        assert callable(write)
-        write(Path(self._place.name))
+        folder = chosen.train or Path(self._place.name)
+        if chosen.train:
+            self._tests = {"feedback": official.scoring(chosen.test)[: chosen.test_games]}
+            names = ["/".join(path.parts[-3:-1]) for path in sorted(folder.glob("*/*/game.tw-pddl"))]
+            random.Random(0).shuffle(names)
+            self.games: Sequence[Example] = [Example(name, "", "") for name in names]
+        else:
+            splits = task.load(None)
+            self._tests = {split: getattr(splits, split)[: chosen.test_games] for split in SPLITS}
+            self.games = splits.train
+            write = splits.folders[GAMES]
+            assert callable(write)
+            write(folder)
+        find = shelf(folder)
         self.arena = Arena(
             lambda: Household(find), evaluator.telling, spoken, evaluator.sampling, evaluator.kind
         )
@@ -68,8 +79,7 @@ class Subject:
     def score(self, directory: Path) -> Scores:
         found: Scores = {}
         with registry.engine("transformers")(directory) as engine:
-            for split in SPLITS:
-                games = getattr(self._splits, split)[: self._tested]
+            for split, games in self._tests.items():
                 results = self._evaluator.evaluate(engine, games, EvalSettings()).results
                 found[split] = round(100 * fmean(result.score for result in results), 1)
         return found
@@ -116,7 +126,7 @@ def table(found: dict[str, list[Scores]]) -> Iterator[str]:
     yield "|---|--:|--:|"
     for stage, scores in found.items():
         cells = []
-        for split in SPLITS:
+        for split in scores[0]:
             values = [one[split] for one in scores]
             around = f" ({min(values)}, {max(values)})" if len(values) > 1 else ""
             cells.append(f"{fmean(values):.1f}{around}")
@@ -128,6 +138,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", default="alfworld-mini")
+    parser.add_argument("--train", type=Path, help="official games to train on, in place of the task's own")
+    parser.add_argument("--test", type=Path, help="official games to be graded on")
     parser.add_argument("--model", type=Path, default=SHIPPED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--test-games", type=int, help="of each split; all, unless said")
