@@ -271,3 +271,23 @@ def test_an_episode_that_cannot_begin_takes_up_no_room(tmp_path: Path) -> None:
         name = client.post("/reset", json={"game": "stairs-1"}).json()["observation"]["episode_id"]
         assert client.post("/reset", json={"game": "stairs-9", "episode_id": name}).status_code == 422
         assert client.get("/state", params={"episode_id": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        100_000 * Frame(Opcode.PING, b"x" * 125).serialize(mask=True),
+        1_000_000 * Frame(Opcode.CONT, b"", fin=False).serialize(mask=True),
+    ],
+    ids=["pings", "pieces"],
+)
+def test_nobody_fills_the_servers_memory_by_sending_for_ever(world: Served, sent: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(world.socket))
+        line.sendall(UPGRADE)
+        assert b"101" in line.recv(4096)
+        line.sendall(Frame(Opcode.TEXT, b"x", fin=False).serialize(mask=True))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            line.sendall(sent)
+    with world.connect() as other:
+        assert ask(other, "reset")["type"] == "observation"
