@@ -15,7 +15,8 @@ from agent2rl.core.records import Prompts
 
 ANY = ""
 """The key of the text for every kind of example that has none of its own."""
-LABELLED = re.compile(r"^\W*action\W*?:\W*(?=\w)", re.IGNORECASE)
+LABELLED = re.compile(r"^\W*+action(?=[^\w:]*+:)\W*+(?=\w)", re.IGNORECASE)
+"""Nothing is tried twice: a line of many colons would take as long as their square."""
 SIGN = re.compile(r"^(?:>\s*)+")
 
 
