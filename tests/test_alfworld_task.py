@@ -1,6 +1,8 @@
 """ALFWorld as a task: its data, its words, what an agent is given of it, and whole runs."""
 
 import json
+import random
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -66,6 +68,15 @@ def test_the_official_splits_are_train_feedback_and_heldout(official: Path) -> N
     assert "Your task is to:" in splits.feedback[0].prompt
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"pddl_problem": 1}'])
+def test_a_file_that_holds_no_game_is_named(official: Path, tmp_path: Path, text: str) -> None:
+    shutil.copytree(official, tmp_path / "games")
+    name = "valid_seen-Mug-None-Shelf-1/trial_1"
+    (tmp_path / "games" / "valid_seen" / name / "game.tw-pddl").write_text(text)
+    with pytest.raises(UserError, match=name):
+        registry.task("alfworld").load(tmp_path / "games")
+
+
 def test_the_papers_test_set_is_valid_unseen(official: Path) -> None:
     splits = registry.task("alfworld").load(official)
     assert paper_test_set(splits) == splits.heldout
@@ -100,6 +111,10 @@ class TestDownload:
             archive.writestr("json_2.1.1/train/traj_data.json", "{}")
             archive.writestr("json_2.1.1/../../evil/game.tw-pddl", "{}")
         (served / "broken.zip").write_bytes(b"no archive")
+        with zipfile.ZipFile(served / "damaged.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("json_2.1.1/game.tw-pddl", random.Random(0).randbytes(9999).hex())
+        whole = (served / "damaged.zip").read_bytes()
+        (served / "damaged.zip").write_bytes(whole[:200] + bytes(100) + whole[300:])
         handler = partial(_Quiet, directory=str(served))
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -116,7 +131,7 @@ class TestDownload:
         assert not list(tmp_path.rglob("evil"))
         assert unpacked("http://127.0.0.1:1/nothing.zip", home, "json_2.1.1", "*") == root
 
-    @pytest.mark.parametrize("name", ["missing.zip", "broken.zip"])
+    @pytest.mark.parametrize("name", ["missing.zip", "broken.zip", "damaged.zip"])
     def test_a_download_that_fails_leaves_nothing_behind(self, site: str, name: str, tmp_path: Path) -> None:
         with pytest.raises(MachineError):
             unpacked(f"{site}/{name}", tmp_path / "home", "json_2.1.1", "*")
@@ -206,6 +221,15 @@ class TestPrompts:
         telling = evaluator.prompted(read_prompts(file)).telling
         assert telling.first("Seen.", False, "look_at_obj_in_light")[0].content == "Look.\n\nSeen.\n>"
         assert telling.first("Seen.", False, "pick_two_obj_and_place")[0].content == "Act.\n\nSeen.\n>"
+
+    def test_a_kind_that_no_words_are_for_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
+        evaluator = registry.task("alfworld").evaluator
+        assert isinstance(evaluator, Episodes)
+        telling = evaluator.prompted(read_prompts(file)).telling
+        with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
+            telling.first("Seen.", False, "look_at_obj_in_light")
 
     @pytest.mark.parametrize(
         ("text", "said"),
