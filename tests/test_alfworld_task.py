@@ -9,21 +9,25 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from agent2rl import registry
+from agent2rl.analysis import contamination
+from agent2rl.core.agent import Brief
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.records import EvalSettings, RunSpec
+from agent2rl.core.records import Budget, EvalSettings, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.environments.alfworld.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.evaluators.release import unpacked
+from agent2rl.runner import workspace
+from agent2rl.runner.assets import prepare
 from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.tasks.alfworld import games
 from tests.alfworld_games import game
@@ -352,3 +356,27 @@ def test_a_task_without_an_expert_cannot_withhold_one(bench: Bench) -> None:
 def test_a_miniature_is_a_task() -> None:
     found: Task = registry.task("alfworld-mini")
     assert (found.level, found.world) == (3, "alfworld")
+
+
+def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: Path, mini: Splits) -> None:
+    task = registry.task("alfworld-mini")
+    spec = RunSpec(
+        task="alfworld-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=1),
+        expert=False,
+    )
+    assets = prepare(spec, task, tmp_path)
+    assert {example.target for example in assets.train} == {""}
+    brief = Brief(task.id, "free", spec.budget, PurePosixPath("/workspace"), "", {})
+    index = contamination.Index(
+        [
+            part
+            for example in (*mini.feedback, *mini.heldout)
+            for part in contamination.parts("test", example.id, example.prompt, example.target, example.meta)
+        ],
+        workspace.given(task, brief, assets),
+    )
+    assert index.search("\n\n".join(example.target for example in mini.train)) == []
