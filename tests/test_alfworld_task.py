@@ -1,27 +1,33 @@
 """ALFWorld as a task: its data, its words, what an agent is given of it, and whole runs."""
 
 import json
+import random
+import shutil
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from agent2rl import registry
+from agent2rl.analysis import contamination
+from agent2rl.core.agent import Brief
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.records import EvalSettings, RunSpec
+from agent2rl.core.records import Budget, EvalSettings, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import Scripted
 from agent2rl.environments.alfworld.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.evaluators.release import unpacked
+from agent2rl.runner import workspace
+from agent2rl.runner.assets import prepare
 from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.tasks.alfworld import games
 from tests.alfworld_games import game
@@ -66,6 +72,15 @@ def test_the_official_splits_are_train_feedback_and_heldout(official: Path) -> N
     assert "Your task is to:" in splits.feedback[0].prompt
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", '{"pddl_problem": 1}'])
+def test_a_file_that_holds_no_game_is_named(official: Path, tmp_path: Path, text: str) -> None:
+    shutil.copytree(official, tmp_path / "games")
+    name = "valid_seen-Mug-None-Shelf-1/trial_1"
+    (tmp_path / "games" / "valid_seen" / name / "game.tw-pddl").write_text(text)
+    with pytest.raises(UserError, match=name):
+        registry.task("alfworld").load(tmp_path / "games")
+
+
 def test_the_papers_test_set_is_valid_unseen(official: Path) -> None:
     splits = registry.task("alfworld").load(official)
     assert paper_test_set(splits) == splits.heldout
@@ -100,6 +115,10 @@ class TestDownload:
             archive.writestr("json_2.1.1/train/traj_data.json", "{}")
             archive.writestr("json_2.1.1/../../evil/game.tw-pddl", "{}")
         (served / "broken.zip").write_bytes(b"no archive")
+        with zipfile.ZipFile(served / "damaged.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("json_2.1.1/game.tw-pddl", random.Random(0).randbytes(9999).hex())
+        whole = (served / "damaged.zip").read_bytes()
+        (served / "damaged.zip").write_bytes(whole[:200] + bytes(100) + whole[300:])
         handler = partial(_Quiet, directory=str(served))
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -116,7 +135,7 @@ class TestDownload:
         assert not list(tmp_path.rglob("evil"))
         assert unpacked("http://127.0.0.1:1/nothing.zip", home, "json_2.1.1", "*") == root
 
-    @pytest.mark.parametrize("name", ["missing.zip", "broken.zip"])
+    @pytest.mark.parametrize("name", ["missing.zip", "broken.zip", "damaged.zip"])
     def test_a_download_that_fails_leaves_nothing_behind(self, site: str, name: str, tmp_path: Path) -> None:
         with pytest.raises(MachineError):
             unpacked(f"{site}/{name}", tmp_path / "home", "json_2.1.1", "*")
@@ -206,6 +225,15 @@ class TestPrompts:
         telling = evaluator.prompted(read_prompts(file)).telling
         assert telling.first("Seen.", False, "look_at_obj_in_light")[0].content == "Look.\n\nSeen.\n>"
         assert telling.first("Seen.", False, "pick_two_obj_and_place")[0].content == "Act.\n\nSeen.\n>"
+
+    def test_a_kind_that_no_words_are_for_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
+        evaluator = registry.task("alfworld").evaluator
+        assert isinstance(evaluator, Episodes)
+        telling = evaluator.prompted(read_prompts(file)).telling
+        with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
+            telling.first("Seen.", False, "look_at_obj_in_light")
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -328,3 +356,27 @@ def test_a_task_without_an_expert_cannot_withhold_one(bench: Bench) -> None:
 def test_a_miniature_is_a_task() -> None:
     found: Task = registry.task("alfworld-mini")
     assert (found.level, found.world) == (3, "alfworld")
+
+
+def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: Path, mini: Splits) -> None:
+    task = registry.task("alfworld-mini")
+    spec = RunSpec(
+        task="alfworld-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=1),
+        expert=False,
+    )
+    assets = prepare(spec, task, tmp_path)
+    assert {example.target for example in assets.train} == {""}
+    brief = Brief(task.id, "free", spec.budget, PurePosixPath("/workspace"), "", {})
+    index = contamination.Index(
+        [
+            part
+            for example in (*mini.feedback, *mini.heldout)
+            for part in contamination.parts("test", example.id, example.prompt, example.target, example.meta)
+        ],
+        workspace.given(task, brief, assets),
+    )
+    assert index.search("\n\n".join(example.target for example in mini.train)) == []

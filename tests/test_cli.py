@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.cli.options import Duration, Size
+from agent2rl.cli.print import print_episode, print_examples
+from agent2rl.core.records import ExampleResult, Turn
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
 from agent2rl.store.files import canonical, sha256_text
 from tests.runs import Bench
@@ -336,3 +338,17 @@ def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(be
     assert run.result.isolation is not None
     assert run.result.isolation.isolates is False
     assert "isolates nothing" in bench.cli("show", run.result.run_id).stdout
+
+
+def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "[/a\n] :warning: [bold\nred]"
+    one = ExampleResult(id="one", output=said, score=0)
+    turns = (Turn(action="", observation="a room"), Turn(action="go\\\\\\", observation="[/b]"))
+    print_episode(1, one)
+    print_episode(2, one.model_copy(update={"trajectory": turns}))
+    print_examples([one])
+    print_examples([])
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "> go\\\\\\\n[/b]\n" in shown
+    assert "[/a ] :warning: [bold red]" in shown

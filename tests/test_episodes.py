@@ -1,6 +1,7 @@
 """Many episodes at once: each as it would be alone."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -129,3 +130,10 @@ def test_an_evaluator_of_episodes_is_an_evaluator() -> None:
     assert found.version != evaluator().version.replace("stairs-1", "stairs-2")
     sampling = Sampling(max_tokens=8)
     assert Episodes("stairs-1", Stairs, TELLING, sampling=sampling).version != found.version
+
+
+def test_a_long_reply_is_read_in_no_time() -> None:
+    reply = "action" + ":" * 100_000
+    began = time.monotonic()
+    assert spoken(reply) == reply
+    assert time.monotonic() - began < 2

@@ -1,6 +1,7 @@
 """A served world: OpenEnv's protocol over real sockets, whatever is sent."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, unix_connect
 
 from agent2rl.environments.faces.openenv import BODY_BYTES, MOST, application
@@ -29,6 +31,10 @@ KEYS = st.sampled_from(["type", "data", "text", "seed", "game", "episode_id", "a
 WORDS = st.sampled_from(["reset", "step", "state", "stairs-1", "up"])
 NEAR = st.dictionaries(KEYS, WORDS | JSON | st.dictionaries(KEYS, WORDS | JSON, max_size=4), max_size=4)
 """What is nearly right."""
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: world\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 @dataclass
@@ -243,3 +249,45 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
         totals = world.metered.meter.close()
         assert totals.witnessed.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
         assert world.metered.events() == [{"source": "witnessed", "episodes": 2, "steps": 3, "successes": 1}]
+
+
+def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Path) -> None:
+    with served(tmp_path) as world:
+        for _ in range(MOST + 1):
+            line = socket.socket(socket.AF_UNIX)
+            line.connect(str(world.socket))
+            line.sendall(UPGRADE)
+            assert b"101" in line.recv(4096)
+            line.sendall(3 * Frame(Opcode.TEXT, b'{"type": "reset"}').serialize(mask=True))
+            line.close()
+        with world.http() as client:
+            assert client.post("/reset").status_code == 200
+
+
+def test_an_episode_that_cannot_begin_takes_up_no_room(tmp_path: Path) -> None:
+    with served(tmp_path) as world, world.http() as client:
+        for _ in range(MOST):
+            assert client.post("/reset", json={"game": "stairs-9"}).status_code == 422
+        name = client.post("/reset", json={"game": "stairs-1"}).json()["observation"]["episode_id"]
+        assert client.post("/reset", json={"game": "stairs-9", "episode_id": name}).status_code == 422
+        assert client.get("/state", params={"episode_id": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        100_000 * Frame(Opcode.PING, b"x" * 125).serialize(mask=True),
+        1_000_000 * Frame(Opcode.CONT, b"", fin=False).serialize(mask=True),
+    ],
+    ids=["pings", "pieces"],
+)
+def test_nobody_fills_the_servers_memory_by_sending_for_ever(world: Served, sent: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(str(world.socket))
+        line.sendall(UPGRADE)
+        assert b"101" in line.recv(4096)
+        line.sendall(Frame(Opcode.TEXT, b"x", fin=False).serialize(mask=True))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            line.sendall(sent)
+    with world.connect() as other:
+        assert ask(other, "reset")["type"] == "observation"

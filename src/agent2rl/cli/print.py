@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from agent2rl.cli.tail import Tail
 from agent2rl.core.records import ContaminationSummary, ExampleResult
@@ -160,31 +161,31 @@ def _score(score: object) -> str:
 def print_examples(results: Sequence[ExampleResult]) -> None:
     """Every example of a submission in a line."""
     console = Console(highlight=False, soft_wrap=True)
-    wide = max(len(result.group) for result in results)
+    wide = max((len(result.group) for result in results), default=0)
     for number, result in enumerate(results, start=1):
         turns = f"{len(result.trajectory) - 1} turns" if result.trajectory else ""
         said = " ".join((result.note or result.output).split())[:SAID]
         line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{wide}}  {result.id}  {said}"
-        console.print(escape(_plain(line)))
+        console.print(Text(_plain(line)))
 
 
 def print_episode(number: int, result: ExampleResult) -> None:
-    """One example, as it was played or answered."""
+    """One example, as it was played or answered. What was said is no markup, wherever its lines end."""
     console = Console(highlight=False, soft_wrap=True)
     kind = f" ({result.group})" if result.group else ""
-    console.print(f"[bold]{number}[/bold]  {escape(_plain(result.id + kind))}\n")
+    console.print(Text.assemble((str(number), "bold"), "  ", _plain(result.id + kind), "\n"))
     if not result.trajectory:
-        console.print(_lines(result.output))
+        console.print(Text(_lines(result.output)))
     for turn in result.trajectory:
         if turn.action:
-            console.print(f"[bold]> {_lines(turn.action)}[/bold]")
-        console.print(f"{_lines(turn.observation)}\n")
-    note = f"; {escape(_plain(result.note))}" if result.note else ""
-    console.print(f"score {result.score:g}{note}")
+            console.print(Text(f"> {_lines(turn.action)}", "bold"))
+        console.print(Text(f"{_lines(turn.observation)}\n"))
+    note = f"; {_plain(result.note)}" if result.note else ""
+    console.print(Text(f"score {result.score:g}{note}"))
 
 
 def _lines(text: str) -> str:
-    return "\n".join(escape(_plain(line)) for line in text.split("\n"))
+    return "\n".join(_plain(line) for line in text.split("\n"))
 
 
 def print_run(view: RunView) -> None:

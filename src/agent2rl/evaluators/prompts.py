@@ -3,7 +3,8 @@
 chat = "…"           for a model with a chat template
 plain = "…"          for one without, which goes on from the text
 [plain]              or one text for each kind of example, in a world that has kinds
-pick_and_place = "…"
+pick_and_place_simple = "…"
+"" = "…"            for all others
 """
 
 import tomllib

@@ -4,6 +4,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 import httpx
@@ -62,7 +63,7 @@ def _unpack(archive: Path, target: Path, folder: str, wanted: str, url: str) -> 
                     (target / path).parent.mkdir(parents=True, exist_ok=True)
                     with members.open(name) as source, (target / path).open("wb") as file:
                         shutil.copyfileobj(source, file)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError) as error:
         raise MachineError(f"What {url} gave cannot be unpacked: {error}.", "Try again.") from error
     if not (target / folder).is_dir():
         raise MachineError(f"The archive {url} has no folder {folder!r}.", "Name the data with --data-dir.")

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from agent2rl.core.engine import Chat, Message
+from agent2rl.core.errors import UserError
 from agent2rl.core.records import Prompts
 
 ANY = ""
 """The key of the text for every kind of example that has none of its own."""
-LABELLED = re.compile(r"^\W*action\W*?:\W*(?=\w)", re.IGNORECASE)
+LABELLED = re.compile(r"^\W*+action(?=[^\w:]*+:)\W*+(?=\w)", re.IGNORECASE)
+"""Nothing is tried twice: a line of many colons would take as long as their square."""
 SIGN = re.compile(r"^(?:>\s*)+")
 
 
@@ -34,13 +36,22 @@ class Telling:
 
     def first(self, seen: str, as_chat: bool, kind: str = ANY) -> Chat:
         """What a model reads before its first action."""
-        before = self.chat if as_chat else self.plain.get(kind, self.plain.get(ANY, ""))
+        before = self.chat if as_chat else self._plain(kind)
         told = f"{before.strip()}\n\n{seen}" if before else seen
         return (Message("user", told if as_chat else told + self.prompt),)
 
     def then(self, seen: str, as_chat: bool) -> Chat:
         """What it reads after an action."""
         return (Message("user", seen if as_chat else f"\n{seen}{self.prompt}"),)
+
+    def _plain(self, kind: str) -> str:
+        found = self.plain.get(kind, self.plain.get(ANY))
+        if found is None and self.plain:
+            raise UserError(
+                f"The prompts {self.name!r} have no plain text for {kind!r}.",
+                f'Name it, or `""` for all others; there are {", ".join(self.plain)}.',
+            )
+        return found or ""
 
     def prompted(self, prompts: Prompts) -> Self:
         """The same, in other words."""

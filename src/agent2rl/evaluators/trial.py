@@ -23,6 +23,8 @@ def main(evaluator: Episodes) -> None:
     given = _arguments().parse_args()
     world = counted(open_world(given.data))
     games = world.games[given.skip : given.skip + given.games]
+    if not games:
+        raise SystemExit(f"There are {len(world.games)} training games, and none of them is asked for.")
     open_engine: OpenEngine = importlib.import_module(f"agent2rl.engines.{given.engine}").ENGINE
     with open_engine(given.model) as engine:
         here = replace(evaluator, world=world.environment)

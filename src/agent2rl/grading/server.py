@@ -11,10 +11,16 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 CONNECTIONS = 64
 PINGS: dict[str, Any] = {"ws_ping_interval": 20.0, "ws_ping_timeout": 60.0}
 """Whoever does not answer for so long is gone."""
+UNREAD_BYTES = 1 << 20
+"""Of answers to pings, which wait for nobody."""
+FRAGMENTS = 1024
+"""Of a message: its length says nothing of empty ones."""
 START_SECONDS = 30
 
 
@@ -28,6 +34,22 @@ def _bounded(most: int) -> type[H11Protocol]:
                 transport.abort()
 
     return Bounded
+
+
+class _Patient(WebSocketsSansIOProtocol):
+    """Hangs up on clients that make it remember without end: pings unread, messages in endless pieces."""
+
+    def handle_ping(self) -> None:
+        if self.transport.get_write_buffer_size() > UNREAD_BYTES:
+            self.transport.abort()
+        if not self.transport.is_closing():
+            super().handle_ping()
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= FRAGMENTS:
+            self.transport.abort()
+        else:
+            super().handle_cont(event)
 
 
 @contextmanager
@@ -44,7 +66,7 @@ def serve(
         application,
         uds=str(socket),
         http=_bounded(connections),
-        ws="websockets-sansio" if message_bytes else "none",
+        ws=_Patient if message_bytes else "none",
         ws_max_size=message_bytes or 0,
         ws_per_message_deflate=False,  # a small message could unpack to a large one
         **PINGS,

@@ -33,6 +33,8 @@ class Assets:
     """Further training data, by name."""
     splits: dict[Split, SplitFile]
     records: tuple[Asset, ...]
+    whole: Sequence[Example]
+    """The training examples with what is withheld of them."""
 
 
 def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
@@ -43,6 +45,7 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
+    whole = loaded.train
     if not spec.expert:
         loaded = without_expert(task)(loaded)
     splits = _splits(spec.protocol, loaded, cache / "tasks" / task.id)
@@ -51,7 +54,7 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
     train_sha256 = sha256_text(_text(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
-    return Assets(base, loaded.train, loaded.folders, splits, tuple(records))
+    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole)
 
 
 def without_expert(task: Task) -> Callable[[Splits], Splits]:

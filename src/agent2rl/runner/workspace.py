@@ -91,11 +91,14 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
 
 
 def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
-    """Every text that the agent was given: where it stands again, it was not found out."""
+    """Every text that the agent was given: where it stands again, it was not found out.
+
+    Answers that were withheld are among them: the agent may find the same by itself.
+    """
     exposed = (path.read_text(encoding="utf-8", errors="replace") for path in task.exposes.values())
     train = (
         part.text
-        for example in assets.train
+        for example in assets.whole
         for part in contamination.parts("train", example.id, example.prompt, example.target, example.meta)
     )
     evaluation = [task.evaluator.program()] if isinstance(task.evaluator, Written) else []

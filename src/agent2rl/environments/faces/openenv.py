@@ -26,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent2rl import __version__
 from agent2rl.core.environment import World
@@ -83,13 +83,15 @@ class _Face:
     async def talk(self, socket: WebSocket) -> None:
         await socket.accept()
         number = secrets.token_hex(8)
-        with suppress(RuntimeError, OSError):  # the client hung up while it was being answered
-            try:
-                await self._converse(socket, self._sessions.open(number))
-            except Full as error:
-                await socket.send_text(_text(_error(CODE[Full], str(error))))
-            await socket.close()
-        self._sessions.drop(number)
+        try:
+            with suppress(RuntimeError, OSError, WebSocketDisconnect):  # hung up while it was being answered
+                try:
+                    await self._converse(socket, self._sessions.open(number))
+                except Full as error:
+                    await socket.send_text(_text(_error(CODE[Full], str(error))))
+                await socket.close()
+        finally:
+            self._sessions.drop(number)
 
     async def _converse(self, socket: WebSocket, session: Session) -> None:
         while True:
@@ -138,8 +140,14 @@ class _Face:
         def begin(body: dict[str, Any]) -> dict[str, Any]:
             asked = Reset.model_validate(body)
             name = asked.episode_id or secrets.token_hex(8)
-            session = self._sessions.get(name) or self._sessions.open(name)
-            return session.reset(asked.model_copy(update={"episode_id": name}))
+            known = self._sessions.get(name)
+            session = known or self._sessions.open(name)
+            try:
+                return session.reset(asked.model_copy(update={"episode_id": name}))
+            except BaseException:
+                if not known:  # it began nothing, and would only take up room
+                    self._sessions.drop(name)
+                raise
 
         return await self._http(request, begin)
 

@@ -51,7 +51,10 @@ def scoring(folder: Path) -> tuple[Example, ...]:
 
 def example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Example:
     """A game as an example: it asks with what is seen first, and commands that win are its answer."""
-    game = Game.read(data, name)
+    try:
+        game = Game.read(data, name)
+    except UserError as error:  # which does not say which of thousands
+        raise UserError(f"{name}: {error.message}", error.mend) from error
     if not game.walkthrough:
         raise UserError(f"The game {name!r} has no walkthrough.", "Use the games of the official release.")
     problem = json.dumps([data["pddl_problem"], game.task])
@@ -103,7 +106,7 @@ def _each(folder: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
     for path in paths:
         try:
             data = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read as a game: {error}.") from error
         if not isinstance(data, dict):
             raise UserError(f"{path} holds no game.")
