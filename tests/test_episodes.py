@@ -64,6 +64,14 @@ def test_a_model_with_a_template_is_told_in_chats_and_one_without_continues_text
 @pytest.mark.parametrize(
     ("reply", "action"),
     [
+        ("Thought: a desk.\nAction: go to desk 1", "go to desk 1"),
+        ("**Action:** go to desk 1", "go to desk 1"),
+        ('Action: "go to desk 1"', "go to desk 1"),
+        ("Action: **look**", "look"),
+        ("Action 2: search[a 'b' c]", "search[a 'b' c]"),
+        ("Think first.\nAction:\n`go to desk 1`", "go to desk 1"),
+        ("'", "'"),
+        ("look " * 1000, ("look " * 1000)[:1000]),
         ("go to desk 1", "go to desk 1"),
         ("\n\n  go to desk 1  \nOK", "go to desk 1"),
         ("> go to desk 1", "go to desk 1"),

@@ -50,7 +50,7 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.J
 @given(st.floats(1, 1e6), st.floats(0.1, 1e5))
 def test_rounds_fill_the_budget_and_never_overrun_it(budget: float, cost: float) -> None:
     remaining, count = budget, 0
-    while seconds := plan.training_seconds(remaining, cost, first=count == 0):
+    while seconds := plan.training_seconds(remaining, cost, first=plan.FIRST if count == 0 else 0.0):
         assert seconds >= min(plan.SHORTEST_SECONDS, cost)
         remaining -= seconds + cost
         count += 1
@@ -82,7 +82,7 @@ def test_sampled_answers_have_room_for_nearly_every_training_answer(lengths: lis
 
 
 def test_the_demos_budget_has_a_warm_up_and_a_longer_grpo() -> None:
-    warm_up = plan.training_seconds(remaining=285, cost=28.5, first=True)
+    warm_up = plan.training_seconds(remaining=285, cost=28.5, first=plan.FIRST)
     assert 40 < warm_up < 90
     left = 285 - warm_up - 20
     long = plan.training_seconds(left, cost=40)

@@ -16,9 +16,12 @@ from agent2rl.core.records import Prompts
 
 ANY = ""
 """The key of the text for every kind of example that has none of its own."""
-LABELLED = re.compile(r"^\W*+action(?=[^\w:]*+:)\W*+(?=\w)", re.IGNORECASE)
+LABEL = re.compile(r"^[\W_]*+action\s*+\d*+[^\w:]*+:[\s*_]*+", re.IGNORECASE)
 """Nothing is tried twice: a line of many colons would take as long as their square."""
 SIGN = re.compile(r"^(?:>\s*)+")
+QUOTES = "\"'`"
+MOST_CHARACTERS = 1000
+"""Of an action: no world has a longer one, and a model may talk without end."""
 
 
 @dataclass(frozen=True)
@@ -67,5 +70,15 @@ class Telling:
 def spoken(reply: str) -> str:
     """The action in a reply: what it calls its action, or else its first line that says something."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
-    named = next((line for line in lines if LABELLED.match(line)), "")
-    return LABELLED.sub("", named).strip() if named else SIGN.sub("", lines[0]).strip() if lines else ""
+    for line, below in zip(lines, [*lines[1:], ""], strict=False):
+        if label := LABEL.match(line):
+            return _bare(line[label.end() :] or below)
+    return _bare(SIGN.sub("", lines[0])) if lines else ""
+
+
+def _bare(action: str) -> str:
+    """Without emphasis or quotes around it."""
+    action = action.strip("* ")
+    while len(action) > 1 and action[0] == action[-1] and action[0] in QUOTES:
+        action = action[1:-1].strip()
+    return action[:MOST_CHARACTERS]

@@ -205,11 +205,15 @@ def _problems(app: FastAPI, service: Service) -> None:
         )
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         sent = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
-        mend = sent if first["loc"][0] == "body" else "GET /openapi.json has every parameter."
+        mend = (
+            sent
+            if first["loc"][0] == "body" and "/submi" in request.url.path
+            else "GET /openapi.json has every parameter."
+        )
         return problem(422, "Malformed request", f"{where}: {first['msg']}.", mend)
 
     @app.exception_handler(Exception)

@@ -5,13 +5,10 @@ one lane of a machine without), where it is checked and graded in a child proces
 ledger before the agent hears of it. The HTTP side is in `api`; this knows nothing of it.
 """
 
-import queue
 import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -21,6 +18,7 @@ from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
 from agent2rl.grading.checks import BaseModel, check
 from agent2rl.grading.child import Child
 from agent2rl.grading.freeze import FreezeLimits, freeze
+from agent2rl.grading.lane import Lane
 from agent2rl.grading.lineage import lineage
 from agent2rl.grading.meter import Meter
 from agent2rl.grading.weights import weights_sha256
@@ -33,6 +31,8 @@ SHARED = {"verdict", "score", "improvement", "lineage", "weights_sha256"}
 """What the same files get again."""
 MOST_SUBMISSIONS = 1000
 MESSAGE_CHARACTERS = 4000
+MOST_NOTES = 10_000
+"""Refusals and faults on the record."""
 WAITING = 64
 """Submissions that may wait for their grading at once."""
 
@@ -73,8 +73,9 @@ class Service:
         self._taking = threading.Lock()
         self._changed = threading.Lock()
         self._open = False
+        self._noted = 0
         self._submissions: dict[int, Submission] = {}
-        self._lanes = {gpu: _Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
+        self._lanes = {gpu: Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
 
     # What the agent can ask
 
@@ -134,11 +135,19 @@ class Service:
 
     def fault(self, where: str) -> None:
         """Keep the trace of an error of ours; the agent hears only that there was one."""
-        self._recorder.event("fault", where=where, trace=traceback.format_exc())
+        self._note("fault", where=where, trace=traceback.format_exc())
 
     def refused(self, error: Agent2RLError) -> None:
-        """A request that became no submission."""
-        self._recorder.event("refused", why=error.message)
+        """A request that came to nothing."""
+        self._note("refused", why=error.message)
+
+    def _note(self, kind: str, **data: str) -> None:
+        """The agent decides how many there are, so the record of them has an end."""
+        self._noted += 1
+        if self._noted <= MOST_NOTES:
+            self._recorder.event(kind, **data)
+        elif self._noted == MOST_NOTES + 1:
+            self._recorder.event("warning", text="Refusals and faults are not recorded from here on.")
 
     def clock(self, agent_seconds: float) -> Clock:
         done = self.submissions()
@@ -159,7 +168,7 @@ class Service:
         if sum(s.verdict is None for s in self._submissions.values()) >= WAITING:
             raise Busy(f"{WAITING} submissions wait already.", "Wait for their verdicts, then submit again.")
 
-    def _lane(self, gpu: str | None) -> tuple[str | None, "_Lane"]:
+    def _lane(self, gpu: str | None) -> tuple[str | None, Lane]:
         """The GPU that will grade, where there is one, and its lane."""
         if gpu is None:
             gpu = self.graded.gpus[0] if self.graded.gpus else None
@@ -299,27 +308,3 @@ def _told(error: Agent2RLError) -> str:
     """What the agent hears, and the record keeps: an agent that names a thousand files must not fill it."""
     text = str(error)
     return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
-
-
-class _Lane:
-    """One thread that takes numbers in order: gradings on one device never overlap."""
-
-    def __init__(self, work: Callable[[int, float], None]) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
-        self._work = work
-        self._thread = threading.Thread(target=self._run, name="grading-lane", daemon=True)
-        self._thread.start()
-
-    def put(self, number: int) -> None:
-        self._queue.put((number, time.monotonic()))
-
-    def close(self) -> None:
-        """Finish what is queued, then end."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (turn := self._queue.get()) is not None:
-            number, since = turn
-            with suppress(Exception):  # the record could not be written; the next one may
-                self._work(number, time.monotonic() - since)

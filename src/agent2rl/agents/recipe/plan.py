@@ -11,6 +11,8 @@ SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
 FIRST, LATER = 1 / 4, 1 / 2
 """The share of what is left that the first round trains for, and each later one."""
+FIRST_IN_WORLD = 0.5
+"""The first where games are shown: an expert's game is far cheaper than one that the model plays."""
 LONG_SECONDS = 300.0
 """A later round trains at least so long, if there is time: one long GRPO does more than two short ones."""
 TRAINING_TO_COST = 3.0
@@ -37,15 +39,16 @@ world."""
 SMALL = 3_000_000
 
 
-def training_seconds(remaining: float, cost: float, first: bool = False) -> float:
+def training_seconds(remaining: float, cost: float, first: float = 0.0) -> float:
     """How long the next round trains, if the rest of it takes `cost` seconds; 0 where no round fits.
 
-    The last round takes all that is left, rather than leave less than a round.
+    `first` is the share of the first round. The last one takes all that is left, rather than leave less than
+    a round.
     """
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost):
         return 0.0
-    share = FIRST * usable if first else max(LATER * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
+    share = first * usable if first else max(LATER * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
     share = max(share, SHORTEST_SECONDS)
     return share if usable - share - cost > share / 2 else usable
 

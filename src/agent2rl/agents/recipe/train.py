@@ -55,6 +55,11 @@ class Job:
             seed=json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))["seed"],
         )
 
+    @property
+    def first(self) -> float:
+        """The share of the first round."""
+        return plan.FIRST_IN_WORLD if isinstance(self.subject, Games) else plan.FIRST
+
     def seed_of(self, number: int) -> int:
         return 1000 * self.seed + number
 
@@ -82,7 +87,9 @@ def main() -> None:
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * remaining()
     for number, stage in enumerate(stages(sys.argv[1:], job.subject), start=1):
-        seconds = plan.training_seconds(remaining(), SUBMISSIONS[stage] * cost, first=number == 1)
+        seconds = plan.training_seconds(
+            remaining(), SUBMISSIONS[stage] * cost, job.first if number == 1 else 0.0
+        )
         if not seconds:
             break
         path, factor = job.output / f"{number}-{stage}", factors[stage]
