@@ -11,7 +11,7 @@ STEPS = 6
 
 @dataclass
 class Stairs:
-    """`up` climbs; whoever stands on the example's step has won."""
+    """`up` climbs; whoever stands on the example's step has won, whoever says `jump` has lost."""
 
     closed: list["Stairs"] = field(default_factory=list)
     height: int = 0
@@ -23,10 +23,14 @@ class Stairs:
         return Step(f"You stand on step 0. Climb to step {self.goal}.")
 
     def step(self, action: str) -> Step:
+        if action == "trip":
+            raise ValueError("stairs are dangerous")
         self.steps += 1
         self.height += action == "up"
         won = self.height == self.goal
-        return Step(f"You stand on step {self.height}.", float(won), won or self.steps == STEPS)
+        lost = action == "jump"
+        cut = not won and not lost and self.steps == STEPS
+        return Step(f"You stand on step {self.height}.", float(won), won or lost or cut, won, cut)
 
     def close(self) -> None:
         self.closed.append(self)
@@ -35,8 +39,8 @@ class Stairs:
 class Climber:
     """An expert."""
 
-    def act(self, observation: str) -> str:  # noqa: ARG002
-        return "up"
+    def act(self, observation: str) -> str:
+        return "up" if observation else "wait"
 
 
 EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]

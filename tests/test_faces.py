@@ -20,7 +20,8 @@ from agent2rl.environments.faces import (
     open_world,
     rollout,
 )
-from tests.worlds import GAMES, STAIRS, STEPS, write_alfworld
+from tests.stairs import STEPS
+from tests.worlds import GAMES, STAIRS, write_alfworld
 
 IDS = [game.id for game in GAMES]
 

@@ -2,45 +2,11 @@
 
 import json
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl.core.environment import OpenWorld, Step, World
-from agent2rl.core.task import Example
+from agent2rl.core.environment import OpenWorld, World
 from tests.alfworld_games import GOALS, game, random_house
-
-STEPS = 6
-
-
-@dataclass
-class Stairs:
-    """`up` climbs; whoever stands on the game's step has won, whoever says `jump` has lost."""
-
-    height: int = 0
-    steps: int = 0
-    goal: int = 0
-
-    def reset(self, example: Example) -> Step:
-        self.height, self.steps, self.goal = 0, 0, int(example.target)
-        return Step(f"You stand on step 0. Climb to step {self.goal}.")
-
-    def step(self, action: str) -> Step:
-        if action == "trip":
-            raise ValueError("stairs are dangerous")
-        self.steps += 1
-        self.height += action == "up"
-        won = self.height == self.goal
-        lost = action == "jump"
-        cut = not won and not lost and self.steps == STEPS
-        return Step(f"You stand on step {self.height}.", float(won), won or lost or cut, won, cut)
-
-    def close(self) -> None:
-        self.height = -1
-
-
-class Climber:
-    def act(self, observation: str) -> str:
-        return "up" if observation else "wait"
+from tests.stairs import EXAMPLES, Climber, Stairs
 
 
 def climb(how: str) -> str:
@@ -52,7 +18,7 @@ def climb(how: str) -> str:
     return how
 
 
-GAMES = tuple(Example(f"stairs-{n}", "", str(n)) for n in range(1, 9))
+GAMES = tuple(EXAMPLES)
 STAIRS = World(GAMES, Stairs, expert=Climber, tools=(climb,))
 
 

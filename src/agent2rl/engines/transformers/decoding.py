@@ -22,7 +22,9 @@ from agent2rl.engines.transformers.loading import Model
 from agent2rl.engines.transformers.rows import Prefix, Rows
 
 FULL = 0.75
-"""A batch with a smaller share of living rows is built anew."""
+"""A batch with a smaller share of living rows is built anew, if others wait to join it."""
+SPARSE = 0.4
+"""The same where nobody waits: copying a row costs as much as some of its steps."""
 LIKE = 0.5
 """The shortest of a group that is read together has at least this share of the longest."""
 SHORT = 32
@@ -113,7 +115,8 @@ class Decoder:
         batch: Batch | None = None
         while queue or batch:
             try:
-                if batch is None or len(batch.alive) <= FULL * len(batch.requests):
+                share = FULL if queue else SPARSE
+                if batch is None or len(batch.alive) <= share * len(batch.requests):
                     batch = self._refill(batch, queue, ending)
                 if batch:
                     self._step(batch, ending)
