@@ -26,7 +26,8 @@ Two quiet x86_64 cores, the seedling on alfworld-mini's 120 feedback games, 2,40
     here            85.2 steps/s     28.2 s
     one by one       9.4 steps/s    254.9 s   9.0x   same episodes: True
 
-On the GPU, of a turn's 0.9 s, a third is 20 steps of writing, a third is reading 41 new tokens of each of 134 games.
+On the GPU, of a turn's 0.9 s, a third is 20 steps of writing, and a third is reading 41 new tokens of each of
+134 games.
 """
 
 import argparse

@@ -143,5 +143,5 @@ def test_an_evaluator_of_episodes_is_an_evaluator() -> None:
 def test_a_long_reply_is_read_in_no_time() -> None:
     reply = "action" + ":" * 100_000
     began = time.monotonic()
-    assert spoken(reply) == reply
+    assert spoken(reply) == ":" * 1000
     assert time.monotonic() - began < 2

@@ -63,7 +63,7 @@ def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: Games) -> No
     assert games.arena.telling == TELLING
     assert games.arena.sampling.stop == ("\n",)
     assert games.arena.action("> up") == "up"
-    assert isinstance(games.arena.world(), Stairs)
+    assert games.arena.world().reset(EXAMPLES[1]) == Stairs().reset(EXAMPLES[1])
 
 
 def test_a_run_that_withholds_the_expert_has_grpo_alone(

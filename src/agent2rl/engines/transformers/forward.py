@@ -28,7 +28,7 @@ class Forward:
         columns = ids.shape[1]
         rows.reserve(columns)
         mask = rows.present(columns) if self.model.windowed else rows.mask(columns)
-        logits = self._network(rows, ids, mask, rows.positions(columns), keep)
+        logits = self._network(rows, ids, mask, self.within(rows.positions(columns)), keep)
         rows.advance(columns)
         return logits[:, -1] if keep == 1 else logits
 
@@ -40,6 +40,10 @@ class Forward:
             self._graph = None
             self._graph = _Graph(self, rows)
         return self._graph.replay(ids)
+
+    def within(self, positions: Tensor) -> Tensor:
+        """Positions that the model knows: rows that have ended go on, and what they say does not count."""
+        return positions.clamp(max=self.model.context - 1)
 
     def forget(self) -> None:
         """Give back what memory can be given back."""
@@ -91,7 +95,8 @@ class _Graph:
     def _pass(self, forward: Forward) -> Tensor:
         now, starts = self.column, self.rows.starts[:, None]
         mask = (self.every >= starts) & (self.every <= now)
-        return forward._network(self.rows, self.ids, mask[:, None, None], now - starts, keep=1)[:, -1]
+        positions = forward.within(now - starts)
+        return forward._network(self.rows, self.ids, mask[:, None, None], positions, keep=1)[:, -1]
 
     def replay(self, ids: Tensor) -> Tensor:
         self.ids.copy_(ids)
