@@ -1,8 +1,12 @@
 """ALFWorld's engine: against traces of the official one where these are at hand, on small houses anywhere."""
 
+import importlib.util
 import json
 import lzma
+import os
 import random
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,6 +23,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.alfworld import NOTHING, Game, Household, Play, shelf
 from tests.alfworld_games import GOALS, KITCHEN, OLD_WORDS, WORDS, game, random_house
 
+ROOT = Path(__file__).resolve().parents[1]
 WINS = {
     "pick_and_place_simple": "go to table 1; take mug 2 from table 1; go to fridge 1; open fridge 1;"
     " move mug 2 to fridge 1",
@@ -75,6 +80,28 @@ def test_every_text_command_and_victory_of_the_official_engine_is_met(shared_dat
                 live.step(step["command"])
             seen = (live.observation, live.commands, live.won)
             assert seen == (step["text"], step["admissible"], step["won"]), (trace["game"], step["command"])
+
+
+@pytest.mark.timeout(7200)
+def test_all_of_valid_seen_plays_as_in_the_official_engine_where_that_is_installed(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    """AGENT2RL_OFFICIAL_PYTHON names a Python that has it. It takes a quarter of an hour."""
+    here = sys.executable if importlib.util.find_spec("textworld") else None
+    python = os.environ.get("AGENT2RL_OFFICIAL_PYTHON", here)
+    if python is None:
+        pytest.skip("the official engine is not installed")
+    with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    script, games = ROOT / "benchmarks" / "alfworld_engine.py", tmp_path / "json_2.1.1" / "valid_seen"
+    done = subprocess.run(
+        [python, str(script), str(games), "--games", "140", "--steps", "10"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("split", "count"), [("valid_seen", 140), ("train", 3553)])

@@ -7,6 +7,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
-from agent2rl.core.engine import Chat
+from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Budget, EvalSettings, RunSpec
 from agent2rl.core.task import Splits, Task
@@ -32,6 +33,7 @@ from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.tasks.alfworld import games
 from tests.alfworld_games import game
 from tests.runs import Bench
+from tests.tiny_models import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
@@ -183,6 +185,21 @@ def test_a_model_that_says_the_right_commands_wins_every_kind_of_task(mini: Spli
     found = evaluator.evaluate(Scripted(walker), some, EvalSettings())
     assert [result.score for result in found.results] == [1.0] * 6
     assert {result.group for result in found.results} == KINDS
+
+
+def test_134_episodes_at_once_are_the_episodes_of_one_game_at_a_time(mini: Splits, tmp_path: Path) -> None:
+    """With a real model, which says something else in every game: batches of 1, 7 and 134."""
+    evaluator = registry.task("alfworld-mini").evaluator
+    assert isinstance(evaluator, Episodes)
+    short = replace(evaluator, sampling=Sampling(max_tokens=5))
+    some = [
+        replace(example, meta={**example.meta, "steps": 2})
+        for example in (*mini.feedback, *mini.heldout[:14])
+    ]
+    with registry.engine("transformers")(write_tiny_llama(tmp_path)) as engine:
+        found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (134, 7, 1)]
+    assert found[0] == found[1] == found[2]
+    assert len({result.trajectory[1].action for result in found[0].results}) > 30
 
 
 def test_without_an_expert_nothing_shows_how_a_game_is_won(mini: Splits, tmp_path: Path) -> None:
