@@ -195,18 +195,16 @@ def print_run(view: RunView) -> None:
     for row in tables.headline(view):
         head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(_plain(cell)) for cell in row[1:]))
     console.print(head)
-    rows = tables.submissions(view)
-    if rows:
-        table = Table(*tables.SUBMISSION_COLUMNS)
-        for row in rows:
-            table.add_row(*(escape(_plain(cell)) for cell in row))
-        console.print(table)
-    kinds = tables.kinds(view)
-    if kinds:
-        table = Table(*tables.KIND_COLUMNS)
-        for row in kinds:
-            table.add_row(*(escape(_plain(cell)) for cell in row))
-        console.print(table)
+    listed = (
+        (tables.SUBMISSION_COLUMNS, tables.submissions(view)),
+        (tables.KIND_COLUMNS, tables.kinds(view)),
+    )
+    for columns, rows in listed:
+        if rows:
+            table = Table(*columns)
+            for row in rows:
+                table.add_row(*(escape(_plain(cell)) for cell in row))
+            console.print(table)
     for number, message in tables.messages(view):
         console.print(f"[bold]{number}[/bold]: {escape(_plain(message))}")
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from agent2rl.agents.recipe import plan
 from agent2rl.training import models
+from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.progress import Progress
 
 GROUP = 8
@@ -40,6 +41,22 @@ class Round:
     @property
     def progress(self) -> Progress:
         return Progress(self.stage, self.log)
+
+    def online(self, seconds: float, each: float, rate: float, **more: Any) -> GrpoSettings | None:
+        """GRPO that fits, where the attempts at one question or game take `each`; None where no step does."""
+        if seconds <= 0 or plan.steps(seconds, each) < 1:
+            return None
+        shape = GrpoSettings(
+            learning_rate=self.factor * rate * plan.steadiness(seconds, each),
+            steps=10**6,
+            seconds=seconds,
+            prompts=plan.prompts_per_step(seconds, each),
+            group=GROUP,
+            seed=self.seed,
+            **more,
+        )
+        print(f"grpo: {shape.prompts} a step, rate {shape.learning_rate:.1e}", flush=True)
+        return shape
 
 
 class Subject(Protocol):

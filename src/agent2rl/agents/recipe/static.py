@@ -15,7 +15,7 @@ from agent2rl.core.engine import Chat, Message
 from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
 from agent2rl.training.crew import members
-from agent2rl.training.grpo import GrpoSettings, grpo
+from agent2rl.training.grpo import grpo
 from agent2rl.training.sampling import SampleSettings, sample
 from agent2rl.training.sft import SftSettings, sft
 
@@ -64,19 +64,9 @@ class Questions:
         lengths = [len(tokens) for tokens in prompts.answers(tokenizer, self.answers)]
         sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=now.seed)
         probe, each = speed(model, tokenizer, asked[: plan.FEWEST_PROMPTS], sampling)
-        seconds = now.seconds - probe
-        if seconds <= 0 or plan.steps(seconds, each) < 1:
+        shape = now.online(now.seconds - probe, each, learner.rate("grpo"), max_tokens=sampling.max_tokens)
+        if shape is None:
             return None
-        shape = GrpoSettings(
-            learning_rate=now.factor * learner.rate("grpo") * plan.steadiness(seconds, each),
-            steps=10**6,
-            seconds=seconds,
-            prompts=plan.prompts_per_step(seconds, each),
-            group=GROUP,
-            max_tokens=sampling.max_tokens,
-            seed=now.seed,
-        )
-        print(f"grpo: {shape.prompts} questions a step, rate {shape.learning_rate:.1e}", flush=True)
         return grpo(model, tokenizer, asked, self.reward, shape, now.progress, halfway).seconds + probe
 
 

@@ -24,7 +24,6 @@ from agent2rl.training import rollouts
 from agent2rl.training.arena import Arena
 from agent2rl.training.crew import members
 from agent2rl.training.demonstrations import demonstrations
-from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.rollouts import grpo_in_world
 from agent2rl.training.sampling import Sampler
 from agent2rl.training.sft import SftSettings, imitate
@@ -83,19 +82,10 @@ class Games:
 
     def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None:
         probe, each = self._speed(now, learner)
-        seconds = now.seconds - probe
-        if seconds <= 0 or plan.steps(seconds, each) < 1:
+        # An episode that fails is several times as long as one that wins: each is to weigh the same.
+        shape = now.online(now.seconds - probe, each, learner.rate("play"), level=True)
+        if shape is None:
             return None
-        shape = GrpoSettings(
-            learning_rate=now.factor * learner.rate("play") * plan.steadiness(seconds, each),
-            steps=10**6,
-            seconds=seconds,
-            prompts=plan.prompts_per_step(seconds, each),
-            group=GROUP,
-            level=True,  # an episode that fails is several times as long as one that wins
-            seed=now.seed,
-        )
-        print(f"grpo: {shape.prompts} games a step, rate {shape.learning_rate:.1e}", flush=True)
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
         result = grpo_in_world(model, tokenizer, self.arena, games, shape, now.progress, halfway)
         return result.seconds + probe
