@@ -350,6 +350,10 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench) -> No
     assert episode.stdout.count("\n> ") == 4
     asked = bench.cli("show", run, "--submission", "0", "--episode", "1", "--json")
     assert len(json.loads(asked.stdout)["trajectory"]) == 5
+    answers = str(done.paths.submission(1).results("feedback"))
+    again = bench.cli("score", "tests.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT))
+    score = json.loads(again.stdout)["parts"][0]["score"]
+    assert (score["value"], score["n"]) == (done.said["verdict"]["score"], 6)
     assert "by kind" in (done.paths.report / "report.md").read_text().lower()
     for wrong in (("--episode", "1"), ("--submission", "7"), ("--submission", "1", "--episode", "99")):
         assert bench.cli("show", run, *wrong).returncode == 2

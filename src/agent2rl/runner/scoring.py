@@ -14,7 +14,7 @@ from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score
-from agent2rl.core.task import Example, Splits
+from agent2rl.core.task import Asks, Example, Splits
 from agent2rl.runner import replay
 from agent2rl.runner.assets import test_set
 from agent2rl.runner.settings import Settings
@@ -45,6 +45,11 @@ def score(
     name: str, file: Path, data_dir: Path | None, settings: Settings, sandbox: str
 ) -> tuple[Scoring, tuple[ExampleResult, ...]]:
     task = registry.task(name)
+    if not isinstance(task.evaluator, Asks) and task.world is None:
+        raise UserError(
+            f"The task {task.id!r} is not graded from outputs: its evaluator asks in its own way.",
+            "Submit a model in a run instead.",
+        )
     splits = task.load(data_dir)
     outputs = read(file, splits)
     examples = [example for example in _all(splits) if example.id in outputs]
