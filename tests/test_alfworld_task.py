@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -23,6 +23,7 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Budget, EvalSettings, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import Scripted
+from agent2rl.environments.alfworld.goal import TaskType
 from agent2rl.environments.alfworld.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
@@ -36,14 +37,7 @@ from tests.runs import Bench
 from tests.tiny_models import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = {
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-}
+KINDS = set(get_args(TaskType))
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_a_seed_decides_the_order_and_every_game_comes_once_before_any_comes_aga
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"game": "stairs-9"}, "Did you mean 'stairs-8'"), ({"gmae": "stairs-1"}, "no option 'gmae'")],
+    [({"game": "stairs-9"}, "One of them is 'stairs-1'"), ({"gmae": "stairs-1"}, "no option 'gmae'")],
 )
 def test_what_there_is_not_is_said_with_what_there_is(options: dict[str, str], says: str) -> None:
     with pytest.raises(UserError, match=says):

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
@@ -19,9 +18,10 @@ class Games:
     def named(self, name: str) -> Example:
         if name in self._named:
             return self._named[name]
-        close = get_close_matches(name[:200], self._named, n=1)
-        known = f"Did you mean {close[0]!r}?" if close else f"One of them is {self._games[0].id!r}."
-        raise UserError(f"There is no training game {name[:200]!r}.", known)
+        # No closest name: among thousands that takes a second, and a served world must not wait for it.
+        raise UserError(
+            f"There is no training game {name[:200]!r}.", f"One of them is {self._games[0].id!r}."
+        )
 
     def shuffled(self, seed: int | None = None) -> Iterator[Example]:
         """For ever, every game once before any comes again. Without a seed, differently each time."""
