@@ -1,7 +1,7 @@
 """BM25 as Lucene 8 and 9 compute it, to the last bit of its single-precision scores.
 
-Anserini's parameters (k1 0.9, b 0.4); the length of a text is kept in one byte, as Lucene keeps it; a term that
-a query repeats counts as often as it is there; equal scores are in the order of the ids.
+Anserini's parameters (k1 0.9, b 0.4); the length of a text is kept in one byte, as Lucene keeps it; a term
+that a query repeats counts as often as it is there; equal scores are in the order of the ids.
 """
 
 from collections import Counter

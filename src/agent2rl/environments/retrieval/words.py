@@ -10,8 +10,11 @@ from functools import lru_cache
 from agent2rl.environments.retrieval.porter import stem
 
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these"
-    " they this to was will with".split()
+    (
+        *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it"),
+        *("no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they"),
+        *("this", "to", "was", "will", "with"),
+    )
 )
 LONGEST = 255
 """Letters in a word; a longer one is cut into several."""
@@ -21,9 +24,14 @@ _EXTEND = (
     "\u0900-\u0903\u093a-\u093c\u093e-\u094f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f"
     "\uff9e\uff9f\u200c\u200d\u00ad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff"
 )
-_HAN = "\u2e80-\u2fd5\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_HAN = (
+    "\u2e80-\u2fd5\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
 _HIRAGANA = "\u3041-\u3096\u309d-\u309f"
-_KATAKANA = "\u3031-\u3035\u309b\u309c\u30a0-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u32d0-\u32fe\u3300-\u3357\uff66-\uff9d"
+_KATAKANA = (
+    "\u3031-\u3035\u309b\u309c\u30a0-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u32d0-\u32fe\u3300-\u3357\uff66-\uff9d"
+)
 _SOUTHEAST = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ec6\u1000-\u103f\u1050-\u108f\u1780-\u17d3\u17d7\u17dc"
 _NUMBERS = (  # letters to Python, but not to the annex
     "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u215f\u2189\u2460-\u249b\u24ea-\u24ff"
@@ -47,7 +55,7 @@ _JOIN = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
 
 
 def _word(letter: str, number: str, join: str, mid_letter: str, mid_number: str, after: str = "") -> str:
-    """The pattern of a word. Whatever follows a first letter or number may be absent, so nothing backtracks."""
+    """The pattern of a word. What follows a first letter or number may be absent, so nothing backtracks."""
     one, digit, low = f"{letter}{after}", f"{number}{after}", f"[{join}]{after}"
     letters = f"(?:{one})++(?:[{mid_letter}]{after}(?:{one})++)*"
     numbers = f"(?:{digit})++(?:[{mid_number}]{after}(?:{digit})++)*"
