@@ -76,12 +76,21 @@ class Product:
 
 def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
     """The products of a folder of official files, in their order; the first so many rows, if it is said."""
-    rows = _read(folder, PRODUCTS, list)
-    known = _read(folder, INSTRUCTIONS, dict)
-    human = _read(folder, HUMAN, dict, needed=False)
-    reviews = {row["asin"]: row for row in _read(folder, REVIEWS, list, needed=False)}
+    files = {
+        PRODUCTS: _read(folder, PRODUCTS, list)[:most],
+        INSTRUCTIONS: _read(folder, INSTRUCTIONS, dict),
+        HUMAN: _read(folder, HUMAN, dict, needed=False),
+        REVIEWS: _read(folder, REVIEWS, list, needed=False),
+    }
+    return read_products(files, str(folder))
+
+
+def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
+    """The products that files hold, by the files' names."""
+    known, human = files[INSTRUCTIONS], files.get(HUMAN, {})
+    reviews = {row["asin"]: row for row in files.get(REVIEWS, ())}
     found: dict[str, Product] = {}
-    for row in rows[:most]:
+    for row in files[PRODUCTS]:
         try:
             asin = row["asin"]
             if asin == "nan" or len(asin) > _LONGEST_ID or asin in found:
@@ -90,7 +99,7 @@ def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             named = row.get("asin") if isinstance(row, dict) else row
             raise UserError(
-                f"The product {named!r} in {folder} cannot be read: {type(error).__name__}: {error}.",
+                f"The product {named!r} in {where} cannot be read: {type(error).__name__}: {error}.",
                 "Use the official files.",
             ) from error
     return tuple(found.values())

@@ -3,13 +3,16 @@
 Not covered: prompts, and finding the action in what a model wrote.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from agent2rl.core.environment import Step
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop.goal import Goal
+from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
 from agent2rl.environments.webshop.visit import Visit
 
@@ -20,11 +23,24 @@ Find = Callable[[Example], Shop]
 """Where the shop is that an example plays in."""
 
 
+def carried(example: Example) -> Shop:
+    """The shop that an example carries in its `shop`, file by file, as evaluation files have small ones."""
+    files = example.meta.get("shop")
+    if not isinstance(files, dict) or not {PRODUCTS, INSTRUCTIONS} <= files.keys():
+        raise UserError(f"The example {example.id!r} carries no shop.")
+    return _stocked(json.dumps(files))
+
+
+@lru_cache(maxsize=4)
+def _stocked(files: str) -> Shop:
+    return Shop.of(read_products(json.loads(files), "an example"))
+
+
 @dataclass
 class Store:
     """The step that buys has the purchase's reward; 1 wins. After the end nothing happens any more."""
 
-    find: Find
+    find: Find = carried
     visit: Visit | None = field(default=None, init=False)
     taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
