@@ -4,6 +4,7 @@ Anserini's parameters (k1 0.9, b 0.4); the length of a text is kept in one byte,
 that a query repeats counts as often as it is there; equal scores are in the order of the ids.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,23 +41,30 @@ class Index:
 
     @classmethod
     def of(cls, texts: Iterable[tuple[str, str]]) -> "Index":
-        ordered = sorted(texts)
-        counts = [Counter(terms(text)) for _, text in ordered]
-        lengths = np.array([count.total() for count in counts], dtype=np.int64)
-        filled = int(np.count_nonzero(lengths))
-        inverse = _inverse_norms(lengths, filled)
-        places: dict[str, list[int]] = {}
-        frequencies: dict[str, list[int]] = {}
-        for place, count in enumerate(counts):
+        """Texts are read one at a time, and none is kept."""
+        ids: list[str] = []
+        lengths = array("q")
+        seen: dict[str, tuple[array[int], array[int]]] = {}
+        for place, (key, text) in enumerate(texts):
+            count = Counter(terms(text))
+            ids.append(key)
+            lengths.append(count.total())
             for term, frequency in count.items():
-                places.setdefault(term, []).append(place)
-                frequencies.setdefault(term, []).append(frequency)
+                if term not in seen:
+                    seen[term] = (array("i"), array("i"))
+                places, frequencies = seen[term]
+                places.append(place)
+                frequencies.append(frequency)
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        rank = np.argsort(np.array(order, dtype=np.int32)).astype(np.int32)
+        filled = sum(length > 0 for length in lengths)
+        inverse = _inverse_norms(np.array(lengths, dtype=np.int64), filled)
         postings = {}
-        for term, found in places.items():
-            where = np.array(found, dtype=np.int32)
-            often = np.array(frequencies[term], dtype=np.float32)
-            postings[term] = (where, _ONE + often * inverse[where])
-        return cls(tuple(key for key, _ in ordered), postings, filled)
+        for term, (places, frequencies) in seen.items():
+            where = np.array(places, dtype=np.int32)
+            often = np.array(frequencies, dtype=np.float32)
+            postings[term] = (rank[where], _ONE + often * inverse[where])
+        return cls(tuple(ids[place] for place in order), postings, filled)
 
     def search(self, query: str, most: int) -> list[Hit]:
         """The texts that share a term with the query, the best first."""
