@@ -11,6 +11,7 @@ from functools import lru_cache
 from agent2rl.core.environment import Step
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
+from agent2rl.environments.examples import steps
 from agent2rl.environments.webshop.goal import Goal
 from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
@@ -46,7 +47,8 @@ class Store:
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> Step:
-        self.visit, self.taken, self.limit = Visit(self.find(example), wanted(example)), 0, _steps(example)
+        self.visit = Visit(self.find(example), wanted(example))
+        self.taken, self.limit = 0, steps(example, STEPS)
         return Step(self.visit.observation)
 
     def step(self, action: str) -> Step:
@@ -75,10 +77,3 @@ def wanted(example: Example) -> Goal:
     if not isinstance(record, dict):
         raise UserError(f"The example {example.id!r} carries no goal.")
     return Goal.read(record)
-
-
-def _steps(example: Example) -> int:
-    steps = example.meta.get("steps", STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise UserError(f"The example {example.id!r} allows {steps!r} steps.")
-    return steps
