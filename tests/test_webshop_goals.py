@@ -103,7 +103,7 @@ def test_a_price_at_the_bound_is_within_it() -> None:
         ({"title": "of 12 xx", "query": "x", "product_category": "x"}, 0.5),
     ],
 )
-def test_the_type_factor_asks_for_query_category_and_nouns(wanted: dict[str, str], factor: float) -> None:
+def test_the_type_factor_asks_for_query_category_and_nouns(wanted: dict[str, Any], factor: float) -> None:
     assert type_factor(PUMPS, goal(**wanted)) == factor
     assert bought(**wanted).reward == factor
 
