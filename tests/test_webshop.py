@@ -12,12 +12,12 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import Store, Visit
-from agent2rl.environments.webshop.pages import SEPARATOR
+from agent2rl.environments.webshop.pages import Layout
 from tests.webshop_products import SHOES, goal, row, shop, write
 
 SHOP = shop()
 ASKED = "Instruction: [SEP] Find me women's pumps [SEP] Back to Search"
-ITEM = SEPARATOR.join(
+ITEM = " [SEP] ".join(
     [
         *(ASKED, "< Prev", "color", "red", "dark | blue", "size", "5", "6"),
         *("Red Party Pumps", "Price: $19.5 to $29.5", "Rating: N.A."),
@@ -118,6 +118,20 @@ def test_fifty_results_are_shown_ten_by_ten_and_beyond_them_nothing() -> None:
     assert "< Prev" not in pages[0]
 
 
+def test_pages_can_be_shorter_for_a_small_context() -> None:
+    found = visit("search[party pumps]", layout=Layout(" | ", shown=1))
+    assert found.observation == (
+        "Instruction: | Find me women's pumps | Back to Search | Page 1 (Total results: 2) | Next >"
+        " | B000000002 | Red Party Pumps, Low | $20.0"
+    )
+    assert "B000000001" in found.step("click[next >]")
+    store = Store(lambda _: SHOP)
+    seen = store.reset(example(layout={"separator": "\n"}))
+    assert seen.observation == "WebShop\nInstruction:\nFind me women's pumps\nSearch"
+    with pytest.raises(UserError, match="cannot be laid out"):
+        store.reset(example(layout={"shown": 0}))
+
+
 def test_searching_works_from_every_page() -> None:
     results = visit("search[tea]").observation
     ways = (
@@ -160,7 +174,7 @@ def test_buying_ends_the_visit() -> None:
     seen = visit("search[pumps]", "click[b000000001]", "click[6]", "click[dark | blue]", "click[Buy Now]")
     assert seen.score is not None
     assert seen.score.reward == 1
-    assert seen.observation == SEPARATOR.join(
+    assert seen.observation == " [SEP] ".join(
         [
             *("Thank you for shopping with us!", "Your code:", "None", "(Paste it in your MTurk interface.)"),
             *("Purchased", "asin", "B000000001", "options", '{"color": "dark | blue", "size": "6"}'),

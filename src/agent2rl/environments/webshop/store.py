@@ -13,6 +13,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.examples import steps
 from agent2rl.environments.webshop.goal import Goal
+from agent2rl.environments.webshop.pages import OFFICIAL, Layout
 from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
 from agent2rl.environments.webshop.visit import Visit
@@ -47,7 +48,7 @@ class Store:
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> Step:
-        self.visit = Visit(self.find(example), wanted(example))
+        self.visit = Visit(self.find(example), wanted(example), layout=layout(example))
         self.taken, self.limit = 0, steps(example, STEPS)
         return Step(self.visit.observation)
 
@@ -69,6 +70,17 @@ class Store:
         cut = not bought and self.taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
         return Step(visit.observation, reward, done=bought or cut, won=won, cut=cut)
+
+
+def layout(example: Example) -> Layout:
+    """What an example's `layout` says of its pages, and the official one where it says nothing."""
+    said = example.meta.get("layout", {})
+    if not isinstance(said, dict):
+        raise UserError(f"The example {example.id!r} has no layout.")
+    separator, shown = said.get("separator", OFFICIAL.separator), said.get("shown", OFFICIAL.shown)
+    if not isinstance(separator, str) or not isinstance(shown, int) or shown < 1:
+        raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
+    return Layout(separator, shown)
 
 
 def wanted(example: Example) -> Goal:

@@ -17,8 +17,6 @@ from agent2rl.environments.webshop.reward import Score, score
 from agent2rl.environments.webshop.shop import Shop
 
 Page = Literal["start", "results", "item", "sub-page", "done"]
-SHOWN = 10
-"""Results on a page."""
 _ACTION = re.compile(r"(.+)\[(.+)\]")
 _CLICKS = ("click", "choose")
 _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
@@ -34,16 +32,22 @@ class Available(NamedTuple):
 
 class Visit:
     __slots__ = (
-        *("_attributes", "_found", "_number", "_product", "_published", "_sub_page"),
+        *("_attributes", "_found", "_layout", "_number", "_product", "_published", "_sub_page"),
         *("goal", "observation", "options", "page", "score", "shop"),
     )
 
     def __init__(
-        self, shop: Shop, goal: Goal, *, with_attributes: bool = False, as_published: bool = False
+        self,
+        shop: Shop,
+        goal: Goal,
+        *,
+        with_attributes: bool = False,
+        as_published: bool = False,
+        layout: pages.Layout = pages.OFFICIAL,
     ) -> None:
         """`with_attributes` shows a product's attributes on a page of their own, officially `show_attrs`."""
         self.shop, self.goal = shop, goal
-        self._attributes, self._published = with_attributes, as_published
+        self._attributes, self._published, self._layout = with_attributes, as_published, layout
         self.page: Page = "start"
         self.options: dict[str, str] = {}
         """Chosen for the product that is looked at: name → value."""
@@ -53,7 +57,7 @@ class Visit:
         self._number = 1
         self._product: Product | None = None
         self._sub_page = ""
-        self.observation = self._shown()
+        self.observation = layout.text(self._shown())
 
     @property
     def available(self) -> Available:
@@ -70,7 +74,7 @@ class Visit:
                 self._search(argument)
             elif name in _CLICKS and argument != "search" and argument in self.available.clickables:
                 self._click(argument)
-            self.observation = self._shown()
+            self.observation = self._layout.text(self._shown())
         return self.observation
 
     def _search(self, query: str) -> None:
@@ -113,8 +117,8 @@ class Visit:
         self.page = "done"
 
     def _listed(self) -> tuple[Product, ...]:
-        first = (self._number - 1) * SHOWN
-        return self._found[first : first + SHOWN] if self.page == "results" else ()
+        first = (self._number - 1) * self._layout.shown
+        return self._found[first : first + self._layout.shown] if self.page == "results" else ()
 
     def _choices(self) -> dict[str, str]:
         """Value → name of the options that are shown; of names that share a value, the last."""
@@ -131,7 +135,7 @@ class Visit:
             return (pages.BACK, pages.PREVIOUS, *pages.sub_pages(self._attributes), pages.BUY)
         return (pages.BACK, pages.PREVIOUS) if self.page == "sub-page" else ()
 
-    def _shown(self) -> str:
+    def _shown(self) -> pages.Texts:
         instruction, product = self.goal.instruction, self._product
         if self.score is not None and product is not None:
             return pages.done(product.asin, self.options, self.score.reward)

@@ -9,6 +9,7 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.environments.webshop import Shop
+from agent2rl.environments.webshop.pages import Layout
 from agent2rl.environments.webshop.product import read_products
 from agent2rl.environments.webshop.world import SHOP
 from agent2rl.evaluators.prompts import read_prompts
@@ -17,6 +18,8 @@ from agent2rl.tasks.webshop.catalogue import Part, stock
 
 STEPS = 12
 SCORING = 120
+LAYOUT = Layout(separator=" | ", shown=5)
+"""A tiny model has a small context, and the official separator is five tokens to it."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
@@ -44,7 +47,8 @@ def withhold(splits: Splits) -> Splits:
 def _examples(part: Part) -> tuple[Example, ...]:
     wanted = [goal for goal in shop().goals if stock().parts[goal.asin] == part]
     return tuple(
-        goals.example(shop(), goal, f"{part}-{number:04}", STEPS) for number, goal in enumerate(wanted)
+        goals.example(shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
+        for number, goal in enumerate(wanted)
     )
 
 
