@@ -11,6 +11,7 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import Shop, Store
+from agent2rl.environments.webshop.nouns import by
 from agent2rl.environments.webshop.product import read_products
 from agent2rl.environments.webshop.reward import score
 from agent2rl.environments.webshop.store import wanted
@@ -125,3 +126,7 @@ def test_a_folder_is_refused_and_answers_can_be_withheld() -> None:
 def test_an_example_without_its_shop_is_refused() -> None:
     with pytest.raises(UserError, match="carries no shop"):
         Store().reset(SPLITS.train[0])
+
+
+def test_the_record_says_what_a_noun_was_decided_by() -> None:
+    assert f"nouns-by-{by()}" in TASK.evaluator.version

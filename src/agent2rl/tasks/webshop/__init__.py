@@ -4,11 +4,12 @@ Not here yet: the task on the official catalogue. Its products are too many to t
 """
 
 from agent2rl.core.engine import Sampling
+from agent2rl.environments.webshop.nouns import by
 from agent2rl.environments.webshop.store import Store
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import Telling
 
-RULE = "webshop-1"
+RULE = f"webshop-1-nouns-by-{by()}"
 """Changes whenever the same actions could score otherwise."""
 
 EVALUATOR = Episodes(
