@@ -14,6 +14,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.game import Game
 from agent2rl.environments.alfworld.play import NOTHING, Play
+from agent2rl.environments.examples import steps
 
 GAME_FILE = "game.tw-pddl"
 THOUGHT = "think:"
@@ -52,7 +53,7 @@ class Household:
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> Step:
-        self.play, self.taken, self.limit = Play(self.find(example)), 0, _steps(example)
+        self.play, self.taken, self.limit = Play(self.find(example)), 0, steps(example, STEPS)
         return self._stand(self.play.observation)
 
     def step(self, action: str) -> Step:
@@ -73,10 +74,3 @@ class Household:
         won = self.play is not None and self.play.won
         cut = not won and self.taken >= self.limit
         return Step(observation, reward, done=won or cut, won=won, cut=cut)
-
-
-def _steps(example: Example) -> int:
-    steps = example.meta.get("steps", STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise UserError(f"The example {example.id!r} allows {steps!r} steps.")
-    return steps

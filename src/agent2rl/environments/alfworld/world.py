@@ -4,14 +4,12 @@ data/train.jsonl                          {"id": …, "question": …, "task_typ
 data/games/<task>/<trial>/game.tw-pddl    the games, in the official layout
 """
 
-import json
 from pathlib import Path
 
 from agent2rl.core.environment import World
-from agent2rl.core.errors import UserError
-from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.household import Household, shelf
 from agent2rl.environments.alfworld.tools import TOOLS
+from agent2rl.environments.examples import training
 
 try:
     from agent2rl.environments.alfworld.expert import Expert
@@ -23,13 +21,5 @@ GAMES = "games"
 
 def open_world(data: Path) -> World:
     find = shelf(data / GAMES)
-    games = _games(data / "train.jsonl")
+    games = training(data / "train.jsonl")
     return World(games, environment=lambda: Household(find), expert=Expert, tools=TOOLS)
-
-
-def _games(path: Path) -> tuple[Example, ...]:
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        return tuple(Example(row.pop("id"), row.pop("question"), row.pop("answer", ""), row) for row in rows)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error

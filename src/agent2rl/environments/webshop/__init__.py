@@ -1,0 +1,37 @@
+"""WebShop: shopping in text, from the official files without Java, Flask or spaCy.
+
+    shop = Shop.load(Path("data"))                # items_shuffle*.json, items_ins_v2*.json, …
+    visit = Visit(shop, shop.goals[0])
+    print(visit.observation)
+    print(visit.step("search[red shoes]"), visit.available, visit.score)
+
+`Shop` is read once and shared; `Visit` is one episode; `Store` is both of them behind
+`core.environment.Environment`. Pages, actions, goals, rewards and rankings are those of the official text
+environment in its `text` mode, but for what `reward`, `goal` and `visit` say. Not covered: pictures, the
+modes `html`, `url` and `text_rich`, and WebShop's web site.
+"""
+
+from agent2rl.core.environment import OpenWorld
+from agent2rl.environments.webshop.goal import TEST, TRAIN, VALIDATION, Goal
+from agent2rl.environments.webshop.product import Product
+from agent2rl.environments.webshop.reward import Score
+from agent2rl.environments.webshop.shop import Shop
+from agent2rl.environments.webshop.store import Store
+from agent2rl.environments.webshop.visit import Available, Visit
+from agent2rl.environments.webshop.world import open_world
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "VALIDATION",
+    "WORLD",
+    "Available",
+    "Goal",
+    "Product",
+    "Score",
+    "Shop",
+    "Store",
+    "Visit",
+]
+
+WORLD: OpenWorld = open_world

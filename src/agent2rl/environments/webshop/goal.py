@@ -1,0 +1,135 @@
+"""Goals: what a shopper is asked to buy. Built, bounded and shuffled as officially, the same each time.
+
+The official code draws prices and price bounds from a generator that nobody seeded, so two of its runs have
+other bounds for the same goals. Here that generator is seeded: the goals are those of the official code after
+`random.seed(seed)`. The order is the official one, whose shuffle is seeded (233).
+
+Generated goals ask for every combination of a product's options; human goals are what people wrote.
+Not covered: drawing goals by weight, since every goal here is named by its place.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from agent2rl.core.errors import UserError
+from agent2rl.environments.webshop.product import Product
+
+Kind = Literal["generated", "human"]
+SEED = 42
+SHUFFLE = 233
+UNBOUNDED = 1000000
+TEST, VALIDATION = slice(0, 500), slice(500, 1500)
+TRAIN = slice(1500, None)
+"""The official split of the shuffled goals."""
+_STEPS = [10.0 * step for step in range(1, 100)]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is bought is held against it; the product that it was made from is one that fits."""
+
+    asin: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    """Names and values; the names are empty where a person named values alone."""
+    price_upper: float
+    title: str
+    query: str
+    product_category: str
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "asin": self.asin,
+            "instruction": self.instruction,
+            "attributes": list(self.attributes),
+            "options": [list(option) for option in self.options],
+            "price_upper": self.price_upper,
+            "title": self.title,
+            "query": self.query,
+            "product_category": self.product_category,
+        }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Self:
+        try:
+            return cls(
+                **{
+                    **record,
+                    "attributes": tuple(record["attributes"]),
+                    "options": tuple((str(name), str(value)) for name, value in record["options"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"This is no goal: {type(error).__name__}: {error}.") from error
+
+
+def build_goals(
+    products: Iterable[Product], kind: Kind = "generated", seed: int = SEED
+) -> tuple[tuple[Goal, ...], dict[str, float]]:
+    """All goals in the official order, and what each product costs."""
+    shelf = tuple(products)
+    chance = random.Random(seed)
+    prices = {one.asin: _price(one, chance) for one in shelf}
+    make = _generated if kind == "generated" else _human
+    goals = [goal for one in shelf for goal in make(one, prices[one.asin], chance)]
+    random.Random(SHUFFLE).shuffle(goals)
+    return tuple(goals), prices
+
+
+def _price(product: Product, chance: random.Random) -> float:
+    return product.pricing[0] if len(product.pricing) == 1 else chance.uniform(*product.pricing)
+
+
+def _bound(price: float, chance: random.Random) -> tuple[float, str]:
+    """A round price above a product's, and how the instruction says it."""
+    above = [step for step in _STEPS if step > price][:4]
+    if len(above) < 2:
+        return UNBOUNDED, ""
+    upper = max(chance.sample(above, 2))
+    return upper, f", and price lower than {upper:.2f} dollars"
+
+
+def _generated(product: Product, price: float, chance: random.Random) -> Iterator[Goal]:
+    if product.generated is None:
+        return
+    upper, bound = _bound(price, chance)
+    names = sorted(product.options)
+    for values in itertools.product(*(product.options[name] for name in names)):
+        options = tuple(zip(names, values, strict=True))
+        wanted = ", and ".join(f"{name}: {value}" for name, value in options)
+        text = product.generated.text + (f" with {wanted}" if wanted else "") + bound
+        yield _goal(product, text, product.generated.attributes, options, upper)
+
+
+def _human(product: Product, price: float, chance: random.Random) -> Iterator[Goal]:
+    for instruction in product.human:
+        if not instruction.attributes:
+            continue
+        upper, bound = _bound(price, chance)
+        text = instruction.text.strip(".") + bound
+        options = tuple(("", value) for value in instruction.options)
+        yield _goal(product, text, instruction.attributes, options, upper)
+
+
+def _goal(
+    product: Product,
+    instruction: str,
+    attributes: tuple[str, ...],
+    options: tuple[tuple[str, str], ...],
+    price_upper: float,
+) -> Goal:
+    return Goal(
+        asin=product.asin,
+        instruction=instruction,
+        attributes=attributes,
+        options=options,
+        price_upper=price_upper,
+        title=product.title,
+        query=product.query,
+        product_category=product.product_category,
+    )

@@ -1,0 +1,103 @@
+"""The pages of the shop as the official text mode shows them: what is visible, joined by a separator.
+
+The official pages are HTML that is rendered and taken apart again; what is left of it is here. A text of
+blanks alone is kept as an empty piece, one with a line break in it is dropped, as BeautifulSoup does.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent2rl.environments.webshop.product import Product
+
+BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
+DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES = "Description", "Features", "Reviews", "Attributes"
+SUB_PAGES = (DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES)
+_BLANKS = " \n\t\f\r"
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
+Texts = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Officially as it is here; a tiny model's pages may be shorter."""
+
+    separator: str = " [SEP] "
+    shown: int = 10
+    """Results on a page."""
+
+    def text(self, texts: Iterable[str]) -> str:
+        return self.separator.join(_visible(texts))
+
+
+OFFICIAL = Layout()
+
+
+def start(instruction: str) -> Texts:
+    return ("WebShop", "Instruction:", instruction, SEARCH)
+
+
+def results(instruction: str, products: Sequence[Product], page: int, total: int) -> Texts:
+    turn = (PREVIOUS, NEXT) if page > 1 else (NEXT,)
+    listed = (text for one in products for text in (one.asin, one.title, one.price))
+    return (*_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
+
+
+def item(instruction: str, product: Product, with_attributes: bool) -> Texts:
+    options = (text for name, values in product.options.items() for text in (name, *values))
+    return (
+        *_head(instruction, PREVIOUS),
+        *options,
+        product.title,
+        f"Price: {product.price}",
+        f"Rating: {product.rating}",
+        *sub_pages(with_attributes),
+        BUY,
+    )
+
+
+def sub_pages(with_attributes: bool) -> Texts:
+    return SUB_PAGES if with_attributes else SUB_PAGES[:-1]
+
+
+def sub_page(instruction: str, product: Product, name: str) -> Texts:
+    return (*_head(instruction, PREVIOUS), *_body(product, name))
+
+
+def done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
+    """With all that the official page hides from a browser, but not from the text mode."""
+    bought = json.dumps(dict(options), sort_keys=True)
+    for letter, code in _UNSAFE.items():
+        bought = bought.replace(letter, code)
+    return (
+        "Thank you for shopping with us!",
+        *("Your code:", "None", "(Paste it in your MTurk interface.)"),
+        *("Purchased", "asin", asin, "options", bought, "attrs", "None", "category", "None"),
+        *("query", "None", "product category", "None"),
+        *("Target", "asin", "options", "attrs", "price upper", "instuction text", "category"),
+        *("product category", "query", "Goal", "None"),
+        *("Reward", "Your score (min 0.0, max 1.0)", str(reward), "Reward Details", "None"),
+    )
+
+
+def _head(instruction: str, *buttons: str) -> Texts:
+    return ("Instruction:", instruction, BACK, *buttons)
+
+
+def _body(product: Product, name: str) -> Iterator[str]:
+    if name == DESCRIPTION:
+        yield product.description
+    elif name == FEATURES:
+        yield from (f" {bullet}" for bullet in product.bullets)
+    elif name == REVIEWS:
+        for review in product.reviews:
+            yield from (f'"{review.title}"', review.score, review.body)
+    else:
+        yield from (f" {attribute}" for attribute in product.attributes)
+        yield from (product.category, product.query, product.product_category)
+
+
+def _visible(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        if text and (text.strip(_BLANKS) or "\n" not in text):
+            yield text.strip()

@@ -1,0 +1,169 @@
+"""Products as the official files have them, and what the official loader makes of them.
+
+items_shuffle*.json      every product: asin, name, full_description, small_description, pricing, options, …
+items_ins_v2*.json       asin → attributes and, for most, a generated instruction
+items_human_ins*.json    asin → instructions that people wrote
+reviews*.json            what buyers said; the official shop has long been without it
+
+Each may be compressed (`.xz`). A pricing is "$8.5" or "$19.99$27.99"; without one a product costs 100.
+"""
+
+import json
+import lzma
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent2rl.core.errors import UserError
+
+PRODUCTS, INSTRUCTIONS, HUMAN, REVIEWS = "items_shuffle", "items_ins_v2", "items_human_ins", "reviews"
+UNKNOWN = ("DUMMY_ATTR",)
+"""The attributes of a product that the files say nothing about."""
+_LONGEST_ID = 10
+_COST = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What somebody wants: the words, and what they come down to."""
+
+    text: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    """Values of options, where a person named them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    title: str
+    score: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    asin: str
+    title: str
+    description: str
+    bullets: tuple[str, ...]
+    pricing: tuple[float, ...]
+    """One price, or the lowest and the highest."""
+    options: Mapping[str, tuple[str, ...]]
+    attributes: tuple[str, ...]
+    category: str
+    query: str
+    """What somebody searched for when it was collected."""
+    product_category: str
+    rating: str = "N.A."
+    reviews: tuple[Review, ...] = ()
+    generated: Instruction | None = None
+    human: tuple[Instruction, ...] = ()
+
+    @property
+    def price(self) -> str:
+        """As it is shown."""
+        return " to ".join(f"${price}" for price in self.pricing)
+
+    @property
+    def text(self) -> str:
+        """As it is searched: of what it is made of, only the first bullet."""
+        options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
+        first = self.bullets[0] if self.bullets else ""
+        return " ".join([self.title, self.description, first, options]).lower()
+
+
+def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
+    """The products of a folder of official files, in their order; the first so many rows, if it is said."""
+    files = {
+        PRODUCTS: _read(folder, PRODUCTS, list)[:most],
+        INSTRUCTIONS: _read(folder, INSTRUCTIONS, dict),
+        HUMAN: _read(folder, HUMAN, dict, needed=False),
+        REVIEWS: _read(folder, REVIEWS, list, needed=False),
+    }
+    return read_products(files, str(folder))
+
+
+def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
+    """The products that files hold, by the files' names."""
+    known, human = files[INSTRUCTIONS], files.get(HUMAN, {})
+    reviews = {row["asin"]: row for row in files.get(REVIEWS, ())}
+    found: dict[str, Product] = {}
+    for row in files[PRODUCTS]:
+        try:
+            asin = row["asin"]
+            if asin == "nan" or len(asin) > _LONGEST_ID or asin in found:
+                continue
+            found[asin] = product(row, known.get(asin, {}), human.get(asin, ()), reviews.get(asin, {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            named = row.get("asin") if isinstance(row, dict) else row
+            raise UserError(
+                f"The product {named!r} in {where} cannot be read: {type(error).__name__}: {error}.",
+                "Use the official files.",
+            ) from error
+    return tuple(found.values())
+
+
+def product(row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: Mapping[str, Any]) -> Product:
+    """Of a row of each file."""
+    bullets = row["small_description"]
+    text = known.get("instruction")
+    return Product(
+        asin=row["asin"],
+        title=row["name"],
+        description=row["full_description"],
+        bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
+        pricing=_pricing(row.get("pricing")),
+        options=_options(row["customization_options"]),
+        attributes=tuple(known.get("attributes", UNKNOWN)),
+        category=row["category"],
+        query=row["query"].lower().strip(),
+        product_category=row["product_category"],
+        rating=str(said.get("average_rating", "N.A.")),
+        reviews=tuple(_review(one) for one in said.get("reviews", ())),
+        generated=None if text is None else Instruction(text, tuple(known["instruction_attributes"])),
+        human=tuple(
+            Instruction(one["instruction"], tuple(one["instruction_attributes"]), _named(one))
+            for one in human
+        ),
+    )
+
+
+def _named(instruction: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(instruction["instruction_options"])
+
+
+def _review(row: Mapping[str, Any]) -> Review:
+    return Review(str(row.get("title", "")), str(row.get("score", row.get("stars"))), row.get("review", ""))
+
+
+def _pricing(written: str | None) -> tuple[float, ...]:
+    parts = written.split("$")[1:] if written else []
+    return tuple(float(re.sub(r"[^\d.]", "", part)) for part in parts[:2]) or (_COST,)
+
+
+def _options(rows: Any) -> dict[str, tuple[str, ...]]:
+    return {
+        name.lower(): tuple(row["value"].strip().replace("/", " | ").lower() for row in values)
+        for name, values in (rows or {}).items()
+        if values is not None
+    }
+
+
+def _read(folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True) -> Any:
+    paths = sorted(path for path in folder.glob(f"{name}*") if path.name.endswith((".json", ".json.xz")))
+    if not paths and not needed:
+        return kind()
+    if len(paths) != 1:
+        raise UserError(
+            f"There are {len(paths)} files {name}*.json in {folder}.", "Name a folder with one of each."
+        )
+    try:
+        data = paths[0].read_bytes()
+        read = json.loads(lzma.decompress(data) if paths[0].suffix == ".xz" else data)
+    except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
+        raise UserError(f"{paths[0]} cannot be read: {type(error).__name__}: {error}.") from error
+    if not isinstance(read, kind):
+        raise UserError(f"{paths[0]} holds no {kind.__name__}.")
+    return read

@@ -1,0 +1,103 @@
+"""What a purchase is worth: the official reward.
+
+    (attributes hit + options hit + [price within the bound]) / (attributes + options + 1) x type factor
+
+An attribute is hit if the product has one much like it, or if its text says it; an option, if one that was
+chosen is much like it, both by the colour in them if there is one. "Much like" is thefuzz's `token_set_ratio`
+above 85. The type factor asks whether it is the kind of thing that was wanted.
+
+The official code reads the colour on the chosen side alone where a goal names its options (`items()` for
+`values()`), and 458 of the 6,910 generated goals of the small catalogue can then be won by nobody. Here both
+sides are read, as they officially are for human goals; `as_published=True` scores as the published code does.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rapidfuzz import fuzz, utils
+
+from agent2rl.environments.webshop import nouns
+from agent2rl.environments.webshop.colours import COLOURS, colour
+from agent2rl.environments.webshop.goal import Goal
+from agent2rl.environments.webshop.product import Product
+
+ALIKE = 85
+_DROPPED = dict.fromkeys(range(128, 256))
+"""Letters that thefuzz leaves out before it compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A purchase's reward and its terms."""
+
+    reward: float
+    attributes: int
+    options: int
+    price: bool
+    kind: float
+    """The type factor."""
+    nouns_by: nouns.By
+    """What said which words of the titles are nouns."""
+
+
+def score(
+    product: Product, goal: Goal, price: float, chosen: Iterable[str], *, as_published: bool = False
+) -> Score:
+    attributes = sum(_has(product, attribute) for attribute in goal.attributes)
+    picked = [colour(value) for value in chosen]
+    options = sum(_picked(option, picked, as_published) for option in goal.options)
+    cheap = price <= goal.price_upper
+    kind = type_factor(product, goal)
+    share = (attributes + options + cheap) / (len(goal.attributes) + len(goal.options) + 1)
+    return Score(share * kind, attributes, options, cheap, kind, nouns.by())
+
+
+def type_factor(product: Product, goal: Goal) -> float:
+    """1 for the same query, two shared levels of category or enough shared nouns, else 0.5.
+
+    Whatever else they share, titles without a common noun give 0, and almost without one 0.1.
+    """
+    shared = _shared_nouns(product.title, goal.title)
+    if shared == 0:
+        return 0.0
+    if shared < 0.1:
+        return 0.1
+    same = product.query == goal.query or len(_levels(product) & _levels(goal)) >= 2
+    return 1.0 if same or shared > 0.2 else 0.5
+
+
+def alike(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    return round(fuzz.token_set_ratio(_plain(one), _plain(other))) > ALIKE
+
+
+def _has(product: Product, attribute: str) -> bool:
+    if any(alike(own, attribute) for own in product.attributes):
+        return True
+    texts = (product.title, " ".join(product.bullets), product.description)
+    return any(attribute in text.lower() for text in texts)
+
+
+def _picked(option: tuple[str, str], picked: list[str], as_published: bool) -> bool:
+    name, value = option
+    wanted = _as_published(name, value) if as_published and name else colour(value)
+    return any(alike(one, wanted) for one in picked)
+
+
+def _as_published(name: str, value: str) -> str:
+    """A colour only if the name or the value is nothing else, and otherwise the pair as Python prints it."""
+    return next((one for one in COLOURS if one in (name, value)), str((name, value)))
+
+
+def _shared_nouns(bought: str, wanted: str) -> float:
+    named = nouns.nouns(wanted)
+    return len({*named} & {*nouns.nouns(bought)}) / len(named) if named else 0.2
+
+
+def _levels(one: Product | Goal) -> set[str]:
+    return {level.strip() for level in one.product_category.split("›")}
+
+
+def _plain(text: str) -> str:
+    return utils.default_process(text.translate(_DROPPED))

@@ -1,0 +1,154 @@
+"""A visit: one episode in a shop, from the search page to the purchase.
+
+Actions are `search[words]` and `click[what is shown]`; `choose[…]` is `click[…]`. Any other text, and a click
+on what is not there, changes nothing. Searching works from every page. The official search has back doors for
+its authors (`<r>`, `<a>`, `<c>` and `<q>` before the words); here these are words like any others.
+
+Not covered: addresses that look like another page's because a query holds that page's name.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+from agent2rl.environments.webshop import pages
+from agent2rl.environments.webshop.goal import Goal
+from agent2rl.environments.webshop.product import Product
+from agent2rl.environments.webshop.reward import Score, score
+from agent2rl.environments.webshop.shop import Shop
+
+Page = Literal["start", "results", "item", "sub-page", "done"]
+_ACTION = re.compile(r"(.+)\[(.+)\]")
+_CLICKS = ("click", "choose")
+_SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
+
+
+class Available(NamedTuple):
+    """What can be done."""
+
+    search_bar: bool
+    """Whether a search bar is seen; searching works without one."""
+    clickables: tuple[str, ...]
+
+
+class Visit:
+    __slots__ = (
+        *("_attributes", "_found", "_layout", "_number", "_product", "_published", "_sub_page"),
+        *("goal", "observation", "options", "page", "score", "shop"),
+    )
+
+    def __init__(
+        self,
+        shop: Shop,
+        goal: Goal,
+        *,
+        with_attributes: bool = False,
+        as_published: bool = False,
+        layout: pages.Layout = pages.OFFICIAL,
+    ) -> None:
+        """`with_attributes` shows a product's attributes on a page of their own, officially `show_attrs`."""
+        self.shop, self.goal = shop, goal
+        self._attributes, self._published, self._layout = with_attributes, as_published, layout
+        self.page: Page = "start"
+        self.options: dict[str, str] = {}
+        """Chosen for the product that is looked at: name → value."""
+        self.score: Score | None = None
+        """Of the purchase, once it is made."""
+        self._found: tuple[Product, ...] = ()
+        self._number = 1
+        self._product: Product | None = None
+        self._sub_page = ""
+        self.observation = layout.text(self._shown())
+
+    @property
+    def available(self) -> Available:
+        """What is there to click, in the official order and spelling."""
+        buttons = [button.lower() for button in self._buttons()]
+        links = [one.asin.lower() for one in self._listed()]
+        return Available(self.page == "start", tuple(dict.fromkeys([*buttons, *links, *self._choices()])))
+
+    def step(self, action: str) -> str:
+        """Act, and see what is seen then. After the purchase nothing happens any more."""
+        if self.page != "done":
+            name, argument = _parsed(action)
+            if name == "search" and argument:
+                self._search(argument)
+            elif name in _CLICKS and argument != "search" and argument in self.available.clickables:
+                self._click(argument)
+            self.observation = self._layout.text(self._shown())
+        return self.observation
+
+    def _search(self, query: str) -> None:
+        self._found = self.shop.search(query)
+        self._turn(1)
+
+    def _turn(self, number: int) -> None:
+        """To a page of the results; what was chosen before is forgotten."""
+        self.page, self._number, self._product, self.options = "results", number, None, {}
+
+    def _click(self, name: str) -> None:
+        """Buttons first, as officially: an option that is called like one is one."""
+        product = self._product
+        if name == pages.BUY.lower() and product is not None:
+            self._buy(product)
+        elif name == pages.BACK.lower():
+            self.page, self._found, self._product, self.options = "start", (), None, {}
+        elif name == pages.NEXT.lower() and self.page == "results":
+            self._turn(self._number + 1)
+        elif name == pages.PREVIOUS.lower() and self.page == "results":
+            self._turn(self._number - 1)
+        elif name == pages.PREVIOUS.lower() and self.page == "item":
+            self._turn(self._number)
+        elif name in _SUB_PAGES and product is not None:
+            self.page, self._sub_page = "sub-page", _SUB_PAGES[name]
+        else:
+            self._look(name)
+
+    def _look(self, name: str) -> None:
+        """At a product of the results, or again at the one that is looked at, with an option more."""
+        if self.page == "results":
+            self._product = next(one for one in self._listed() if one.asin.lower() == name)
+        elif name in self._choices():
+            self.options[self._choices()[name]] = name
+        self.page = "item"
+
+    def _buy(self, product: Product) -> None:
+        price = self.shop.prices[product.asin]
+        self.score = score(product, self.goal, price, self.options.values(), as_published=self._published)
+        self.page = "done"
+
+    def _listed(self) -> tuple[Product, ...]:
+        first = (self._number - 1) * self._layout.shown
+        return self._found[first : first + self._layout.shown] if self.page == "results" else ()
+
+    def _choices(self) -> dict[str, str]:
+        """Value → name of the options that are shown; of names that share a value, the last."""
+        if self.page != "item" or self._product is None:
+            return {}
+        return {value: name for name, values in self._product.options.items() for value in values}
+
+    def _buttons(self) -> tuple[str, ...]:
+        if self.page == "start":
+            return (pages.SEARCH,)
+        if self.page == "results":
+            return (pages.BACK, *((pages.PREVIOUS,) if self._number > 1 else ()), pages.NEXT)
+        if self.page == "item":
+            return (pages.BACK, pages.PREVIOUS, *pages.sub_pages(self._attributes), pages.BUY)
+        return (pages.BACK, pages.PREVIOUS) if self.page == "sub-page" else ()
+
+    def _shown(self) -> pages.Texts:
+        instruction, product = self.goal.instruction, self._product
+        if self.score is not None and product is not None:
+            return pages.done(product.asin, self.options, self.score.reward)
+        if self.page == "results":
+            return pages.results(instruction, self._listed(), self._number, len(self._found))
+        if product is None:
+            return pages.start(instruction)
+        if self.page == "sub-page":
+            return pages.sub_page(instruction, product, self._sub_page)
+        return pages.item(instruction, product, self._attributes)
+
+
+def _parsed(action: str) -> tuple[str, str]:
+    """The name and the argument in small letters; nothing to do with for any other text."""
+    match = _ACTION.match(action)
+    return (match[1], match[2].lower()) if match else ("", "")

@@ -1,0 +1,137 @@
+"""Generates the shop of the miniature: the same products each time, in the official file format.
+
+Of each thing there are several products that differ in what they are made of and in how they are. The title
+says neither: the one can be searched for, the other is said on the page of features alone. Beside some stands
+a look-alike that costs too much. Training buys some products, feedback and held-out goals others.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
+
+from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, REVIEWS
+
+Part = Literal["train", "feedback", "heldout"]
+PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback", "heldout", None, None)
+"""Who buys the products of a thing; nobody buys the look-alikes."""
+DEAR = 90
+"""Above every bound: these lie at most 40 above a price."""
+
+KITCHEN, BEDROOM, CLOTHES, OFFICE = (
+    "Home › Kitchen",
+    "Home › Bedroom",
+    "Clothing › Hall",
+    "Office › School",
+)
+THINGS = {
+    KITCHEN: ("cup", "mug", "bowl", "plate", "pot", "jar", "bottle", "spoon"),
+    BEDROOM: ("pillow", "lamp", "clock", "chair", "vase"),
+    CLOTHES: ("hat", "shirt", "shoe", "ring", "watch", "cap"),
+    OFFICE: ("pen", "pencil", "book", "ruler", "box"),
+}
+MATERIALS = {
+    KITCHEN: ("steel", "glass", "wood", "stone", "plastic"),
+    BEDROOM: ("cotton", "wool", "wood", "glass", "silk"),
+    CLOTHES: ("cotton", "wool", "leather", "silk", "steel"),
+    OFFICE: ("wood", "steel", "plastic", "paper", "leather"),
+}
+LOOKS = ("thin", "thick", "wide", "narrow", "long", "short")
+COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "silver")
+BRANDS = ("Arlo", "Bexa", "Corin", "Dovo", "Elin", "Fabro", "Gente", "Hilo", "Isko", "Juno", "Kappa", "Lumo")
+OPINIONS = (("Good", 5, "I like it."), ("Fine", 4, "It holds."), ("Lost it", 2, "I wanted more."))
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The products, and who buys them."""
+
+    rows: tuple[Mapping[str, JsonValue], ...]
+    known: Mapping[str, Mapping[str, JsonValue]]
+    reviews: tuple[Mapping[str, JsonValue], ...]
+    parts: Mapping[str, Part | None]
+
+    def files(self, parts: Iterable[Part] = ()) -> dict[str, JsonValue]:
+        """What each file holds; what is asked for only of the parts' products."""
+        shown = {*parts}
+        known: dict[str, JsonValue] = {
+            asin: dict(one) if self.parts[asin] in shown else {"attributes": one["attributes"]}
+            for asin, one in self.known.items()
+        }
+        return {
+            PRODUCTS: [dict(row) for row in self.rows],
+            INSTRUCTIONS: known,
+            REVIEWS: [dict(review) for review in self.reviews],
+        }
+
+    def write(self, folder: Path, parts: Iterable[Part] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, held in self.files(parts).items():
+            (folder / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
+
+
+@cache
+def stock() -> Stock:
+    dice = random.Random("webshop-mini")
+    kinds = [(category, thing) for category, things in THINGS.items() for thing in things]
+    made = [one for category, thing in kinds for one in _line(dice, category, thing)]
+    dice.shuffle(made)
+    named = {f"B{number:03}": one for number, one in enumerate(made, 101)}
+    return Stock(
+        rows=tuple({"asin": asin, **row} for asin, (row, _, _) in named.items()),
+        known={asin: known for asin, (_, known, _) in named.items()},
+        reviews=tuple(_review(dice, asin) for asin in named),
+        parts={asin: part for asin, (_, _, part) in named.items()},
+    )
+
+
+_Made = tuple[dict[str, JsonValue], dict[str, JsonValue], Part | None]
+
+
+def _line(dice: random.Random, category: str, thing: str) -> list[_Made]:
+    """The products of one thing: no two the same but for the look-alikes, each like one that is bought."""
+    pairs = [(material, look) for material in MATERIALS[category] for look in LOOKS]
+    bought = dice.sample(pairs, sum(part is not None for part in PARTS))
+    alike = dice.sample(bought, len(PARTS) - len(bought))
+    models = dice.sample(range(10, 100), len(PARTS))
+    line: list[_Made] = []
+    for part, model, (material, look) in zip(PARTS, models, [*bought, *alike], strict=True):
+        price = dice.randint(5, 45) + (DEAR if part is None else 0)
+        row: dict[str, JsonValue] = {
+            "name": f"{thing} {model}",
+            "full_description": f"A {material} {thing} by {dice.choice(BRANDS)}.",
+            "small_description": [f"{material} {thing}", f"it is {look}"],
+            "pricing": f"${price}.0",
+            "customization_options": _options(dice, category),
+            "category": category.split(" › ")[0].lower(),
+            "query": thing,
+            "product_category": f"{category} › {thing}",
+        }
+        known: dict[str, JsonValue] = {
+            "attributes": [material, look],
+            "instruction": f"Find me a {look} {thing} of {material}",
+            "instruction_attributes": [material, look],
+        }
+        line.append((row, known, part))
+    return line
+
+
+def _options(dice: random.Random, category: str) -> dict[str, JsonValue]:
+    options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in dice.sample(COLOURS, 4)]}
+    if category in (KITCHEN, CLOTHES):
+        options["size"] = [{"value": "small"}, {"value": "large"}]
+    return options
+
+
+def _review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
+    title, stars, said = dice.choice(OPINIONS)
+    return {
+        "asin": asin,
+        "average_rating": stars,
+        "reviews": [{"title": title, "stars": stars, "review": said}],
+    }

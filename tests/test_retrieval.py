@@ -1,0 +1,136 @@
+"""Search: words, stems, lengths and scores that were worked out by hand."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.environments.retrieval import Index, terms
+from agent2rl.environments.retrieval.bm25 import quantised
+from agent2rl.environments.retrieval.porter import stem
+
+STEMS = {
+    # from Porter's paper, each after all of its steps
+    "caresses": "caress",
+    "ponies": "poni",
+    "ties": "ti",
+    "cats": "cat",
+    "feed": "feed",
+    "agreed": "agre",
+    "plastered": "plaster",
+    "bled": "bled",
+    "motoring": "motor",
+    "sing": "sing",
+    "conflated": "conflat",
+    "troubled": "troubl",
+    "sized": "size",
+    "hopping": "hop",
+    "tanned": "tan",
+    "falling": "fall",
+    "hissing": "hiss",
+    "failing": "fail",
+    "filing": "file",
+    "happy": "happi",
+    "sky": "sky",
+    "relational": "relat",
+    "conditional": "condit",
+    "rational": "ration",
+    "digitizer": "digit",
+    "vietnamization": "vietnam",
+    "operator": "oper",
+    "hopefulness": "hope",
+    "sensibility": "sensibl",
+    "triplicate": "triplic",
+    "electrical": "electr",
+    "goodness": "good",
+    "revival": "reviv",
+    "replacement": "replac",
+    "adoption": "adopt",
+    "homologous": "homolog",
+    "probate": "probat",
+    "rate": "rate",
+    "cease": "ceas",
+    "controlling": "control",
+    "roll": "roll",
+    # the two amendments, and words on which careless stemmers stumble
+    "possibly": "possibl",
+    "apology": "apolog",
+    "aed": "a",
+    "ion": "ion",
+    "is": "is",
+    "café": "café",
+}
+
+
+@pytest.mark.parametrize(("word", "root"), STEMS.items())
+def test_stems_are_porters(word: str, root: str) -> None:
+    assert stem(word) == root
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The Women's shoes", ["women", "shoe"]),
+        ("o'neil’s 3.5mm u.s.a. 1,000.50", ["o'neil", "3.5mm", "u.s.a", "1,000.50"]),
+        ("a:b _x_ foo_bar __ - 5'10", ["a:b", "_x_", "foo_bar", "5'10"]),
+        ("b.3 3.b 1;2", ["b", "3", "3", "b", "1;2"]),
+        ("size ½ x² naïve ™", ["size", "x", "naïv", "™"]),
+        ("❤️ ★ ☆ 👍🏽", ["❤️", "★", "👍🏽"]),
+        ("日本 カタカナ soft\u00adware", ["日", "本", "カタカナ", "soft\u00adwar"]),
+        ("x" * 300, ["x" * 255, "x" * 45]),
+        ("to be or not to be", []),
+    ],
+)
+def test_words_are_broken_as_lucene_breaks_them(text: str, found: list[str]) -> None:
+    assert terms(text) == found
+
+
+def test_a_length_keeps_four_significant_bits_above_twenty_four() -> None:
+    kept = {0: 0, 23: 23, 24: 24, 39: 39, 40: 40, 41: 40, 42: 42, 57: 56, 100: 96, 250: 248, 1000: 984}
+    assert {length: quantised(length) for length in kept} == kept
+
+
+def test_a_score_is_bm25_with_anserinis_parameters() -> None:
+    hits = Index.of([("a", "red hat"), ("b", "red red shoe lace"), ("c", "blue shoe")]).search("red", 10)
+    mean = 8 / 3
+    rarity = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+
+    def worth(often: int, length: int) -> float:
+        return rarity * often / (often + 0.9 * (1 - 0.4 + 0.4 * length / mean))
+
+    assert [hit.id for hit in hits] == ["b", "a"]
+    assert [hit.score for hit in hits] == pytest.approx([worth(2, 4), worth(1, 2)], rel=1e-6)
+
+
+def test_a_word_that_is_asked_for_twice_counts_twice() -> None:
+    index = Index.of([("a", "red hat"), ("b", "blue shoe")])
+    (once,), (twice,) = index.search("red", 1), index.search("red reds", 1)
+    assert twice.score == pytest.approx(2 * once.score, rel=1e-6)
+
+
+def test_equals_are_in_the_order_of_their_ids_even_where_the_list_is_cut() -> None:
+    index = Index.of([(f"{number:02}", "red hat") for number in reversed(range(30))])
+    assert [hit.id for hit in index.search("hats", 7)] == [f"{number:02}" for number in range(7)]
+
+
+def test_what_nothing_has_is_not_found() -> None:
+    index = Index.of([("a", "red hat"), ("b", "")])
+    assert index.search("the", 10) == []
+    assert index.search("shoe", 10) == []
+    assert index.search("red", 0) == []
+    assert Index.of([]).search("red", 10) == []
+
+
+@given(st.text(max_size=60), st.lists(st.text(max_size=40), max_size=6))
+def test_any_texts_can_be_indexed_and_any_query_asked(query: str, texts: list[str]) -> None:
+    index = Index.of([(str(number), text) for number, text in enumerate(texts)])
+    hits = index.search(query, 3)
+    assert len(hits) <= 3
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert all(hit.score > 0 for hit in hits)
+
+
+def test_a_long_run_of_joins_or_marks_takes_no_time() -> None:
+    assert terms("_" * 100_000) == []
+    assert terms("é" + "\u0301" * 100_000 + " " + "_" * 100_000 + "'" * 1000)

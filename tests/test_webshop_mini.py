@@ -1,0 +1,132 @@
+"""The miniature of WebShop: its generated shop and goals."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example
+from agent2rl.environments.webshop import Shop, Store
+from agent2rl.environments.webshop.nouns import by
+from agent2rl.environments.webshop.product import read_products
+from agent2rl.environments.webshop.reward import score
+from agent2rl.environments.webshop.store import wanted
+from agent2rl.tasks.webshop.catalogue import DEAR, stock
+from agent2rl.tasks.webshop.mini import STEPS, TASK, shop
+from agent2rl.training import seedling
+
+SPLITS = TASK.load(None)
+
+
+def reward(store: Store, example: Example, actions: list[str]) -> float:
+    store.reset(example)
+    return max([store.step(action).reward for action in actions], default=0.0)
+
+
+def test_the_miniature_is_found_by_its_name() -> None:
+    assert registry.task("webshop-mini") is TASK
+
+
+def test_the_answers_of_all_goals_win_within_their_steps() -> None:
+    here, carried = Store(lambda _: shop()), Store()
+    assert all(reward(here, one, one.target.splitlines()) == 1 for one in SPLITS.train)
+    assert all(
+        reward(carried, one, one.target.splitlines()) == 1 for one in (*SPLITS.feedback, *SPLITS.heldout)
+    )
+    assert max(len(one.target.splitlines()) for one in SPLITS.train) < STEPS
+
+
+def test_nonsense_is_worth_nothing() -> None:
+    assert all(reward(Store(), one, ["dance", "click[buy now]"]) == 0 for one in SPLITS.feedback[:5])
+
+
+def test_scoring_buys_what_training_never_buys() -> None:
+    parts = [{wanted(one).asin for one in part} for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)]
+    assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [120, 120]
+    assert len(SPLITS.train) > 500
+    assert not parts[0] & parts[1]
+    assert not parts[0] & parts[2]
+    assert not parts[1] & parts[2]
+    assert len({one.id for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout) for one in part}) == sum(
+        len(part) for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)
+    )
+
+
+def test_the_agent_gets_the_shop_without_what_scoring_asks_for(tmp_path: Path) -> None:
+    write = SPLITS.folders["shop"]
+    assert not isinstance(write, Path)
+    write(tmp_path)
+    seen = Shop.load(tmp_path)
+    assert {*seen.products} == {*shop().products}
+    assert seen.prices == shop().prices
+    assert {goal.asin for goal in seen.goals} == {wanted(one).asin for one in SPLITS.train}
+    assert "instruction" not in json.dumps([one.meta["shop"] for one in SPLITS.feedback])
+
+
+def test_a_look_alike_is_the_same_but_for_its_price() -> None:
+    dear = [one for one in shop().products.values() if stock().parts[one.asin] is None]
+    assert len(dear) == 2 * 24
+    for one in dear:
+        same = [
+            other
+            for other in shop().products.values()
+            if (other.query, other.attributes) == (one.query, one.attributes) and other.asin != one.asin
+        ]
+        assert same
+        assert one.pricing[0] > DEAR
+        goal = next(goal for goal in shop().goals if goal.asin in {other.asin for other in same})
+        assert score(one, goal, one.pricing[0], [value for _, value in goal.options]).price is False
+
+
+def test_only_the_features_say_how_a_thing_is() -> None:
+    for one in shop().products.values():
+        look = one.attributes[1]
+        assert look in one.bullets[1]
+        assert look not in one.text.split()
+
+
+def test_every_goal_asks_for_one_product_alone_that_is_within_its_price() -> None:
+    """Of another brand, material or look there may be many: no other gets the whole reward."""
+    for one in SPLITS.feedback[:30]:
+        goal = wanted(one)
+        chosen = [value for _, value in goal.options]
+        full = [
+            asin
+            for asin, product in shop().products.items()
+            if score(product, goal, shop().prices[asin], chosen).reward == 1
+        ]
+        assert full == [goal.asin]
+
+
+def test_texts_are_made_of_few_words() -> None:
+    listed = Path(seedling.__file__).with_name("words.txt").read_text(encoding="utf-8")
+    known = {*re.findall(r"[a-z]+", listed.lower())}
+    texts = [f"{one.title} {one.description} {' '.join(one.bullets)}" for one in shop().products.values()]
+    found = Counter(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
+    assert {*found} - known == {"it"}
+
+
+def test_the_shop_is_the_same_each_time() -> None:
+    stock.cache_clear()
+    files = stock().files(("train", "feedback", "heldout"))
+    assert Shop.of(read_products(files, "here")).goals == shop().goals
+
+
+def test_a_folder_is_refused_and_answers_can_be_withheld() -> None:
+    with pytest.raises(UserError, match="reads no files"):
+        TASK.load(Path())
+    assert TASK.withhold is not None
+    assert not any(one.target for one in TASK.withhold(SPLITS).train)
+
+
+def test_an_example_without_its_shop_is_refused() -> None:
+    with pytest.raises(UserError, match="carries no shop"):
+        Store().reset(SPLITS.train[0])
+
+
+def test_the_record_says_what_a_noun_was_decided_by() -> None:
+    assert f"nouns-by-{by()}" in TASK.evaluator.version

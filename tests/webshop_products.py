@@ -1,0 +1,123 @@
+"""A small catalogue of our own in WebShop's format, for tests."""
+
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent2rl.environments.webshop import Goal, Product, Shop
+from agent2rl.environments.webshop.product import product
+
+SHOES = "Clothing › Women › Shoes › Pumps"
+
+
+def row(asin: str, name: str, **others: Any) -> dict[str, Any]:
+    """A product as its file has it."""
+    return {
+        "asin": asin,
+        "name": name,
+        "full_description": "",
+        "small_description": [""],
+        "pricing": "$20.0",
+        "customization_options": "",
+        "category": "fashion",
+        "query": "Women's Pumps ",
+        "product_category": SHOES,
+        "images": ["none"],
+        **others,
+    }
+
+
+def options(**values: Sequence[str]) -> dict[str, Any]:
+    return {name: [{"value": value} for value in listed] for name, listed in values.items()}
+
+
+ROWS = (
+    row(
+        "B000000001",
+        "Red Party Pumps",
+        full_description="High heels for a long evening.",
+        small_description=["Rubber sole ", "Made of leather"],
+        pricing="$19.5$29.5",
+        customization_options={**options(Color=["Red", "Dark/Blue"], Size=["5", "6"]), "Fit": None},
+    ),
+    row("B000000002", "Red Party Pumps, Low", small_description="Cotton lining"),
+    row(
+        "B000000003",
+        "Green Tea Set",
+        pricing="",
+        category="grocery",
+        query="tea",
+        product_category="Grocery › Tea",
+        customization_options=options(flavour=["mint", "plain"]),
+    ),
+)
+KNOWN: dict[str, Any] = {
+    "B000000001": {
+        "attributes": ["rubber sole", "high heel"],
+        "instruction": "Find me women's pumps with rubber sole",
+        "instruction_attributes": ["rubber sole"],
+    },
+    "B000000002": {"attributes": []},
+    "B000000003": {
+        "attributes": ["caffeine free"],
+        "instruction": "Find me tea that is caffeine free",
+        "instruction_attributes": ["caffeine free"],
+    },
+}
+HUMAN: dict[str, Any] = {
+    "B000000003": [
+        {
+            "instruction": "i want mint tea.",
+            "instruction_attributes": ["caffeine free"],
+            "instruction_options": ["mint"],
+        },
+        {"instruction": "anything.", "instruction_attributes": [], "instruction_options": []},
+    ]
+}
+REVIEWS = (
+    {
+        "asin": "B000000003",
+        "average_rating": 4.5,
+        "reviews": [{"title": "Fine", "stars": 5, "review": "I drink it."}, {"title": "Hm", "stars": 2}],
+    },
+)
+
+
+def catalogue(rows: Sequence[Mapping[str, Any]] = ROWS) -> tuple[Product, ...]:
+    said: dict[str, Any] = {review["asin"]: review for review in REVIEWS}  # type: ignore[misc]
+    return tuple(
+        product(one, KNOWN.get(one["asin"], {}), HUMAN.get(one["asin"], ()), said.get(one["asin"], {}))
+        for one in rows
+    )
+
+
+def shop(rows: Sequence[Mapping[str, Any]] = ROWS) -> Shop:
+    return Shop.of(catalogue(rows))
+
+
+def write(folder: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> None:
+    """The catalogue as files, one of them compressed."""
+    packed = lzma.compress(json.dumps(list(rows)).encode())
+    (folder / "items_shuffle_3.json.xz").write_bytes(packed)
+    (folder / "items_ins_v2_3.json").write_text(json.dumps(KNOWN))
+    (folder / "items_human_ins.json").write_text(json.dumps(HUMAN))
+    (folder / "reviews.json").write_text(json.dumps(REVIEWS))
+
+
+def goal(**others: Any) -> Goal:
+    """For the first pair of pumps, in dark blue and 6."""
+    return Goal(
+        **{
+            "asin": "B000000001",
+            "instruction": "Find me women's pumps",
+            "attributes": ("rubber sole",),
+            "options": (("color", "dark | blue"), ("size", "6")),
+            "price_upper": 30.0,
+            "title": "Red Party Pumps",
+            "query": "women's pumps",
+            "product_category": SHOES,
+            **others,
+        }
+    )
