@@ -1,0 +1,1 @@
+"""Search: questions that are answered by searching and reading, one step after another."""
