@@ -103,6 +103,7 @@ SHAPES = {
     "I will search for Orin now.": NONE,
     "look up Orin": NONE,
     "{}": NONE,
+    r'{"name": "search", "arguments": {"query": "\ud800Orin"}}': "search[?Orin]",
     '{"name": "buy", "arguments": {}}': NONE,
 }
 PIECES = st.sampled_from(

@@ -130,6 +130,7 @@ def _value(call: dict[str, object], *keys: str) -> object:
 def _action(verb: str, text: str) -> Action:
     """What it says is stripped until nothing can be, so that it reads the same the next time."""
     named = _VERBS[verb.lower()]
+    text = text.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can tell it
     before = None
     while before != text:
         before, text = text, _bare(_closed(_line(text)[: MOST_CHARACTERS[named]]))

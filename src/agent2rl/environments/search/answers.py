@@ -158,6 +158,14 @@ def same(one: str, other: str) -> bool:
 @lru_cache(maxsize=65536)
 def normal(text: str) -> str:
     """Without case, accents, articles and punctuation; numbers in figures keep their points."""
+    if not (text.isascii() and text.replace(" ", "").isalpha()):  # most names need none of this
+        text = _lettered(text)
+    text = _ARTICLE.sub("", " ".join(text.lower().split()))
+    text = " ".join(_WORDS.get(word, word) for word in text.split())
+    return _SHORT.get(text, text)
+
+
+def _lettered(text: str) -> str:
     text = unicodedata.normalize("NFKD", text.casefold()).translate(_LETTERS)
     text = "".join(letter for letter in text if not unicodedata.combining(letter))
     text = re.sub(r"['’‘ʻʼ`´]", "", text)
@@ -165,10 +173,7 @@ def normal(text: str) -> str:
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"(?:(?<=^)|(?<=[\s:(]))[-\u2212](?=\d)", "minus ", text)
     text = re.sub(r"(?<=\d)\.(?=\d)", "\0", text)
-    text = re.sub(r"[\W_]", lambda sign: "." if sign[0] == "\0" else " ", text)
-    text = _ARTICLE.sub("", " ".join(text.split()))
-    text = " ".join(_WORDS.get(word, word) for word in text.split())
-    return _SHORT.get(text, text)
+    return re.sub(r"[\W_]", lambda sign: "." if sign[0] == "\0" else " ", text)
 
 
 def clean(answer: str) -> str:

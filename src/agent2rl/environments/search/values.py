@@ -12,31 +12,13 @@ from functools import lru_cache
 Date = tuple[int, int, int | None]
 """Year, month, day; no day where only the month is told."""
 
-_SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_WORDS = {word: value for value, word in enumerate(_SMALL)} | {
-    word: 20 + 10 * place for place, word in enumerate(_TENS)
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen "
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_WORDS = {word: value for value, word in enumerate(_SMALL.split())} | {
+    word: 20 + 10 * place for place, word in enumerate(_TENS.split())
 }
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12} | {
     f"{word}th": value
@@ -103,26 +85,9 @@ _LEAD = re.compile(
     r"|total of|total:|the number is)\s+|~\s*|≈\s*)+",
     re.IGNORECASE,
 )
+_YEAR_ROUND = "january february march april may june july august september october november december"
 _MONTHS = {
-    name[:size]: place
-    for place, name in enumerate(
-        [
-            "january",
-            "february",
-            "march",
-            "april",
-            "may",
-            "june",
-            "july",
-            "august",
-            "september",
-            "october",
-            "november",
-            "december",
-        ],
-        1,
-    )
-    for size in (3, 4, len(name))
+    name[:size]: place for place, name in enumerate(_YEAR_ROUND.split(), 1) for size in (3, 4, len(name))
 }
 _WEEKDAY = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+", re.IGNORECASE)
 _DAY, _MONTH, _YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<month>[a-z]{3,9})\.?", r"(?P<year>\d{4})"
