@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from agent2rl.core.environment import Environment, Step
 from agent2rl.core.errors import UserError, WorldError
@@ -111,7 +112,8 @@ def test_an_example_may_allow_other_steps() -> None:
 
 
 def test_an_example_without_an_answer_is_an_error() -> None:
-    for meta in ({}, {"items": []}, {"items": [["", "x"]]}, {"items": ["x"]}):
+    wrong: list[list[JsonValue]] = [[], [["", "x"]], ["x"], [[]]]
+    for meta in ({}, *({"items": items} for items in wrong)):
         with pytest.raises(UserError, match="no answer"):
             played(Local(DOCUMENTS), [], Example("one", "Who?", "", meta))
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from agent2rl.environments.search.values import dates, quantity
+from agent2rl.environments.search.lists import listed, pieces
+from agent2rl.environments.search.values import Date, Quantity, dates, quantity
 
 SET = "Set Answer"
 MOST_CHARACTERS = 4000
@@ -40,12 +41,13 @@ _LETTERS = str.maketrans(
     }
 )
 _ARTICLE = re.compile(r"\b(?:the|an?)\s+(?=\w)")
-_TITLE = re.compile(r"^(?:dr|mr|mrs|ms|prof|professor|sir|dame|rev|president|senator|king|queen)\s+(?=\w)")
+_TITLE = re.compile(r"^(?:dr|mr|mrs|ms|prof|professor|sir|dame|rev)\s+(?=\w)")
 _FORM = re.compile(
     r"(?<=\w)\s+(?:inc|incorporated|ltd|limited|llc|plc|corp|corporation|co|company|gmbh|ag|sa)$"
 )
 _INITIAL = re.compile(r"(?<=\w\w\s)\w\s(?=\w)")
 _BRACKETS = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
+_INITIALS = re.compile(r"[(\[]([A-Z]{2,8})[)\]]$")
 _ALSO = re.compile(
     r"[(\[](?:also known as|also called|aka|a\.k\.a\.|or|formerly|now)[\s:]+([^()\[\]]+)[)\]]", re.I
 )
@@ -69,16 +71,13 @@ _LEAD_IN = re.compile(
     r"|^\W*(?:it|they|these|there)\s+(?:is|are|was|were)\b\s*:?\s*(?=\S)",
     re.IGNORECASE,
 )
+_SENTENCE = re.compile(
+    r"(?:the|these|those|all|both)\s+(?:[\w'’-]+\s+){1,9}?(?:is|are|was|were)\b\s*:?\s+", re.I
+)
+"""Such as `The founder of the company was `."""
 _HEADING = re.compile(r"^[^\n,;]{1,200}:[ \t*]*\n+(?=\s*\S)")
 _BULLET = re.compile(r"(?m)(?:^|(?<=[;,])[ \t]*)[ \t]*(?:[-*•–]|\(?\d{1,3}[.)])[ \t]+(?=\S)")
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
-_LIST = r"[;\n|•]|(?:(?<!\d),|,(?!\d{3}(?!\d)))(?!\s*(?:inc|ltd|llc|plc|corp|co|jr|sr)\b)"
-"""Neither the comma of a number nor that of a company parts a list."""
-_COMMA = re.compile(rf"\s*(?:{_LIST})\s*", re.IGNORECASE)
-_SEPARATOR = re.compile(
-    rf"\s*(?:{_LIST}|(?<=\s)(?:and|or|&|/)(?=\s))\s*",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +116,27 @@ def gold(answer: str, answer_type: str = SET, aliases: Mapping[str, Sequence[str
     an answer that has both is right all the same.
     """
     whole = clean(answer)
-    items = _listed(whole) if answer_type == SET else [whole]
+    items = listed(whole) if answer_type == SET else [whole]
     more = aliases or {}
     return Gold(tuple((item, *more.get(item, ()), *_called(item)) for item in dict.fromkeys(items)))
 
 
 def mark(predicted: str, right: Gold) -> Marks:
-    """How a predicted answer stands to the right one."""
+    """How a predicted answer stands to the right one: as it is, or as the end of a sentence."""
     text = clean(predicted)
-    pieces = list(_pieces(text))
-    if not normal(text) or len(pieces) > MOST_ITEMS:
+    marks = _marked(text, right)
+    sentence = _SENTENCE.match(text)
+    if marks.correct or not sentence:
+        return marks
+    return max(marks, _marked(text[sentence.end() :], right), key=lambda marks: (marks.correct, marks.f1))
+
+
+def _marked(text: str, right: Gold) -> Marks:
+    said = Said(text)
+    if not normal(said.text) or len(said.pieces) > MOST_ITEMS:
         return NOTHING
-    taken: set[int] = set()
-    found = 0
-    names = [name for item in right.items for name in item]
-    for item in sorted(right.items, key=lambda names: -max(map(len, names))):
-        run = _find(text, pieces, taken, item)
-        found += run is not None
-        taken.update(run or ())
-    excess = sum(1 for _ in _left_over(text, pieces, taken, names))
+    found = sum(map(said.take, sorted(right.items, key=lambda names: -max(map(len, names)))))
+    excess = said.left_over([name for item in right.items for name in item])
     recall, precision = found / len(right.items), found / (found + excess) if found else 0.0
     return Marks(precision, recall, found == len(right.items) and not excess)
 
@@ -145,7 +146,7 @@ def same(one: str, other: str) -> bool:
     first, second = normal(one), normal(other)
     if not first or not second:
         return False
-    left, right = quantity(one), quantity(other)
+    left, right = _amount(one), _amount(other)
     if left and right:
         return left.agrees(right)
     if first == second or (_digitless(first) and first.replace(" ", "") == second.replace(" ", "")):
@@ -184,71 +185,71 @@ def clean(answer: str) -> str:
     text = _LEAD_IN.sub("", text, count=1)
     text = _HEADING.sub("", text)
     text = _BULLET.sub(" ", text)
-    return text.strip().strip('"“”').rstrip(" .").strip()
+    text = re.sub(r"^\[([^\[\]]*)\]$", r"\1", text.strip().rstrip(" ."))
+    return re.sub(r'^["“]([^"“”]*)["”]$', r"\1", text).rstrip(" .").strip()
 
 
-def _listed(text: str) -> list[str]:
-    """The items of a list that is well written: `and` only parts the last two."""
-    parts = [text[start:end] for start, end in _pieces(text, _COMMA)]
-    if not parts:
-        return []
-    *before, last = parts
-    last = re.sub(r"^(?:and|&)\s+", "", last)
-    if before and last == parts[-1] and len(halves := re.split(r"\s+and\s+", last)) == 2:
-        return [*before, *halves]
-    return [*before, last]
+class Said:
+    """An answer in pieces. An item is one of them or some in a row, and is taken out when it is found."""
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.pieces = list(pieces(text))[: MOST_ITEMS + 1]
+        self._taken: set[int] = set()
+        self._runs: dict[str, list[range]] = {}
+        for length in range(_RUN, 0, -1):
+            for first in range(len(self.pieces) - length + 1):
+                run = range(first, first + length)
+                self._runs.setdefault(normal(self._words(run)), []).append(run)
 
-def _pieces(text: str, separator: re.Pattern[str] = _SEPARATOR) -> Iterator[tuple[int, int]]:
-    """Where the pieces between separators begin and end. What stands in brackets is not taken apart."""
-    depth = _depths(text)
-    start = 0
-    for found in separator.finditer(text):
-        if not depth[found.start()] and text[start : found.start()].strip():
-            yield start, found.start()
-            start = found.end()
-        elif not depth[found.start()]:
-            start = found.end()
-    if text[start:].strip():
-        yield start, len(text)
+    def take(self, names: Sequence[str]) -> bool:
+        """Whether an item is there, under any of its names."""
+        run = next((run for run in self._matching(names) if self._taken.isdisjoint(run)), None)
+        self._taken.update(run or ())
+        return run is not None
 
+    def left_over(self, names: Sequence[str]) -> int:
+        """How many things are left; an item that is said again is nothing new."""
+        found, before = 0, -2
+        for place in range(len(self.pieces)):
+            said = self._words(range(place, place + 1))
+            if place in self._taken or not normal(said) or any(same(said, name) for name in names):
+                continue
+            # "Trinidad and Tobago" is one thing too many, not two.
+            found += not (before == place - 1 and self._joined(before))
+            before = place
+        return found
 
-def _depths(text: str) -> list[int]:
-    depths, depth = [], 0
-    for letter in text:
-        depth = depth + (letter in "([") - (letter in ")]")
-        depths.append(depth)
-    balanced = not depth and all(level >= 0 for level in depths)
-    return [*depths, 0] if balanced else [0] * (len(text) + 1)
+    def _matching(self, names: Sequence[str]) -> Iterator[range]:
+        keys = dict.fromkeys(key for name in names for key in (normal(name), *sorted(_shorter(name))))
+        alike = [run for key in keys for run in self._runs.get(key, ())]
+        yield from self._values(names)
+        for run in sorted(alike, key=len, reverse=True):
+            if len(run) > 1 or any(same(self._words(run), name) for name in names):
+                yield run
+        for place in range(len(self.pieces)):
+            run = range(place, place + 1)
+            if place not in self._taken and any(same(self._words(run), name) for name in names):
+                yield run
 
+    def _values(self, names: Sequence[str]) -> Iterator[range]:
+        """Dates with commas of their own, and numbers in words with their `and`."""
+        days = frozenset[Date]().union(*map(dates, names))
+        amounts = [amount for amount in map(quantity, names) if amount]
+        for length in (3, 2) if days or amounts else ():
+            for first in range(len(self.pieces) - length + 1):
+                run = range(first, first + length)
+                said = self._words(run)
+                amount = quantity(said)
+                if days & dates(said) or (amount and any(map(amount.agrees, amounts))):
+                    yield run
 
-def _find(
-    text: str, pieces: Sequence[tuple[int, int]], taken: set[int], names: Sequence[str]
-) -> range | None:
-    """The pieces, one or some in a row, that are an item."""
-    for length in range(_RUN, 0, -1):
-        for first in range(len(pieces) - length + 1):
-            run = range(first, first + length)
-            if taken.isdisjoint(run):
-                said = text[pieces[first][0] : pieces[run[-1]][1]]
-                if any(same(said, name) for name in names):
-                    return run
-    return None
+    def _words(self, run: range) -> str:
+        return self.text[self.pieces[run[0]][0] : self.pieces[run[-1]][1]]
 
-
-def _left_over(
-    text: str, pieces: Sequence[tuple[int, int]], taken: set[int], names: Sequence[str]
-) -> Iterator[str]:
-    """What was said beyond the items; one that is said again is nothing new."""
-    before = -2
-    for place, (start, end) in enumerate(pieces):
-        said = text[start:end]
-        if place in taken or not normal(said) or any(same(said, name) for name in names):
-            continue
-        joined = before == place - 1 and " and " in text[pieces[before][1] - 1 : start + 1]
-        before = place
-        if not joined:  # "Trinidad and Tobago" is one thing too many, not two
-            yield said
+    def _joined(self, place: int) -> bool:
+        """Whether `and` stands behind a piece."""
+        return "and" in self.text[self.pieces[place][1] : self.pieces[place + 1][0]].lower()
 
 
 @lru_cache(maxsize=65536)
@@ -269,7 +270,12 @@ def _shorter(text: str) -> frozenset[str]:
 
 def _called(item: str) -> list[str]:
     """Other names that an item brings along in brackets."""
-    return [name.strip() for name in _ALSO.findall(item)]
+    return [name.strip() for name in (*_ALSO.findall(item), *_INITIALS.findall(item))]
+
+
+def _amount(text: str) -> Quantity | None:
+    """`fourteen (14)` is as good as either."""
+    return quantity(text) or quantity(_BRACKETS.sub("", text))
 
 
 def _digitless(text: str) -> bool:

@@ -74,7 +74,7 @@ _UNITS = {
 }
 _NUMBER = re.compile(
     r"""(?P<sign>[-+\u2212])?\s?(?P<currency>us\$|[$€£¥])?\s?
-    (?P<digits>\d{1,3}(?:[, \u00a0\u202f]\d{3}){1,6}(?!\d)|\d{1,40})(?P<decimals>\.\d{1,40})?
+    (?P<digits>\d{1,3}(?:[, \u00a0\u202f]\d{3}){1,6}(?!\d)|\d{1,40}|(?=\.\d))(?P<decimals>\.\d{1,40})?
     (?P<gap>[\x20\u00a0-]*)(?P<rest>(?![\d.,/:])[^\d\n]{0,60})""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -126,10 +126,12 @@ def quantity(text: str) -> Quantity | None:
 
 
 def _figures(found: re.Match[str]) -> Quantity | None:
-    value = Fraction(re.sub(r"\D", "", found["digits"]) + (found["decimals"] or ""))
+    value = Fraction("0" + re.sub(r"\D", "", found["digits"]) + (found["decimals"] or ""))
     rest, currency = found["rest"].strip(), _CURRENCIES.get((found["currency"] or "").lower(), "")
     if rest.lower() in ("st", "nd", "rd", "th") and not found["gap"]:
         return Quantity(value, "ordinal")
+    if rest.lower() == "s" and not found["gap"]:  # the 1990s are no year
+        return None
     scale, unit = _scaled(rest, attached=not found["gap"], money=bool(currency))
     if unit and not _NAMED.fullmatch(unit):
         return None
@@ -166,24 +168,35 @@ def _in_words(text: str) -> Quantity | None:
         return Quantity(Fraction(_ORDINALS[words[0]]), "ordinal")
     total, part, taken = 0, 0, 0
     for place, word in enumerate(words):
-        if word in _WORDS:
+        before, after = words[place - 1] if place else "", words[place + 1] if place + 1 < len(words) else ""
+        if word in _WORDS and _fits(_WORDS[word], part):
             part += _WORDS[word]
-        elif word == "hundred" and (part or taken):
+        elif word == "hundred" and (0 < part < 10 or before == "a"):
             part = max(part, 1) * 100
-        elif word in _LARGE and (part or taken):
+        elif word in _LARGE and (part or before == "a"):
             total, part = total + max(part, 1) * _LARGE[word], 0
-        elif word == "a" and place == 0 and words[1:2] and words[1] in ("hundred", *_LARGE):
-            part = 0
-        elif not (word == "and" and place and words[place + 1 : place + 2] and words[place + 1] in _WORDS):
+        elif not (
+            (word == "a" and not place and after in ("hundred", *_LARGE))
+            or (word == "and" and before in ("hundred", *_LARGE) and after in _WORDS)
+        ):
             break
         taken = place + 1
     if not taken or words[:taken] == ["a"]:
         return None
     value = Fraction(total + part)
+    if words[taken:] and words[taken] in ("and", "or", "hundred", *_LARGE, *_WORDS):
+        return None
     unit = " ".join(words[taken:])
     if unit and ("," in text or "\n" in text or not _NAMED.fullmatch(unit)):
         return None
     return Quantity(-value if negative else value, _unit(unit))
+
+
+def _fits(value: int, part: int) -> bool:
+    """Whether a word may follow: `twenty three` may, `three twenty` may not."""
+    if not part:
+        return True
+    return 0 < value < (10 if part % 100 else 100) and not part % 10 and part % 100 != 10
 
 
 @lru_cache(maxsize=4096)
