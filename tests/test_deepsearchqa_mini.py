@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from agent2rl.environments.search.answers import gold, mark, normal
-from agent2rl.environments.search.research import Research
+from agent2rl.environments.search.research import NOT_FOUND, Research
 from agent2rl.tasks.deepsearchqa.facts import LINKS, facts
 from agent2rl.tasks.deepsearchqa.library import Library, library
 from agent2rl.tasks.deepsearchqa.names import Part
@@ -118,6 +118,18 @@ def test_one_search_does_not_tell_it(part: Library) -> None:
         seen = " ".join(f"{one.title} {one.snippet}" for one in results)
         listed += all(any(name in seen for name in names) for names in question.needed)
     assert listed <= 0.05 * len(part.questions)
+
+
+def test_somebody_who_knows_what_to_look_for_wins_in_six_steps(part: Library) -> None:
+    play = Research(lambda _: part.search)
+    for question, example in zip(part.questions, part.examples, strict=True):
+        play.reset(example)
+        steps = [play.step(action) for action in question.walkthrough]
+        assert len(steps) <= 6
+        assert steps[-1].won
+        seen = " ".join(step.observation for step in steps)
+        assert all(any(name in seen for name in names) for names in question.needed), question
+        assert not any(step.observation == NOT_FOUND for step in steps)
 
 
 def test_what_the_record_answers_wins_and_the_questions_words_do_not(part: Library) -> None:

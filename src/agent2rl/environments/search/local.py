@@ -46,6 +46,8 @@ class Local:
     def __init__(self, documents: Sequence[Document], shown: int = SHOWN) -> None:
         self.documents = tuple(documents)
         self._shown = shown
+        self._results = [_result(document) for document in self.documents]
+        self._order = np.arange(len(self.documents))[::-1]
         self._texts = {document.id: document.text for document in self.documents}
         self._index = _index([words(f"{document.title} {document.text}") for document in self.documents])
 
@@ -55,8 +57,10 @@ class Local:
             if word in self._index:
                 places, worth = self._index[word]
                 scores[places] += worth
-        best = np.argsort(-scores, kind="stable")[: self._shown]
-        return tuple(_result(self.documents[place]) for place in best if scores[place] > 0)
+        ranks = scores * len(self.documents) + self._order  # no two alike, and the first wins a tie
+        most = min(self._shown, len(ranks))
+        best = np.argpartition(ranks, len(ranks) - most)[len(ranks) - most :] if most else ranks
+        return tuple(self._results[place] for place in best[np.argsort(-ranks[best])] if scores[place] > 0)
 
     def open(self, id: str) -> str:  # noqa: A002
         if id not in self._texts:

@@ -6,7 +6,8 @@ count           how many of them there are
 intersection    those of them that have another link too
 comparison      which of two, or which of several, is the older or the larger
 
-A question is left out where the pages that its own words find already hold all of its answers.
+A question is left out where the pages that its own words find already hold all of its answers, and where its
+steps are not enough for somebody who knows what to look for.
 """
 
 import random
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 
 from agent2rl.environments.search.answers import SET
 from agent2rl.environments.search.local import Local
+from agent2rl.environments.search.research import STEPS
 from agent2rl.tasks.deepsearchqa.facts import Facts, Thing
 from agent2rl.tasks.deepsearchqa.names import Part, pick
 from agent2rl.tasks.deepsearchqa.pages import Pages
 from agent2rl.tasks.deepsearchqa.paths import BACK, Path, backward, end, follow, forward, start
+from agent2rl.tasks.deepsearchqa.walks import Hop, Walk
 from agent2rl.tasks.deepsearchqa.wording import (
     CATEGORIES,
     CLAUSES,
@@ -33,8 +36,6 @@ from agent2rl.tasks.deepsearchqa.wording import (
 SINGLE = "Single Answer"
 LEAST, MOST = 2, 4
 """Items of a set."""
-SUPPORT = 10
-"""Documents that an answer may need, at most."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Question:
     """The ids of the things that it names."""
     documents: tuple[str, ...]
     """The ids of the documents that tell it."""
+    walkthrough: tuple[str, ...]
+    """Actions that show all of it, and the answer."""
 
     @property
     def record(self) -> dict[str, str]:
@@ -70,6 +73,7 @@ class Asker:
     split: Part
     world: Facts
     pages: Pages
+    library: Local
     dice: random.Random
 
     def chain(self) -> Question | None:
@@ -77,7 +81,7 @@ class Asker:
         first = self._some(start(path))
         way = follow(self.world, first.id, path)[0]
         last = self.world.things[way[-1]]
-        phrase, support = of(path, self._name(first)), self._support([way], path)
+        phrase, hops = of(path, self._name(first)), self._hops([way], path)
         if len(set(way)) < len(way):
             return None
         asked = [value for value in last.values if value in VALUES]
@@ -85,11 +89,11 @@ class Asker:
         if asked and self.dice.random() < 0.5:
             value = pick(self.dice, asked)
             items, problem = ((last.values[value],),), VALUES[value].format(phrase)
-            support |= {self.pages.told[last.id, value]}
+            hops.append(Hop(((last.id, value),), back=False))
             path = (*path, value)
         else:
             items, problem = (last.names,), f"{'Who' if last.kind == 'person' else 'What'} is {phrase}?"
-        return self._question("chain", path, problem, last.kind, items, (first.id,), support)
+        return self._question("chain", path, problem, last.kind, items, (first.id,), hops)
 
     def whole(self) -> Question | None:
         return self._several("set", lambda phrase, _: f"Name all {phrase}.")
@@ -107,15 +111,15 @@ class Asker:
         items = tuple(self.world.things[thing].names for thing in last)
         problem = word(those(path, self._name(first)), end(path))
         counted = ((str(len(items)),),) if kind == "count" else items
-        support = self._support(ways, path)
-        return self._question(kind, path, problem, end(path), counted, (first.id,), support, items)
+        hops = self._hops(ways, path)
+        return self._question(kind, path, problem, end(path), counted, (first.id,), hops, items)
 
     def intersection(self) -> Question | None:
         path = pick(self.dice, backward(self.split))
         first = self._some(start(path))
         ways = follow(self.world, first.id, path)
         last = sorted({way[-1] for way in ways})
-        if not LEAST < len(last) <= 3 * MOST:
+        if not LEAST < len(last) <= 3 * MOST or first.id in last:
             return None
         like = self.world.things[pick(self.dice, last)]
         keys = [key for key in (*like.links, *like.values) if key in CLAUSES and BACK + key != path[-1]]
@@ -126,13 +130,13 @@ class Asker:
         if len(both) == len(last) or len(both) > MOST or like.links.get(key) == first.id:
             return None
         kept = [way for way in ways if way[-1] in both]
-        support = self._support(kept, path) | {self.pages.told[thing, key] for thing in both}
+        hops = [*self._hops(kept, path), Hop(tuple((thing, key) for thing in both), back=False)]
         other = self.world.things.get(like.links.get(key, ""))
         phrase = those(path, self._name(first), (key, self._name(other) if other else like.values[key]))
         items = tuple(self.world.things[thing].names for thing in both)
         named = (first.id, other.id) if other else (first.id,)
         path = (*path, BACK + key)
-        return self._question("intersection", path, f"Name all {phrase}.", like.kind, items, named, support)
+        return self._question("intersection", path, f"Name all {phrase}.", like.kind, items, named, hops)
 
     def comparison(self) -> Question | None:
         return self._of_two() if self.dice.random() < 0.5 else self._of_several()
@@ -150,9 +154,10 @@ class Asker:
         if winner is None:
             return None
         problem = EARLIER[value].format(of(path, self._name(one)), of(path, self._name(two)))
-        support = self._support(ways, path) | {self.pages.told[thing.id, value] for thing in last}
+        hops = [*self._hops(ways, path), Hop(tuple((thing.id, value) for thing in last), back=False)]
+        named = (one.id, two.id)
         return self._question(
-            "comparison", (*path, value), problem, winner.kind, (winner.names,), (one.id, two.id), support
+            "comparison", (*path, value), problem, winner.kind, (winner.names,), named, hops
         )
 
     def _of_several(self) -> Question | None:
@@ -169,24 +174,25 @@ class Asker:
         if winner is None:
             return None
         problem = SUPERLATIVES[value].format(those(path, self._name(first)))
-        support = self._support(ways, path) | {self.pages.told[thing, value] for thing in ids}
+        hops = [*self._hops(ways, path), Hop(tuple((thing, value) for thing in ids), back=False)]
         return self._question(
-            "comparison", (*path, value), problem, winner.kind, (winner.names,), (first.id,), support
+            "comparison", (*path, value), problem, winner.kind, (winner.names,), (first.id,), hops
         )
 
     def _found(self, first: Thing, path: Path) -> tuple[list[tuple[str, ...]], list[str]] | None:
         """The ways of a path, and what they lead to, where they are not too many."""
         ways = follow(self.world, first.id, path)
-        last = sorted({way[-1] for way in ways} - {first.id})
-        return (ways, last) if LEAST <= len(last) <= MOST and len(ways) <= MOST else None
+        last = sorted({way[-1] for way in ways})
+        few = LEAST <= len(last) <= MOST and len(ways) <= MOST
+        return (ways, last) if few and first.id not in last else None
 
-    def _support(self, ways: Sequence[tuple[str, ...]], path: Path) -> set[str]:
-        """The documents that tell each step of each way."""
-        return {
-            self.pages.told[(after, link[1:]) if link.startswith(BACK) else (before, link)]
-            for way in ways
-            for before, after, link in zip(way, way[1:], path, strict=False)
-        }
+    def _hops(self, ways: Sequence[tuple[str, ...]], path: Path) -> list[Hop]:
+        """The facts that each step of the ways stands on."""
+        return [
+            Hop(tuple(dict.fromkeys((way[place + back], link.lstrip(BACK)) for way in ways)), back)
+            for place, link in enumerate(path)
+            for back in [link.startswith(BACK)]
+        ]
 
     def _some(self, kind: str) -> Thing:
         return pick(self.dice, self.world.kinds[kind])
@@ -202,25 +208,35 @@ class Asker:
         about: str,
         items: tuple[tuple[str, ...], ...],
         named: tuple[str, ...],
-        support: set[str],
+        hops: Sequence[Hop],
         needed: tuple[tuple[str, ...], ...] = (),
     ) -> Question | None:
-        if len(support) > SUPPORT:
+        walk = Walk(self.world, self.pages, self.library)
+        if not walk.see(hops, most=STEPS - 1):
             return None
-        answer_type = SET if kind in ("set", "intersection") else SINGLE
-        documents = tuple(sorted(support))
-        category = CATEGORIES[about]
-        return Question(problem, category, kind, path, items, answer_type, needed or items, named, documents)
+        found = Question(
+            problem=problem,
+            category=CATEGORIES[about],
+            kind=kind,
+            path=path,
+            items=items,
+            answer_type=SET if kind in ("set", "intersection") else SINGLE,
+            needed=needed or items,
+            named=named,
+            documents=tuple(sorted({self.pages.told[fact] for hop in hops for fact in hop.facts})),
+            walkthrough=(*walk.actions, f"answer[{'; '.join(names[0] for names in items)}]"),
+        )
+        return None if told_at_once(found, self.library) else found
 
 
 def questions(split: Part, world: Facts, written: Pages, library: Local, count: int) -> tuple[Question, ...]:
     """The first `count` questions of a split, no two alike; the kinds take turns."""
-    asker = Asker(split, world, written, random.Random(f"deepsearchqa-mini:{split}:questions"))
+    asker = Asker(split, world, written, library, random.Random(f"deepsearchqa-mini:{split}:questions"))
     kinds = (asker.chain, asker.whole, asker.intersection, asker.count, asker.comparison)
     found: dict[str, Question] = {}
     while len(found) < count:
         question = kinds[len(found) % len(kinds)]()
-        if question and question.problem not in found and not told_at_once(question, library):
+        if question and question.problem not in found:
             found[question.problem] = question
     return tuple(found.values())
 
