@@ -4,11 +4,17 @@ import random
 import time
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.engines.replay import Replay as Outputs
+from agent2rl.environments.search import Backend, Recording, Replay
 from agent2rl.environments.search.answers import gold, mark, normal
 from agent2rl.environments.search.research import NOT_FOUND, Research
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.telling import Telling
 from agent2rl.tasks.deepsearchqa.facts import LINKS, facts
 from agent2rl.tasks.deepsearchqa.library import Library, library
 from agent2rl.tasks.deepsearchqa.names import Part
@@ -139,3 +145,30 @@ def test_what_the_record_answers_wins_and_the_questions_words_do_not(part: Libra
         assert play.step(f"answer[{'; '.join(names[-1] for names in question.items)}]").won
         play.reset(example)
         assert not play.step(f"answer[{question.problem}]").won
+
+
+def evaluated(backend: Backend) -> str:
+    """The walkthroughs of the held-out questions, played by the evaluator."""
+    part = made("heldout")
+    outputs = {
+        example.id: ["\n".join(question.walkthrough)]
+        for question, example in zip(part.questions, part.examples, strict=True)
+    }
+    evaluator = Episodes("search-1", lambda: Research(lambda _: backend), Telling(chat=""), "kind")
+    return evaluator.evaluate(Outputs(outputs), part.examples, EvalSettings()).model_dump_json()
+
+
+def test_recorded_episodes_are_replayed_to_the_byte(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    live = evaluated(Recording(made("heldout").search, "local", record))
+    replay = Replay(record)
+    assert evaluated(replay) == live
+    assert replay.missing == 0
+    found = EvalResult.model_validate_json(live)
+    assert [result.score for result in found.results] == [1.0] * 100
+    assert {result.group for result in found.results} == KINDS
+    kept = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(kept[1:]))
+    poorer = Replay(record)
+    assert evaluated(poorer) != live
+    assert poorer.missing >= 1
