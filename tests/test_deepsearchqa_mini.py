@@ -1,5 +1,7 @@
 """The miniature of DeepSearchQA: a closed world whose questions have exact answers."""
 
+import hashlib
+import json
 import random
 import time
 from functools import cache
@@ -15,7 +17,7 @@ from agent2rl.environments.search.answers import gold, mark, normal
 from agent2rl.environments.search.research import NOT_FOUND, Research
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import Telling
-from agent2rl.tasks.deepsearchqa.facts import LINKS, facts
+from agent2rl.tasks.deepsearchqa.facts import LINKS, Facts, facts
 from agent2rl.tasks.deepsearchqa.library import Library, library
 from agent2rl.tasks.deepsearchqa.names import Part
 from agent2rl.tasks.deepsearchqa.paths import backward, forward
@@ -41,6 +43,44 @@ def test_it_is_the_same_each_time() -> None:
     again = library("feedback", 100)
     assert again.questions == made("feedback").questions
     assert again.documents == made("feedback").documents
+
+
+def test_it_is_the_same_on_every_machine() -> None:
+    content = hashlib.sha256()
+    for split in COUNTS:
+        for document in made(split).documents:
+            content.update(f"{document.id}\t{document.title}\t{document.text}\n".encode())
+        for question in made(split).questions:
+            content.update(json.dumps([question.record, question.items, question.walkthrough]).encode())
+    assert content.hexdigest() == "03d5584174e2c4e1e8c6dfdd411ea10cfe8e35f62c96b773c3493a7abc4cddcf"
+
+
+def test_answers_are_those_of_the_facts(part: Library) -> None:
+    """Looked up the slow way: of all things, those that lead back to where the question begins."""
+    world = facts(part.split)
+    ids = {thing.name: thing.id for thing in world.things.values()}
+    checked = 0
+    for question in part.questions:
+        if question.kind not in ("set", "count"):
+            continue
+        forwards = [link for link in question.path if not link.startswith("~")]
+        backwards = [link[1:] for link in question.path if link.startswith("~")]
+        goal = question.named[0]
+        for link in forwards:
+            goal = world.things[goal].links[link]
+        found = {thing for thing in world.things if _led(world, thing, backwards[::-1]) == goal}
+        assert {ids[names[0]] for names in question.needed} == found
+        assert question.record["answer"] == str(len(found)) or question.kind == "set"
+        checked += 1
+    assert checked == 2 * len(part.questions) // 5
+
+
+def _led(world: Facts, thing: str, links: list[str]) -> str | None:
+    for link in links:
+        if link not in world.things[thing].links:
+            return None
+        thing = world.things[thing].links[link]
+    return thing
 
 
 def test_more_questions_begin_with_the_same_ones() -> None:
