@@ -23,7 +23,7 @@ from agent2rl.tasks.deepsearchqa.names import Part
 from agent2rl.tasks.deepsearchqa.paths import backward, forward
 from agent2rl.tasks.deepsearchqa.questions import told_at_once
 
-COUNTS: dict[Part, int] = {"train": 400, "feedback": 100, "heldout": 100}
+COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}
 KINDS = {"chain", "set", "intersection", "count", "comparison"}
 
 
@@ -52,7 +52,7 @@ def test_it_is_the_same_on_every_machine() -> None:
             content.update(f"{document.id}\t{document.title}\t{document.text}\n".encode())
         for question in made(split).questions:
             content.update(json.dumps([question.record, question.items, question.walkthrough]).encode())
-    assert content.hexdigest() == "03d5584174e2c4e1e8c6dfdd411ea10cfe8e35f62c96b773c3493a7abc4cddcf"
+    assert content.hexdigest() == "e2cdd8527bf8da9a6463b6410b25e7987d69d7abdcd4e5474c437fa98d4401ec"
 
 
 def test_answers_are_those_of_the_facts(part: Library) -> None:
@@ -144,7 +144,7 @@ def test_the_supporting_documents_tell_the_answer(part: Library) -> None:
     for question in part.questions:
         told = " ".join(texts[document] for document in question.documents)
         assert all(any(name in told for name in names) for names in question.needed), question
-        assert 2 <= len(question.documents) <= 10
+        assert 2 <= len(question.documents) <= 20
 
 
 def test_a_document_is_found_by_its_title(part: Library) -> None:

@@ -38,8 +38,14 @@ def words(text: str) -> list[str]:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
         text = "".join(letter for letter in text if not unicodedata.combining(letter))
-    found = [word for word in _WORD.findall(text.lower().replace("'s", "")) if word not in STOP_WORDS]
-    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]
+    return [word for word in map(_stem, _WORD.findall(text.lower().replace("'s", ""))) if word]
+
+
+@lru_cache(maxsize=1 << 16)
+def _stem(word: str) -> str:
+    if word in STOP_WORDS:
+        return ""
+    return word[:-1] if len(word) > 3 and word.endswith("s") else word
 
 
 class Local:

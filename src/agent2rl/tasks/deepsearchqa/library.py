@@ -1,6 +1,6 @@
 """The miniature of a split: its corpus, and questions that the corpus answers. The same each time.
 
-    shelf = library("train", 400)
+    shelf = library("train", 300)
     shelf.documents, shelf.examples
 
 No thing, no page and no way of links of one split is in another.

@@ -52,7 +52,7 @@ class Question:
     named: tuple[str, ...]
     """The ids of the things that it names."""
     documents: tuple[str, ...]
-    """The ids of the documents that tell it."""
+    """The ids of the documents that tell it, and of those that rule others out."""
     walkthrough: tuple[str, ...]
     """Actions that show all of it, and the answer."""
 
@@ -119,21 +119,24 @@ class Asker:
         first = self._some(start(path))
         ways = follow(self.world, first.id, path)
         last = sorted({way[-1] for way in ways})
-        if not LEAST < len(last) <= 3 * MOST or first.id in last:
+        if not LEAST < len(last) <= len(ways) <= MOST + 1 or first.id in last:
             return None
-        like = self.world.things[pick(self.dice, last)]
-        keys = [key for key in (*like.links, *like.values) if key in CLAUSES and BACK + key != path[-1]]
-        if not keys:
+        things = [self.world.things[thing] for thing in last]
+        ties = [
+            (like, key, [thing for thing in things if _same(thing, like, key)])
+            for like in things
+            for key in (*like.links, *like.values)
+            if key in CLAUSES and BACK + key != path[-1] and like.links.get(key) != first.id
+        ]
+        ties = [tie for tie in ties if len(tie[2]) < len(last)]
+        if not ties:
             return None
-        key = pick(self.dice, keys)
-        both = [thing for thing in last if _same(self.world.things[thing], like, key)]
-        if len(both) == len(last) or len(both) > MOST or like.links.get(key) == first.id:
-            return None
-        kept = [way for way in ways if way[-1] in both]
-        hops = [*self._hops(kept, path), Hop(tuple((thing, key) for thing in both), back=False)]
+        like, key, both = pick(self.dice, [tie for tie in ties if len(tie[2]) > 1] or ties)
+        # Those that are not among them have to be seen as well.
+        hops = [*self._hops(ways, path), Hop(tuple((thing, key) for thing in last), back=False)]
         other = self.world.things.get(like.links.get(key, ""))
         phrase = those(path, self._name(first), (key, self._name(other) if other else like.values[key]))
-        items = tuple(self.world.things[thing].names for thing in both)
+        items = tuple(thing.names for thing in both)
         named = (first.id, other.id) if other else (first.id,)
         path = (*path, BACK + key)
         return self._question("intersection", path, f"Name all {phrase}.", like.kind, items, named, hops)

@@ -4,7 +4,7 @@ The walker knows every name of what it looks for, and the words that pages use; 
 covered: finding out other names, for which steps may be left or not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent2rl.environments.search.local import Local
@@ -49,20 +49,25 @@ class Walk:
     shown: dict[str, str] = field(default_factory=dict)
     """Documents that were seen, as far as they were."""
 
-    def see(self, hops: Iterable[Hop], most: int) -> bool:
-        """Whether all the facts came to be seen, in so many actions at most."""
-        return all(self._hop(hop) and len(self.actions) <= most for hop in hops)
+    def see(self, hops: Sequence[Hop], most: int) -> bool:
+        """Whether all the facts came to be seen in so many actions. One is kept for each hop to come."""
+        return all(
+            self._hop(hop, most - left) for left, hop in zip(reversed(range(len(hops))), hops, strict=True)
+        )
 
-    def _hop(self, hop: Hop) -> bool:
-        missing = self._missing(hop.facts)
-        if missing:
+    def _hop(self, hop: Hop, most: int) -> bool:
+        if missing := self._missing(hop.facts):
             self._search(missing, hop.back)
         for fact in self._missing(hop.facts):
-            if not self._told(fact) and self.pages.told[fact] not in self.shown:
+            if len(self.actions) > most:
+                return False
+            if self.pages.told[fact] not in self.shown:
                 self._search([fact], hop.back)
+            if self.pages.told[fact] not in self.shown:
+                return False
             if not self._told(fact):
                 self._open(self.pages.told[fact])
-        return not self._missing(hop.facts)
+        return not self._missing(hop.facts) and len(self.actions) <= most
 
     def _missing(self, facts: Sequence[Fact]) -> list[Fact]:
         return [fact for fact in facts if not self._told(fact)]
@@ -77,11 +82,12 @@ class Walk:
         about = dict.fromkeys(self.world.things[thing].links[key] if back else thing for thing, key in facts)
         names = [name for thing in about for name in self.world.things[thing].names]
         query = " ".join([*names, *dict.fromkeys(HINTS.get(key, key) for _, key in facts)])
-        self.actions.append(f"search[{query}]")
+        if (action := f"search[{query}]") in self.actions:
+            return
+        self.actions.append(action)
         for result in self.library.search(query):
             self.shown.setdefault(result.id, f"{result.title}: {result.snippet}")
 
     def _open(self, document: str) -> None:
-        if document in self.shown:
-            self.actions.append(f"open[{document}]")
-            self.shown[document] = self.library.open(document)
+        self.actions.append(f"open[{document}]")
+        self.shown[document] = self.library.open(document)
