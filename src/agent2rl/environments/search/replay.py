@@ -1,0 +1,131 @@
+"""Records what a backend answers, and answers from the record: what is played again is the same to the byte.
+
+    {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
+    {"kind": "open", "text": <id>, …, "page": …}          or "error": … where the backend failed
+
+What is asked twice is answered from the record, a failure too. Asked for what it does not hold, a replay
+fails as a backend does, and counts it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.records import Record
+from agent2rl.environments.search.backend import Backend, Result
+
+Kind = Literal["search", "open"]
+
+
+class Entry(Record):
+    """One answer of a backend."""
+
+    kind: Kind
+    text: str
+    """The query, or the id of the document."""
+    backend: str
+    time: float
+    """Seconds since the epoch."""
+    results: tuple[tuple[str, str, str], ...] = ()
+    page: str = ""
+    error: str = ""
+    """Why there is no answer."""
+
+    def answer(self) -> "Entry":
+        if self.error:
+            raise WorldError(self.error)
+        return self
+
+
+class NotRecorded(WorldError):
+    """A replay was asked for what it does not hold."""
+
+
+class Recording:
+    """Answers as another backend does, and writes down each answer as it comes."""
+
+    def __init__(
+        self, backend: Backend, name: str, path: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._backend, self._name, self._path, self._clock = backend, name, path, clock
+        self._lock = threading.Lock()
+        self._entries = _continued(path) if path.exists() else {}
+
+    def search(self, query: str) -> tuple[Result, ...]:
+        return tuple(Result(*found) for found in self._entry("search", query).answer().results)
+
+    def open(self, id: str) -> str:  # noqa: A002
+        return self._entry("open", id).answer().page
+
+    def _entry(self, kind: Kind, text: str) -> Entry:
+        with self._lock:
+            if known := self._entries.get((kind, text)):
+                return known
+        asked = self._ask(kind, text)  # others need not wait for it
+        with self._lock:
+            if known := self._entries.get((kind, text)):
+                return known
+            self._entries[kind, text] = asked
+            with self._path.open("a", encoding="utf-8") as record:
+                record.write(asked.model_dump_json() + "\n")
+        return asked
+
+    def _ask(self, kind: Kind, text: str) -> Entry:
+        entry = Entry(kind=kind, text=text, backend=self._name, time=self._clock())
+        try:
+            if kind == "open":
+                return entry.model_copy(update={"page": self._backend.open(text)})
+            found = self._backend.search(text)
+        except WorldError as error:
+            return entry.model_copy(update={"error": str(error) or type(error).__name__})
+        return entry.model_copy(update={"results": tuple((one.id, one.title, one.snippet) for one in found)})
+
+
+class Replay:
+    """Answers from a record alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._entries = read_record(path)
+        self._lock = threading.Lock()
+        self.missing = 0
+        """How often it was asked for what it does not hold."""
+
+    def search(self, query: str) -> tuple[Result, ...]:
+        return tuple(Result(*found) for found in self._entry("search", query).answer().results)
+
+    def open(self, id: str) -> str:  # noqa: A002
+        return self._entry("open", id).answer().page
+
+    def _entry(self, kind: Kind, text: str) -> Entry:
+        entry = self._entries.get((kind, text))
+        if entry is None:
+            with self._lock:
+                self.missing += 1
+            raise NotRecorded(f"The record has no answer to {kind}[{text[:100]}].")
+        return entry
+
+
+def read_record(path: Path) -> dict[tuple[Kind, str], Entry]:
+    """The answers of a record: the first to each question holds. A last line that was cut off is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+        entries = [Entry.model_validate_json(line) for line in lines[:-1] if line]
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} is no record of searches: {error}") from error
+    found: dict[tuple[Kind, str], Entry] = {}
+    for entry in entries:
+        found.setdefault((entry.kind, entry.text), entry)
+    return found
+
+
+def _continued(path: Path) -> dict[tuple[Kind, str], Entry]:
+    """The answers of a record that is to grow, without a last line that was cut off."""
+    found = read_record(path)
+    with path.open("r+b") as record:
+        record.truncate(record.read().rfind(b"\n") + 1)
+    return found

@@ -1,0 +1,165 @@
+"""Questions as an environment: search, open what was found, answer; at most so many steps.
+
+    search[<query>]    a numbered list of documents, best first
+    open[<number>]     one of those that were found, by its number in the last list, its id or its title
+    answer[<answer>]   ends the episode, and is rewarded
+
+A step's action may be a whole reply, thoughts and all: `actions` finds it. A search that fails is seen as
+such, costs its step and is counted. Only what a search has found can be opened.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agent2rl.core.environment import Step
+from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.task import Example
+from agent2rl.environments.search.actions import Action, read
+from agent2rl.environments.search.answers import SET, Gold, gold, mark
+from agent2rl.environments.search.backend import Backend, Result
+
+STEPS = 6
+"""In an episode, nonsense included, unless an example's `steps` says otherwise."""
+PAGE_CHARACTERS = 3000
+SNIPPET_CHARACTERS = 300
+OVER = "The question is answered."
+NO_ACTION = (
+    "There is no action in this. Say search[a query], open[a number of the list] or answer[the answer]."
+)
+NOT_FOUND = "No search has found that. Say open[…] with a number of the last list."
+
+Find = Callable[[Example], Backend]
+"""What is searched to answer an example."""
+
+
+class Tally:
+    """How often things happened in the environments that share it.
+
+    Counted are `searches`, `opened`, `failed` (of both), `not_found` and `no_action`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+    @property
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+
+@dataclass
+class Research:
+    """Won where the answer is fully correct. The reward is 1 for that; F1 where a part is worth something."""
+
+    find: Find
+    partial: bool = False
+    tally: Tally = field(default_factory=Tally)
+    backend: Backend | None = field(default=None, init=False)
+    right: Gold | None = field(default=None, init=False)
+    listed: tuple[Result, ...] = field(default=(), init=False)
+    """By the last search that found something."""
+    seen: dict[str, Result] = field(default_factory=dict, init=False)
+    """All that searches have found, by id and by title."""
+    taken: int = field(default=0, init=False)
+    limit: int = field(default=STEPS, init=False)
+    over: bool = field(default=False, init=False)
+
+    def reset(self, example: Example) -> Step:
+        self.backend, self.right, self.limit = self.find(example), right_answer(example), _steps(example)
+        self.listed, self.seen, self.taken, self.over = (), {}, 0, False
+        return Step(f"Question: {example.prompt}")
+
+    def step(self, action: str) -> Step:
+        if self.backend is None or self.right is None:
+            raise RuntimeError("An episode is begun with reset() before it can go on.")
+        if self.over or self.taken >= self.limit:
+            return Step(OVER, done=True, cut=not self.over)
+        self.taken += 1
+        said = read(action)
+        if said and said.verb == "answer":
+            self.over = True
+            marks = mark(said.text, self.right)
+            reward = marks.f1 if self.partial else float(marks.correct)
+            return Step(OVER, reward, done=True, won=marks.correct)
+        out = self.taken >= self.limit
+        return Step(self._look(said, self.backend), done=out, cut=out)
+
+    def close(self) -> None:
+        self.backend = None
+
+    def _look(self, said: Action | None, backend: Backend) -> str:
+        if said is None or not said.text:
+            self.tally.count("no_action")
+            return NO_ACTION
+        try:
+            return (
+                self._search(said.text, backend) if said.verb == "search" else self._open(said.text, backend)
+            )
+        except WorldError as error:
+            self.tally.count("failed")
+            return f"The {said.verb} failed: {error.message[:SNIPPET_CHARACTERS]}"
+
+    def _search(self, query: str, backend: Backend) -> str:
+        self.tally.count("searches")
+        found = backend.search(query)
+        if not found:
+            return "Nothing was found."
+        self.listed = found
+        for result in reversed(found):
+            self.seen |= {result.title.casefold(): result, result.id: result}
+        return "\n".join(_row(number, result) for number, result in enumerate(found, 1))
+
+    def _open(self, which: str, backend: Backend) -> str:
+        result = _chosen(which, self.listed) or self.seen.get(which) or self.seen.get(which.casefold())
+        if result is None:
+            self.tally.count("not_found")
+            return NOT_FOUND
+        self.tally.count("opened")
+        text = backend.open(result.id)
+        return f"{result.title}\n{text[:PAGE_CHARACTERS]}"
+
+
+def _chosen(which: str, listed: Sequence[Result]) -> Result | None:
+    number = which.strip("#[]. ")
+    if not (number.isascii() and number.isdigit()) or len(number) > 3:
+        return None
+    return listed[int(number) - 1] if 1 <= int(number) <= len(listed) else None
+
+
+def _row(number: int, result: Result) -> str:
+    return f"{number}. {_flat(result.title)}: {_flat(result.snippet)[:SNIPPET_CHARACTERS]}"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def right_answer(example: Example) -> Gold:
+    """From its `items`, each a list of names, or else from the official record's answer and type."""
+    items = example.meta.get("items")
+    try:
+        if isinstance(items, list):
+            return Gold(tuple(_names(names) for names in items))
+        return gold(example.target, str(example.meta.get("answer_type", SET)))
+    except ValueError as error:
+        raise UserError(f"The example {example.id!r} has no answer: {error}.") from error
+
+
+def _names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"an item is a list of its names, not {names!r}")
+    return tuple(names)
+
+
+def _steps(example: Example) -> int:
+    steps = example.meta.get("steps", STEPS)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise UserError(f"The example {example.id!r} allows {steps!r} steps.")
+    return steps

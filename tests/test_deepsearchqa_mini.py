@@ -1,0 +1,214 @@
+"""The miniature of DeepSearchQA: a closed world whose questions have exact answers."""
+
+import hashlib
+import json
+import random
+import time
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.engines.replay import Replay as Outputs
+from agent2rl.environments.search import Backend, Recording, Replay
+from agent2rl.environments.search.answers import gold, mark, normal
+from agent2rl.environments.search.research import NOT_FOUND, Research
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.telling import Telling
+from agent2rl.tasks.deepsearchqa.facts import LINKS, Facts, facts
+from agent2rl.tasks.deepsearchqa.library import Library, library
+from agent2rl.tasks.deepsearchqa.names import Part
+from agent2rl.tasks.deepsearchqa.paths import backward, forward
+from agent2rl.tasks.deepsearchqa.questions import told_at_once
+
+COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}
+KINDS = {"chain", "set", "intersection", "count", "comparison"}
+
+
+@cache
+def made(split: Part) -> Library:
+    return library(split, COUNTS[split])
+
+
+@pytest.fixture(params=COUNTS)
+def part(request: pytest.FixtureRequest) -> Library:
+    split: Part = request.param
+    return made(split)
+
+
+def test_it_is_the_same_each_time() -> None:
+    random.seed(7)
+    again = library("feedback", 100)
+    assert again.questions == made("feedback").questions
+    assert again.documents == made("feedback").documents
+
+
+def test_it_is_the_same_on_every_machine() -> None:
+    content = hashlib.sha256()
+    for split in COUNTS:
+        for document in made(split).documents:
+            content.update(f"{document.id}\t{document.title}\t{document.text}\n".encode())
+        for question in made(split).questions:
+            content.update(json.dumps([question.record, question.items, question.walkthrough]).encode())
+    assert content.hexdigest() == "e2cdd8527bf8da9a6463b6410b25e7987d69d7abdcd4e5474c437fa98d4401ec"
+
+
+def test_answers_are_those_of_the_facts(part: Library) -> None:
+    """Looked up the slow way: of all things, those that lead back to where the question begins."""
+    world = facts(part.split)
+    ids = {thing.name: thing.id for thing in world.things.values()}
+    checked = 0
+    for question in part.questions:
+        if question.kind not in ("set", "count"):
+            continue
+        forwards = [link for link in question.path if not link.startswith("~")]
+        backwards = [link[1:] for link in question.path if link.startswith("~")]
+        goal = question.named[0]
+        for link in forwards:
+            goal = world.things[goal].links[link]
+        found = {thing for thing in world.things if _led(world, thing, backwards[::-1]) == goal}
+        assert {ids[names[0]] for names in question.needed} == found
+        assert question.record["answer"] == str(len(found)) or question.kind == "set"
+        checked += 1
+    assert checked == 2 * len(part.questions) // 5
+
+
+def _led(world: Facts, thing: str, links: list[str]) -> str | None:
+    for link in links:
+        if link not in world.things[thing].links:
+            return None
+        thing = world.things[thing].links[link]
+    return thing
+
+
+def test_more_questions_begin_with_the_same_ones() -> None:
+    assert library("heldout", 20).questions == made("heldout").questions[:20]
+
+
+def test_all_of_it_takes_a_second_of_computing() -> None:
+    begun = time.process_time()
+    for split, count in COUNTS.items():
+        library(split, count)
+    assert time.process_time() - begun < 3  # one, with room for a busy machine
+
+
+def test_there_are_thousands_of_documents_and_every_kind_of_question(part: Library) -> None:
+    assert len(part.documents) > 1500
+    assert len({document.id for document in part.documents}) == len(part.documents)
+    kinds = [question.kind for question in part.questions]
+    assert {kind: kinds.count(kind) for kind in KINDS} == dict.fromkeys(KINDS, len(kinds) // 5)
+    assert len({question.problem for question in part.questions}) == len(part.questions)
+
+
+def test_splits_share_no_thing_and_no_way() -> None:
+    for one, two in combinations(COUNTS, 2):
+        names = [
+            {normal(name) for thing in facts(split).things.values() for name in thing.names}
+            for split in (one, two)
+        ]
+        assert names[0].isdisjoint(names[1])
+        ways = [{question.path for question in made(split).questions} for split in (one, two)]
+        assert ways[0].isdisjoint(ways[1])
+        assert set(forward(one)).isdisjoint(forward(two))
+        assert set(backward(one)).isdisjoint(backward(two))
+        texts = [{question.problem for question in made(split).questions} for split in (one, two)]
+        assert texts[0].isdisjoint(texts[1])
+
+
+def test_no_two_things_have_one_name() -> None:
+    for split in COUNTS:
+        names = [normal(name) for thing in facts(split).things.values() for name in thing.names]
+        assert len(set(names)) == len(names)
+
+
+def test_links_lead_where_they_should() -> None:
+    world = facts("train")
+    for thing in world.things.values():
+        assert {link: world.things[target].kind for link, target in thing.links.items()} == LINKS[thing.kind]
+    for country in world.kinds["country"]:
+        assert world.things[country.links["capital"]].links["country"] == country.id
+
+
+def test_records_are_in_the_official_format(part: Library) -> None:
+    for question in part.questions:
+        record = question.record
+        assert list(record) == ["problem", "problem_category", "answer", "answer_type"]
+        assert record["answer_type"] in ("Set Answer", "Single Answer")
+        assert mark(record["answer"], gold(record["answer"], record["answer_type"])).correct
+
+
+def test_the_supporting_documents_tell_the_answer(part: Library) -> None:
+    texts = {document.id: f"{document.title} {document.text}" for document in part.documents}
+    for question in part.questions:
+        told = " ".join(texts[document] for document in question.documents)
+        assert all(any(name in told for name in names) for names in question.needed), question
+        assert 2 <= len(question.documents) <= 20
+
+
+def test_a_document_is_found_by_its_title(part: Library) -> None:
+    needed = {document for question in part.questions for document in question.documents}
+    titles = {document.id: document.title for document in part.documents}
+    found = [name in [one.id for one in part.search.search(titles[name])] for name in needed]
+    assert sum(found) >= 0.99 * len(found)
+
+
+def test_one_search_does_not_tell_it(part: Library) -> None:
+    """Neither with the question's words nor with the name that it begins from."""
+    assert not any(told_at_once(question, part.search) for question in part.questions)
+    world = facts(part.split)
+    listed = 0
+    for question in part.questions:
+        results = part.search.search(world.things[question.named[0]].name)
+        seen = " ".join(f"{one.title} {one.snippet}" for one in results)
+        listed += all(any(name in seen for name in names) for names in question.needed)
+    assert listed <= 0.05 * len(part.questions)
+
+
+def test_somebody_who_knows_what_to_look_for_wins_in_six_steps(part: Library) -> None:
+    play = Research(lambda _: part.search)
+    for question, example in zip(part.questions, part.examples, strict=True):
+        play.reset(example)
+        steps = [play.step(action) for action in question.walkthrough]
+        assert len(steps) <= 6
+        assert steps[-1].won
+        seen = " ".join(step.observation for step in steps)
+        assert all(any(name in seen for name in names) for names in question.needed), question
+        assert not any(step.observation == NOT_FOUND for step in steps)
+
+
+def test_what_the_record_answers_wins_and_the_questions_words_do_not(part: Library) -> None:
+    play = Research(lambda _: part.search)
+    for question, example in zip(part.questions, part.examples, strict=True):
+        play.reset(example)
+        assert play.step(f"answer[{'; '.join(names[-1] for names in question.items)}]").won
+        play.reset(example)
+        assert not play.step(f"answer[{question.problem}]").won
+
+
+def evaluated(backend: Backend) -> str:
+    """The walkthroughs of the held-out questions, played by the evaluator."""
+    part = made("heldout")
+    outputs = {
+        example.id: ["\n".join(question.walkthrough)]
+        for question, example in zip(part.questions, part.examples, strict=True)
+    }
+    evaluator = Episodes("search-1", lambda: Research(lambda _: backend), Telling(chat=""), "kind")
+    return evaluator.evaluate(Outputs(outputs), part.examples, EvalSettings()).model_dump_json()
+
+
+def test_recorded_episodes_are_replayed_to_the_byte(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    live = evaluated(Recording(made("heldout").search, "local", record))
+    replay = Replay(record)
+    assert evaluated(replay) == live
+    assert replay.missing == 0
+    found = EvalResult.model_validate_json(live)
+    assert [result.score for result in found.results] == [1.0] * 100
+    assert {result.group for result in found.results} == KINDS
+    kept = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(kept[1:]))
+    poorer = Replay(record)
+    assert evaluated(poorer) != live
+    assert poorer.missing >= 1

@@ -1,0 +1,245 @@
+"""Questions as a world: what a step does, what is searched, and what a record of it is good for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from agent2rl.core.environment import Environment, Step
+from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.task import Example
+from agent2rl.environments.search import (
+    WORLD,
+    Backend,
+    Document,
+    Local,
+    Recording,
+    Replay,
+    Research,
+    Result,
+    Tally,
+)
+from agent2rl.environments.search.local import read_corpus, words, write_corpus
+from agent2rl.environments.search.replay import NotRecorded
+from agent2rl.environments.search.research import NO_ACTION, NOT_FOUND, OVER
+
+DOCUMENTS = (
+    Document("orin", "Orin Foods", "Orin Foods is a company. It was founded by Ada Lorn and Bo Marr."),
+    Document("ada", "Ada Lorn", "Ada Lorn was born in Lódz."),
+    Document("bo", "Bo Marr", "Bo Marr was born in Talva. " + "And more. " * 40),
+    Document("noise", "Notes", "A storm delayed the fair in Talva."),
+)
+EXAMPLE = Example("one", "Who founded Orin Foods?", "Ada Lorn, Bo Marr", {"answer_type": "Set Answer"})
+
+
+class Broken:
+    """A backend that fails every other time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def search(self, query: str) -> tuple[Result, ...]:
+        self.asked += 1
+        if self.asked % 2:
+            raise WorldError("the engine is busy", "Try again.")
+        return Local(DOCUMENTS).search(query)
+
+    def open(self, id: str) -> str:  # noqa: A002
+        raise WorldError(f"the page {id!r} is gone")
+
+
+def played(
+    backend: Backend, actions: list[str], example: Example = EXAMPLE, partial: bool = False
+) -> list[Step]:
+    play: Environment = Research(lambda _: backend, partial)
+    steps = [play.reset(example), *map(play.step, actions)]
+    play.close()
+    return steps
+
+
+def test_a_question_is_searched_read_and_answered() -> None:
+    first, found, page, last = played(
+        Local(DOCUMENTS), ["search[founder of Orin Foods]", "open[1]", "answer[Bo Marr; Ada Lorn]"]
+    )
+    assert first.observation == "Question: Who founded Orin Foods?"
+    assert found.observation.startswith("1. Orin Foods: Orin Foods is a company.")
+    assert page.observation == f"Orin Foods\n{DOCUMENTS[0].text}"
+    assert last == Step(OVER, reward=1.0, done=True, won=True)
+
+
+def test_a_whole_reply_is_an_action() -> None:
+    steps = played(Local(DOCUMENTS), ["Thought: who was it?\nAction 1: search[Bo Marr]", "**open[bo marr]**"])
+    assert "\n2. Bo Marr: " in steps[1].observation
+    assert steps[2].observation.startswith("Bo Marr\nBo Marr was born in Talva.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "strict", "partial"),
+    [("Bo Marr and Ada Lorn", 1, 1), ("Bo Marr", 0, 2 / 3), ("Cy Orr", 0, 0), ("", 0, 0)],
+)
+def test_the_answer_is_rewarded(answer: str, strict: float, partial: float) -> None:
+    assert played(Local(DOCUMENTS), [f"answer[{answer}]"])[-1].reward == strict
+    last = played(Local(DOCUMENTS), [f"answer[{answer}]"], partial=True)[-1]
+    assert last.reward == pytest.approx(partial)
+    assert last.done
+    assert last.won == (strict == 1)
+    assert not last.cut
+
+
+def test_names_given_with_the_example_are_right() -> None:
+    example = Example("two", "Who?", "Ada Lorn", {"items": [["Ada Lorn", "Ada of Orin, the Elder"]]})
+    assert played(Local(DOCUMENTS), ["answer[Ada of Orin, the Elder]"], example)[-1].won
+
+
+def test_six_steps_are_the_end_of_it_and_so_is_an_answer() -> None:
+    steps = played(Local(DOCUMENTS), ["search[Orin]"] * 5 + ["hm", "answer[Ada Lorn, Bo Marr]"])
+    assert [step.done for step in steps] == [False] * 6 + [True] * 2
+    assert [step.cut for step in steps[-2:]] == [True, True]
+    assert steps[-1].reward == 0
+    again = played(Local(DOCUMENTS), ["answer[Bo Marr]", "answer[Ada Lorn, Bo Marr]"])
+    assert again[-1] == Step(OVER, done=True)
+
+
+def test_an_example_may_allow_other_steps() -> None:
+    example = Example("one", "Who?", "Ada Lorn", {"steps": 1})
+    assert played(Local(DOCUMENTS), ["search[Orin]"], example)[-1].cut
+    for steps in (0, "6", True):
+        with pytest.raises(UserError, match="steps"):
+            played(Local(DOCUMENTS), [], Example("one", "Who?", "Ada Lorn", {"steps": steps}))
+
+
+def test_an_example_without_an_answer_is_an_error() -> None:
+    wrong: list[list[JsonValue]] = [[], [["", "x"]], ["x"], [[]]]
+    for meta in ({}, *({"items": items} for items in wrong)):
+        with pytest.raises(UserError, match="no answer"):
+            played(Local(DOCUMENTS), [], Example("one", "Who?", "", meta))
+
+
+def test_nonsense_is_answered_and_costs_a_step() -> None:
+    steps = played(Local(DOCUMENTS), ["I do not know", "search[]", "open[7]", "open[orin]", "search[zzz]"])
+    told = [step.observation for step in steps[1:]]
+    assert told == [NO_ACTION, NO_ACTION, NOT_FOUND, NOT_FOUND, "Nothing was found."]
+
+
+def test_a_failed_search_is_seen_and_counted() -> None:
+    tally, backend = Tally(), Broken()
+    play = Research(lambda _: backend, tally=tally)
+    play.reset(EXAMPLE)
+    told = [play.step(action).observation for action in ("search[Orin]", "search[Orin]", "open[1]")]
+    assert told[0] == "The search failed: the engine is busy"
+    assert told[1].startswith("1. Orin Foods")
+    assert told[2] == "The open failed: the page 'orin' is gone"
+    assert tally.counts == {"failed": 2, "opened": 1, "searches": 2}
+
+
+def test_an_episode_begins_with_reset() -> None:
+    with pytest.raises(RuntimeError, match="reset"):
+        Research(lambda _: Local(DOCUMENTS)).step("search[Orin]")
+
+
+@given(st.lists(st.text(max_size=60), max_size=8))
+def test_any_text_is_a_step(actions: list[str]) -> None:
+    steps = played(Local(DOCUMENTS), actions)
+    assert all(0 <= step.reward <= 1 for step in steps)
+    assert steps[-1].done or len(actions) < 6
+
+
+def test_a_search_knows_no_case_accents_or_plurals() -> None:
+    assert words("The Towns of Łódź and Lódz's fairs") == ["town", "odz", "lodz", "fair"]
+    found = Local(DOCUMENTS).search("LODZ")
+    assert [result.id for result in found] == ["ada"]
+
+
+def test_the_beginning_of_a_document_is_its_snippet() -> None:
+    (found,) = Local(DOCUMENTS).search("Marr, born in Talva, and more")[:1]
+    assert found.snippet.startswith("Bo Marr was born in Talva. And more.")
+    assert found.snippet.endswith(" …")
+
+
+def test_of_equal_documents_the_first_comes_first() -> None:
+    twins = [Document(str(number), "Twin", "the same words") for number in range(9)]
+    assert [result.id for result in Local(twins).search("same words")] == ["0", "1", "2", "3", "4"]
+    assert Local([]).search("anything") == ()
+
+
+@given(st.text(max_size=100))
+def test_any_query_has_an_answer(query: str) -> None:
+    found = Local(DOCUMENTS).search(query)
+    assert len(found) <= 5
+    assert found == Local(DOCUMENTS).search(query)
+
+
+ACTIONS = ["search[Orin]", "open[1]", "search[Talva]", "open[2]", "search[Orin]", "answer[Ada Lorn]"]
+
+
+def test_a_replay_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    recorded = played(Recording(Local(DOCUMENTS), "local", record, clock=lambda: 12.5), ACTIONS)
+    assert played(Replay(record), ACTIONS) == recorded
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [(row["kind"], row["text"]) for row in rows] == [
+        ("search", "Orin"),
+        ("open", "orin"),
+        ("search", "Talva"),
+        ("open", "bo"),
+    ]
+    assert {(row["backend"], row["time"]) for row in rows} == {("local", 12.5)}
+
+
+def test_failures_are_recorded_too(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    actions = ["search[Orin]", "search[Talva]", "open[1]", "search[Orin]"]
+    recorded = played(Recording(Broken(), "broken", record), actions)
+    assert [step.observation.partition(":")[0] for step in recorded[1:]] == [
+        "The search failed",
+        "1. Notes",
+        "The open failed",
+        "The search failed",
+    ]
+    assert played(Replay(record), actions) == recorded
+
+
+def test_what_a_replay_does_not_hold_is_an_error_that_is_counted(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    played(Recording(Local(DOCUMENTS), "local", record), ACTIONS)
+    replay = Replay(record)
+    with pytest.raises(NotRecorded, match="Marr"):
+        replay.search("Marr")
+    told = played(replay, ["search[Lorn]", "search[Orin]"])
+    assert told[1].observation == "The search failed: The record has no answer to search[Lorn]."
+    assert replay.missing == 2
+
+
+def test_a_record_is_continued_and_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    Recording(Local(DOCUMENTS), "local", record).search("Orin")
+    whole = record.read_bytes()
+    record.write_bytes(whole + whole[:20])
+    assert Replay(record).search("Orin") == Local(DOCUMENTS).search("Orin")
+    Recording(Local(DOCUMENTS), "local", record).search("Talva")
+    assert Replay(record).search("Talva") == Local(DOCUMENTS).search("Talva")
+    record.write_text("nonsense\n")
+    with pytest.raises(UserError, match="no record"):
+        Replay(record)
+
+
+def test_a_data_directory_is_a_world(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    write_corpus(tmp_path / "corpus", DOCUMENTS)
+    row = {"id": "one", "question": EXAMPLE.prompt, "answer": EXAMPLE.target, "answer_type": "Set Answer"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    world = WORLD(tmp_path)
+    assert world.games == (EXAMPLE,)
+    play = world.environment()
+    play.reset(world.games[0])
+    assert [tool("x") for tool in world.tools] == ["search[x]", "open[x]", "answer[x]"]
+    assert play.step(world.tools[0]("Orin Foods")).observation.startswith("1. Orin Foods")
+    assert read_corpus(tmp_path / "corpus").documents == DOCUMENTS
+
+
+def test_a_world_without_its_files_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        WORLD(tmp_path)
