@@ -13,8 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from statistics import mean
+from statistics import mean
 from string import Template
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from pydantic import JsonValue
 
 from agent2rl.core.engine import (
     Chat,
@@ -45,6 +49,25 @@ SILENT = "there are no more actions"
 
 
 @dataclass(frozen=True)
+class Settled:
+    """What became of episodes after they were played."""
+
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """The ids of examples that nothing can be said of → why."""
+    how: Mapping[str, JsonValue] = field(default_factory=dict)
+    """For the record."""
+
+
+def as_played(_: Sequence["Episode"], __: Sequence[Environment]) -> Settled:
+    """The world's rewards stand."""
+    return Settled()
+
+
+Settle = Callable[[Sequence["Episode"], Sequence[Environment]], Settled]
+"""Given the episodes, whose rewards and marks it may change, and the places where they were played."""
+
+
+@dataclass(frozen=True)
 class Episodes:
     rule: str
     """Names the world and its scoring, and changes whenever the same actions could score otherwise."""
@@ -58,10 +81,15 @@ class Episodes:
     live: int = LIVE
     slow: bool = False
     """Whether a step takes the world so long that others should not wait for it, as a search may."""
+    action: Callable[[str], str] = spoken
+    """How the action is found in a reply."""
+    settle: Settle = as_played
+    """Has the last word on episodes that are played, as a judge may have."""
 
     @property
     def version(self) -> str:
-        settings = repr((self.telling, self.group, self.sampling, self.temperature))
+        calls = (f"{call.__module__}.{call.__qualname__}" for call in self._further.values())
+        settings = repr((self.telling, self.group, self.sampling, self.temperature, *calls))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
@@ -71,45 +99,60 @@ class Episodes:
             for number in range(settings.samples)
         ]
         table, how = self._table(engine, settings)
-        play(played, self.world, table, self.live, self.slow)
+        places = play(played, self.world, table, self.live, self.slow)
+        settled = self.settle(played, places)
         each = iter(played)
         results = [
             self._result(example, [next(each) for _ in range(settings.samples)]) for example in examples
         ]
-        return EvalResult(results=tuple(results), how={**how, "samples": settings.samples})
+        return EvalResult(
+            results=tuple(result for result in results if result.id not in settled.missing),
+            missing=dict(settled.missing),
+            how={**how, "samples": settings.samples, **settled.how},
+        )
 
     def prompted(self, prompts: Prompts) -> Self:
         return replace(self, telling=self.telling.prompted(prompts))
 
     def program(self) -> str:
         """This value as source code."""
+        calls = {"world": self.world, **self._further}
         source = "".join(
             f"    {name}={written},\n"
             for name, written in (
                 ("rule", repr(self.rule)),
-                ("world", self.world.__qualname__),
                 ("telling", repr(self.telling)),
                 ("group", repr(self.group)),
                 ("sampling", repr(self.sampling)),
                 ("temperature", repr(self.temperature)),
+                *((name, call.__qualname__) for name, call in calls.items()),
             )
         )
         return Template(PROGRAM).substitute(
             version=self.version,
-            module=self.world.__module__,
-            world=self.world.__qualname__,
+            imports="\n".join(f"from {call.__module__} import {call.__qualname__}" for call in calls.values()),
             evaluator=f"Episodes(\n{source})",
         )
+
+    @property
+    def _further(self) -> dict[str, Callable[..., Any]]:
+        """The functions that are not the usual ones."""
+        usual: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+            "action": (self.action, spoken),
+            "settle": (self.settle, as_played),
+        }
+        return {name: own for name, (own, other) in usual.items() if own is not other}
 
     def kind(self, example: Example) -> str:
         return str(example.meta.get(self.group, "")) if self.group else ""
 
     def _table(self, engine: Engine, settings: EvalSettings) -> tuple["Table", dict[str, str | int | float]]:
         if isinstance(engine, Given):
-            return Table(_Recited(engine), self.telling, True, self.sampling), {"prompting": "given"}
+            given = Table(_Recited(engine), self.telling, True, self.sampling, self.action)
+            return given, {"prompting": "given"}
         as_chat = templated(engine)
         sampling = drawn(self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop)
-        return Table(conversations(engine), self.telling, as_chat, sampling), {
+        return Table(conversations(engine), self.telling, as_chat, sampling, self.action), {
             "prompting": "chat" if as_chat else "plain",
             "prompts": self.telling.name,
             "temperature": sampling.temperature,
@@ -118,7 +161,14 @@ class Episodes:
 
     def _result(self, example: Example, episodes: Sequence["Episode"]) -> ExampleResult:
         found = result(example, [episode.attempt() for episode in episodes], passes)
-        return found.model_copy(update={"group": self.kind(example), "trajectory": tuple(episodes[0].turns)})
+        marks = {name: mean([episode.marks[name] for episode in episodes]) for name in episodes[0].marks}
+        return found.model_copy(
+            update={
+                "group": self.kind(example),
+                "trajectory": tuple(episodes[0].turns),
+                "metrics": {**found.metrics, **marks},
+            }
+        )
 
 
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.
@@ -132,7 +182,7 @@ from agent2rl.core.engine import Sampling
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.telling import Telling
 from agent2rl.evaluators.trial import main
-from $module import $world
+$imports
 
 EVALUATOR = $evaluator
 
@@ -149,12 +199,14 @@ class Episode:
         self.name = f"{example.id}#{number}"
         self.turns: list[Turn] = []
         self.reward = 0.0
+        self.marks: Mapping[str, float] = {}
         self.note = ""
         self.over = False
 
     def saw(self, action: str, step: Step) -> None:
         self.turns.append(Turn(action=action, observation=step.observation))
         self.reward = max(self.reward, step.reward)
+        self.marks = step.marks
         self.over = step.done
 
     def attempt(self) -> Attempt:
@@ -169,6 +221,7 @@ class Table:
     telling: Telling
     as_chat: bool
     sampling: Sampling
+    action: Callable[[str], str] = spoken
 
     def turn(self, playing: Sequence[Episode]) -> dict[Episode, Completion]:
         told = {episode.name: self._told(episode) for episode in playing}
@@ -188,8 +241,11 @@ def play(
     table: Table,
     live: int,
     slow: bool = False,
-) -> None:
-    """All episodes to their ends. Where the world is slow, others are asked while some wait for it."""
+) -> tuple[Environment, ...]:
+    """All episodes to their ends, and where they were played.
+
+    Where the world is slow, others are asked while some wait for it.
+    """
     waiting, free = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
     places = tuple(free)
     tell = Progress(len(episodes), "episodes played")
@@ -209,7 +265,7 @@ def play(
                 if reply.full:
                     episode.note, episode.over = reply.text or FULL, True
                 else:
-                    action = spoken(reply.text)
+                    action = table.action(reply.text)
                     acting[hands.submit(seeing[episode].step, action)] = (episode, seeing[episode], action)
             over = [episode for episode in seeing if episode.over]
             free += [seeing[episode] for episode in over]
@@ -217,6 +273,7 @@ def play(
             tell(len(episodes) - len(waiting) - len(acting))
     for place in places:
         place.close()
+    return places
 
 
 class _Here(Executor):
