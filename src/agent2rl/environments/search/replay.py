@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import Backend, Result
+from agent2rl.environments.search.backend import Backend, NotRecorded, Result
 
 Kind = Literal["search", "open"]
 
@@ -40,10 +40,6 @@ class Entry(Record):
         if self.error:
             raise WorldError(self.error)
         return self
-
-
-class NotRecorded(WorldError):
-    """A replay was asked for what it does not hold."""
 
 
 class Recording:
