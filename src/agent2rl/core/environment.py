@@ -60,6 +60,8 @@ class World:
 
     None where any text is an action.
     """
+    slow: bool = False
+    """Whether a step may take so long that others should not wait for it, as a search may."""
 
 
 OpenWorld = Callable[[Path], World]

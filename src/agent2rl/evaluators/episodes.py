@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from statistics import mean
-from statistics import mean
 from string import Template
 from typing import Any, Self, TypeVar
 
@@ -130,7 +129,9 @@ class Episodes:
         )
         return Template(PROGRAM).substitute(
             version=self.version,
-            imports="\n".join(f"from {call.__module__} import {call.__qualname__}" for call in calls.values()),
+            imports="\n".join(
+                f"from {call.__module__} import {call.__qualname__}" for call in calls.values()
+            ),
             evaluator=f"Episodes(\n{source})",
         )
 

@@ -26,6 +26,8 @@ from agent2rl.environments.search.backend import NOT_RECORDED, Backend, NotRecor
 from agent2rl.grading.server import serve
 from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
 
+PAGE_CHARACTERS = 20_000
+
 
 class Query(Record):
     query: str = Field(max_length=2000)
@@ -44,16 +46,23 @@ class Searching:
     record: Path | None = None
     """Where its answers are kept, or come from."""
     _found: set[str] = field(default_factory=set)
+    _searched: dict[str, Searched] = field(default_factory=dict)
+    _opened: dict[str, Opened] = field(default_factory=dict)
+    """What worked is not asked twice in a run: gradings of one model after another ask much the same."""
 
     def search(self, query: str) -> Searched:
-        found = self.backend.search(query)
-        self._found.update(one.id for one in found)
-        return Searched(results=tuple((one.id, one.title, one.snippet) for one in found))
+        if query not in self._searched:
+            found = self.backend.search(query)
+            self._found.update(one.id for one in found)
+            self._searched[query] = Searched(results=tuple((one.id, one.title, one.snippet) for one in found))
+        return self._searched[query]
 
     def open(self, id: str) -> Opened:  # noqa: A002
         if id not in self._found:
             raise WorldError("No search has found that.")
-        return Opened(page=self.backend.open(id))
+        if id not in self._opened:
+            self._opened[id] = Opened(page=self.backend.open(id)[:PAGE_CHARACTERS])
+        return self._opened[id]
 
 
 @dataclass

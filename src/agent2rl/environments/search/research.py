@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from agent2rl.core.environment import Step
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example
-from agent2rl.environments.search.actions import Action, read
 from agent2rl.environments.examples import steps
+from agent2rl.environments.search.actions import Action, read
 from agent2rl.environments.search.answers import NOTHING, SET, Gold, Marks, gold, mark
 from agent2rl.environments.search.backend import Backend, NotRecorded, Result
 
@@ -44,7 +44,7 @@ class Research:
     find: Find
     partial: bool = False
     counts: Counter[str] = field(default_factory=Counter)
-    """Over all episodes: `searches` and `failed` ones, pages `opened` and `unopened`, `not_recorded` of both."""
+    """Over all episodes: `searches`, `failed` ones, pages `opened`, `unopened` ones, `not_recorded` ones."""
     backend: Backend | None = field(default=None, init=False)
     right: Gold | None = field(default=None, init=False)
     listed: tuple[Result, ...] = field(default=(), init=False)

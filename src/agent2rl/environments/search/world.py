@@ -14,10 +14,10 @@ from agent2rl.core import desk as desks
 from agent2rl.core.beside import beside
 from agent2rl.core.desk import Desk, desk
 from agent2rl.core.environment import World
-from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example
 from agent2rl.environments.examples import training
-from agent2rl.environments.search.backend import Backend, Elsewhere
+from agent2rl.environments.search.backend import Backend, Elsewhere, Result
 from agent2rl.environments.search.local import read_corpus
 from agent2rl.environments.search.research import Find, Research
 from agent2rl.environments.search.tools import TOOLS
@@ -34,6 +34,7 @@ def open_world(data: Path) -> World:
         environment=lambda: Research(find),
         expert=(lambda: Reciter(walks)) if walks else None,
         tools=TOOLS,
+        slow=not (data / FOLDER).is_dir(),
     )
 
 
@@ -64,9 +65,17 @@ def _beside(example: Example) -> Backend:
     if named := example.meta.get("corpus"):
         return read_corpus(beside(str(named)))
     found = desk()
-    if found is None:
-        raise GradingError("There is nothing to search.", "Name a backend: --search.")
-    return Elsewhere(found)
+    return Elsewhere(found) if found else Nothing()
+
+
+class Nothing:
+    """What is searched where nobody has said what."""
+
+    def search(self, query: str) -> tuple[Result, ...]:
+        raise WorldError(f"There is nothing to search for {query[:100]!r}: --search names what.")
+
+    def open(self, id: str) -> str:  # noqa: A002
+        raise WorldError(f"There is no {id[:100]!r}: --search names what is searched.")
 
 
 class Reciter:
