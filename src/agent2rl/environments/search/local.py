@@ -31,7 +31,9 @@ class Local:
         self.documents = tuple(documents)
         self.shown, self.snippet_words = shown, snippet_words
         self._found = {document.id: document for document in self.documents}
-        self._index = Index.of((one.id, _plain(f"{one.title} {one.text}")) for one in self.documents)
+        # A page on something has its name as the title, and may not repeat it: the title counts twice.
+        texts = ((one.id, _plain(f"{one.title} {one.title} {one.text}")) for one in self.documents)
+        self._index = Index.of(texts)
 
     def search(self, query: str) -> tuple[Result, ...]:
         hits = self._index.search(_plain(query), self.shown)

@@ -54,7 +54,7 @@ TASK: Task = replace(
 
 The pages are generated: `data/corpus/documents.jsonl` has those of the training questions, and a search finds
 at most four of them. The questions that score you ask about other things, on other pages, and follow other
-ways from page to page. In `train.jsonl`, `answer` holds actions that lead to the answer, one a line (empty in a
+ways from page to page. In `train.jsonl`, `answer` has actions that lead to the answer, one a line (none in a
 run without expert), `items` what is right, each item under all its names, `documents` the pages that tell it.
 """,
     load=load,
