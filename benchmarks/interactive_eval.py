@@ -34,7 +34,7 @@ Two quiet x86_64 cores, the seedling on alfworld-mini's 120 feedback games, 2,40
 
 On the GPU, of a turn's 0.9 s, a third is 20 steps of writing, and a third is reading 41 new tokens of each of
 134 games. Whatever makes the decoder faster makes `one by one` faster too: where both wait for memory and
-arithmetic alone, they are 52 times apart at this shape (1,072 times 2,250 tokens read and 20 written alone, against
+arithmetic alone, they are 52 times apart at this shape (1,072 times 2,250 tokens read and 20 written, against
 67,000 read together and 160 steps for all).
 """
 
