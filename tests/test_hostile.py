@@ -380,6 +380,7 @@ with open(OUTPUT / "fill", "wb") as file:
     while True:
         file.write(bytes(1 << 20))
         file.flush()
+        time.sleep(0.01)  # what is written before it is noticed is looked through later
 """,
         *BUDGET,
         "--max-disk",
