@@ -53,8 +53,15 @@ class Expert:
         return self._spell(self._last)
 
     def instead(self, action: str) -> None:
-        done = understood(action)
-        self._last, self._own = (IDLE if done == ("examine", self.memory.held) else done), False
+        match understood(action):
+            case "examine", thing if thing == self.memory.held:
+                done: Action = IDLE  # what is seen then is no place
+            case (("clean" | "heat" | "cool") as verb, thing, _) if self.errand and verb != self.errand.verb:
+                done = IDLE
+                self.memory.treated.discard(thing)  # it may have undone the one that is wanted
+            case other:
+                done = other
+        self._last, self._own = done, False
 
     def _begin(self, observation: str) -> None:
         room, _, task = observation.partition(TASK)
