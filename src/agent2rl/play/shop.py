@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent2rl.environments.webshop import Goal, Score, Store, Visit
+from agent2rl.environments.webshop.goal import UNBOUNDED
 from agent2rl.environments.webshop.pages import BACK, BUY, NEXT, PREVIOUS, SUB_PAGES
 from agent2rl.environments.webshop.tools import click
 
@@ -48,10 +49,11 @@ def _terms(visit: Visit, score: Score) -> list[Term]:
     paid = f"${visit.shop.prices[bought.asin]:.2f}" if bought else ""
     options = [f"{name}: {value}" if name else value for name, value in goal.options]
     attributes = ", ".join(goal.attributes)
+    bound = f"at most ${goal.price_upper:.2f}" if goal.price_upper < UNBOUNDED else "any"
     return [
         Term("Attributes", attributes or "none", f"{score.attributes} of {len(goal.attributes)}"),
         Term("Options", ", ".join(options) or "none", f"{score.options} of {len(goal.options)}"),
-        Term("Price", f"at most ${goal.price_upper:.2f}", f"{int(score.price)} of 1 ({paid})"),
+        Term("Price", bound, f"{int(score.price)} of 1 ({paid})"),
         Term("Type", goal.product_category, f"× {score.kind:g}: {KINDS.get(score.kind, LIKE)}"),
     ]
 

@@ -86,5 +86,5 @@ def _table(rows: list[tuple[str, str]]) -> str:
 
 
 def _listed(game: Game) -> str:
-    listed = game.commands()
+    listed = [f"{SAID} {one}" if one in WORDS else one for one in game.commands()]
     return "\n".join(listed) + "\n" if listed else "Nothing can be listed now. Type help for the actions.\n"
