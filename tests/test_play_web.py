@@ -49,11 +49,10 @@ class Browser:
     def text(self) -> str:
         return unescape(re.sub(r"<[^>]+>", " ", self.page))
 
-    def post(self, what: str, **fields: str) -> httpx.Response:
+    def post(self, what: str, **fields: str) -> Any:
         turn = re.search(r'name="turn" value="(\d+)"', self.page)
         assert turn
-        sent: httpx.Response = self.http.post(f"{self.path}/{what}", data={"turn": turn[1], **fields})
-        return sent
+        return self.http.post(f"{self.path}/{what}", data={"turn": turn[1], **fields})
 
     def click(self, label: str) -> None:
         """The button that says so; what it stands for is done."""
