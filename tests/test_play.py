@@ -47,7 +47,7 @@ def told(world: World, *lines: str, about: str = "") -> str:
 
 def test_a_game_of_the_shop_is_played_through_a_pipe(bench: Bench) -> None:
     with training_world("webshop-mini", None) as (_, world):
-        example = world.games[6]
+        example, games = world.games[6], len(world.games)
     typed = f"\n{example.target}\nagain\nsearch[\udcff]\ncommands\n"
     done = subprocess.run(
         bench.command("play", "webshop-mini", "--terminal", "--episode", "7"),
@@ -60,7 +60,7 @@ def test_a_game_of_the_shop_is_played_through_a_pipe(bench: Bench) -> None:
     )
     said = done.stdout.decode()
     assert (done.returncode, done.stderr.decode()) == (0, "loading webshop-mini\n")
-    assert said.count("Training game 7 of 608: train-0006, 12 steps") == 2
+    assert said.count(f"Training game 7 of {games}: {example.id}, {example.meta['steps']} steps\n") == 2
     assert said.count(example.prompt) == 2
     assert f"Won. Reward 1 after {len(example.target.splitlines())} steps. Type again, next or quit." in said
     assert said.endswith("> commands\nclick[back to search]\nclick[next >]\n\n")

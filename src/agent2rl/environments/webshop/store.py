@@ -13,7 +13,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.examples import steps
 from agent2rl.environments.webshop.goal import Goal
-from agent2rl.environments.webshop.pages import OFFICIAL, SEARCH, Layout
+from agent2rl.environments.webshop.pages import OFFICIAL, Layout
 from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
 from agent2rl.environments.webshop.tools import click
@@ -66,7 +66,7 @@ class Store:
     def commands(self) -> tuple[str, ...]:
         """The clicks. Searching works everywhere, and the button for it does nothing by itself."""
         shown = self.visit.available.clickables if self.visit else ()
-        return tuple(click(name) for name in shown if name != SEARCH.lower())
+        return tuple(click(name) for name in shown if name != "search")
 
     def close(self) -> None:
         self.visit = None
