@@ -20,7 +20,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.search import Document, Local, Research
 from agent2rl.play.game import Game, actions, find
 from agent2rl.play.terminal import completions, play
-from agent2rl.runner.worlds import training_world
+from agent2rl.runner.data import training_world
 from tests.few_homes import GAMES
 from tests.runs import Bench
 from tests.worlds import STAIRS

@@ -25,7 +25,7 @@ from agent2rl.play.app import BODY_BYTES, application
 from agent2rl.play.games import MOST, Games
 from agent2rl.play.pages import has_pages
 from agent2rl.play.server import serve
-from agent2rl.runner.worlds import training_world
+from agent2rl.runner.data import training_world
 from tests import webshop_products
 from tests.runs import Bench
 from tests.worlds import STAIRS

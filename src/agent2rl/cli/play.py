@@ -14,8 +14,8 @@ from agent2rl import registry
 from agent2rl.cli.print import lines
 from agent2rl.play import pages, server, terminal
 from agent2rl.play.game import Game, find
+from agent2rl.runner.data import training_world
 from agent2rl.runner.settings import settings
-from agent2rl.runner.worlds import training_world
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 

@@ -7,19 +7,23 @@ data/
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import JsonValue
 
 from agent2rl import registry
+from agent2rl.core.environment import World
+from agent2rl.core.errors import UserError
 from agent2rl.core.task import Asks, Evaluator, Example, Folder, Task
 
 
 def write(
     data: Path, task: Task, train: Sequence[Example], folders: Mapping[str, Folder], templated: bool
 ) -> None:
-    """Into an empty directory. Folders that lie somewhere already are left to be mounted or linked."""
+    """Into an empty directory. Folders that lie somewhere already are left to be mounted."""
     with (data / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(_line(_row(example, task.evaluator, templated)) for example in train)
     for name, folder in folders.items():
@@ -31,11 +35,29 @@ def write(
         (data / "world.json").write_text(card + "\n", encoding="utf-8")
 
 
-def link(data: Path, folders: Mapping[str, Folder]) -> None:
-    """Show the folders that lie elsewhere."""
-    for name, folder in folders.items():
-        if isinstance(folder, Path):
-            (data / name).symlink_to(folder.resolve())
+@contextmanager
+def training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task, World]]:
+    """A task and its training games without a run. The examples that score are left alone."""
+    task = registry.task(name)
+    if task.world is None:
+        raise UserError(
+            f"The task {name!r} has no world to play in: its questions have one answer each.",
+            f"Tasks that have one: {', '.join(_played())}.",
+        )
+    loaded = task.load(data_dir)
+    with TemporaryDirectory(prefix="agent2rl-") as place:
+        write(Path(place), task, loaded.train, loaded.folders, templated=True)
+        for folder, source in loaded.folders.items():
+            if isinstance(source, Path):
+                (Path(place) / folder).symlink_to(source.resolve())
+        yield task, registry.world(task.world)(Path(place))
+
+
+def _played() -> Iterator[str]:
+    for name in registry.names("tasks"):
+        with suppress(UserError, ImportError):  # what wants an argument, or is not installed whole
+            if registry.task(name).world:
+                yield name
 
 
 def _line(row: dict[str, JsonValue]) -> str:

@@ -1,23 +1,19 @@
 """The world of a task, for the agent to train in: what it is told of it, and the door to it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from string import Template
-from tempfile import TemporaryDirectory
 
 from agent2rl import registry
 from agent2rl.core.agent import Brief
-from agent2rl.core.environment import World
-from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door
 from agent2rl.core.task import Task
 from agent2rl.environments.faces import openenv
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Service
-from agent2rl.runner import data
 from agent2rl.runner.assets import Assets
 from agent2rl.store.paths import RunPaths
 
@@ -41,31 +37,9 @@ def _data(paths: RunPaths, assets: Assets) -> Path:
     own, whole = paths.workspace / "data", paths.scratch / "world"
     whole.mkdir(parents=True)
     mounted = {name: folder for name, folder in assets.folders.items() if isinstance(folder, Path)}
-    data.link(whole, {path.name: path for path in own.iterdir()} | mounted)
+    for name, source in ({path.name: path for path in own.iterdir()} | mounted).items():
+        (whole / name).symlink_to(source.resolve())
     return whole
-
-
-@contextmanager
-def training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task, World]]:
-    """A task and its training games without a run. The examples that score are left alone."""
-    task = registry.task(name)
-    if task.world is None:
-        raise UserError(
-            f"The task {name!r} has no world to play in: its questions have one answer each.",
-            f"Tasks that have one: {', '.join(_played())}.",
-        )
-    loaded = task.load(data_dir)
-    with TemporaryDirectory(prefix="agent2rl-") as place:
-        data.write(Path(place), task, loaded.train, loaded.folders, templated=True)
-        data.link(Path(place), loaded.folders)
-        yield task, registry.world(task.world)(Path(place))
-
-
-def _played() -> Iterator[str]:
-    for name in registry.names("tasks"):
-        with suppress(UserError, ImportError):  # what wants an argument, or is not installed whole
-            if registry.task(name).world:
-                yield name
 
 
 def told(task: Task, brief: Brief, service: Service) -> Brief:
