@@ -117,9 +117,11 @@ def test_after_the_end_there_are_other_games(homes: World) -> None:
 
 
 def test_any_world_can_be_played_to_the_end() -> None:
-    said = told(RESEARCH, "commands", "expert", "search[Orin Foods]", "open[1]", "answer[Ada Lorn]")
+    asked = ("commands", "expert", "search[Orin Foods]", "commands", "open[1]", "answer[Ada Lorn]")
+    said = told(RESEARCH, *asked)
     assert "Nothing can be listed now. Type help for the actions." in said
     assert "This world has no expert." in said
+    assert "\nopen[1]\n" in said
     assert "Orin Foods was founded by Ada Lorn." in said
     assert "Won. Reward 1 after 3 steps." in said
 
