@@ -16,6 +16,7 @@ from agent2rl.environments.webshop.goal import Goal
 from agent2rl.environments.webshop.pages import OFFICIAL, Layout
 from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
+from agent2rl.environments.webshop.tools import click
 from agent2rl.environments.webshop.visit import Visit
 
 STEPS = 15
@@ -61,6 +62,11 @@ class Store:
         self.taken += 1
         self.visit.step(action)
         return self._stand(self.visit, self.visit.score.reward if self.visit.score else 0.0)
+
+    def commands(self) -> tuple[str, ...]:
+        """The clicks. Searching works everywhere, and the button for it does nothing by itself."""
+        shown = self.visit.available.clickables if self.visit else ()
+        return tuple(click(name) for name in shown if name != "search")
 
     def close(self) -> None:
         self.visit = None

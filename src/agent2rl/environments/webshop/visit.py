@@ -30,6 +30,21 @@ class Available(NamedTuple):
     clickables: tuple[str, ...]
 
 
+class Seen(NamedTuple):
+    """What the page shows, for those who draw it."""
+
+    found: int
+    """Results of the last search."""
+    number: int
+    """Which page of them it is."""
+    listed: tuple[Product, ...]
+    """The results on this page."""
+    product: Product | None
+    """What is looked at."""
+    sub_page: str
+    """Of a product; its title as `pages` has it."""
+
+
 class Visit:
     __slots__ = (
         *("_attributes", "_found", "_layout", "_number", "_product", "_published", "_sub_page"),
@@ -65,6 +80,11 @@ class Visit:
         buttons = [button.lower() for button in self._buttons()]
         links = [one.asin.lower() for one in self._listed()]
         return Available(self.page == "start", tuple(dict.fromkeys([*buttons, *links, *self._choices()])))
+
+    @property
+    def seen(self) -> Seen:
+        sub_page = self._sub_page if self.page == "sub-page" else ""
+        return Seen(len(self._found), self._number, self._listed(), self._product, sub_page)
 
     def step(self, action: str) -> str:
         """Act, and see what is seen then. After the purchase nothing happens any more."""
