@@ -18,6 +18,7 @@ _LAST = (
     *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "sion", "tion"),
     *("ou", "ism", "ate", "iti", "ous", "ive", "ize"),
 )
+_SUFFIXES = {pairs: tuple(suffix for suffix, _ in pairs) for pairs in (_DOUBLE, _SINGLE)}
 
 
 def stem(word: str) -> str:
@@ -58,6 +59,8 @@ def _mended(rest: str) -> str:
 
 def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
     """With the first suffix that it has replaced, if enough stands before it."""
+    if not word.endswith(_SUFFIXES[pairs]):
+        return word
     for suffix, other in pairs:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -66,6 +69,8 @@ def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def _last(word: str) -> str:
+    if not word.endswith(_LAST):
+        return word
     for suffix in _LAST:
         if word.endswith(suffix):
             rest = word[: -3 if suffix in ("sion", "tion") else -len(suffix)]
