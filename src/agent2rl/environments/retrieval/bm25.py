@@ -67,19 +67,28 @@ class Index:
 
     def search(self, query: str, most: int) -> list[Hit]:
         """The texts that share a term with the query, the best first."""
+        best, scores = self._ranked(query, most)
+        return [Hit(self.ids[place], score) for place, score in zip(best, scores, strict=True)]
+
+    def found(self, query: str, most: int) -> list[str]:
+        """The ids alone."""
+        return [self.ids[place] for place in self._ranked(query, most)[0]]
+
+    def _ranked(self, query: str, most: int) -> tuple[list[int], list[float]]:
+        """The places of the best, and their scores."""
         asked = list(Counter(terms(query)).items())[:_LONGEST_QUERY]
-        found = [(self._numbers[term], times) for term, times in asked if term in self._numbers]
-        if not found or most < 1:
-            return []
-        numbers, times = zip(*found, strict=True)
-        parts = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
-        each = self._rarities[list(numbers)] * np.array(times, dtype=np.float32)
+        known = {self._numbers[term]: times for term, times in asked if term in self._numbers}
+        if not known or most < 1:
+            return [], []
+        starts = self._starts
+        parts = [slice(starts[number], starts[number + 1]) for number in known]
+        each = self._rarities[list(known)] * np.array(list(known.values()), dtype=np.float32)
         weight = np.repeat(each, [part.stop - part.start for part in parts])
         worth = weight - weight / np.concatenate([self._grown[part] for part in parts])
         where = np.concatenate([self._places[part] for part in parts])
         scores = np.bincount(where, weights=worth).astype(np.float32)  # added up in double precision
         best = _best(scores, most)
-        return list(map(Hit, [self.ids[place] for place in best], scores[best].tolist()))
+        return best.tolist(), scores[best].tolist()
 
 
 def _best(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
@@ -106,7 +115,8 @@ def _inverse_norms(lengths: NDArray[np.int64], filled: int) -> NDArray[np.float3
 
 
 def _rarities(texts: int, having: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
+    found: NDArray[np.float32] = np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
+    return found
 
 
 def _laid_out(

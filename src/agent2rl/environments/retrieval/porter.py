@@ -18,7 +18,7 @@ _LAST = (
     *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "sion", "tion"),
     *("ou", "ism", "ate", "iti", "ous", "ive", "ize"),
 )
-_SUFFIXES = {pairs: tuple(suffix for suffix, _ in pairs) for pairs in (_DOUBLE, _SINGLE)}
+_REPLACED = tuple(suffix for suffix, _ in (*_DOUBLE, *_SINGLE))
 
 
 def stem(word: str) -> str:
@@ -28,7 +28,8 @@ def stem(word: str) -> str:
     word = _past(_plural(word))
     if word.endswith("y") and _vowel(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
+    if word.endswith(_REPLACED):
+        word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
     return _final(_last(word))
 
 
@@ -59,8 +60,6 @@ def _mended(rest: str) -> str:
 
 def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
     """With the first suffix that it has replaced, if enough stands before it."""
-    if not word.endswith(_SUFFIXES[pairs]):
-        return word
     for suffix, other in pairs:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]

@@ -39,12 +39,12 @@ def start(instruction: str) -> Texts:
 
 def results(instruction: str, products: Sequence[Product], page: int, total: int) -> Texts:
     turn = (PREVIOUS, NEXT) if page > 1 else (NEXT,)
-    listed = (text for one in products for text in (one.asin, one.title, one.price))
+    listed = [text for one in products for text in (one.asin, one.title, one.price)]
     return (*_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
 
 
 def item(instruction: str, product: Product, with_attributes: bool) -> Texts:
-    options = (text for name, values in product.options.items() for text in (name, *values))
+    options = [text for name, values in product.options.items() for text in (name, *values)]
     return (
         *_head(instruction, PREVIOUS),
         *options,
@@ -97,7 +97,6 @@ def _body(product: Product, name: str) -> Iterator[str]:
         yield from (product.category, product.query, product.product_category)
 
 
-def _visible(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        if text and (text.strip(_BLANKS) or "\n" not in text):
-            yield text.strip()
+def _visible(texts: Iterable[str]) -> list[str]:
+    bare = [(text.strip(), text) for text in texts]
+    return [one for one, text in bare if one or (text and (text.strip(_BLANKS) or "\n" not in text))]

@@ -64,7 +64,7 @@ class Product:
     @property
     def price(self) -> str:
         """As it is shown."""
-        return " to ".join(f"${price}" for price in self.pricing)
+        return " to ".join([f"${price}" for price in self.pricing])
 
     @property
     def text(self) -> str:

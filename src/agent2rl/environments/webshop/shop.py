@@ -36,4 +36,4 @@ class Shop:
         return cls({one.asin: one for one in shelf}, prices, goals, index)
 
     def search(self, query: str) -> tuple[Product, ...]:
-        return tuple(self.products[hit.id] for hit in self.index.search(query, FOUND))
+        return tuple([self.products[asin] for asin in self.index.found(query, FOUND)])
