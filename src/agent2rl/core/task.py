@@ -36,6 +36,11 @@ class Splits:
     """What the paper's protocol scores; None: feedback and held-out together."""
     folders: Mapping[str, Folder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder."""
+    beside: Mapping[str, Folder] = field(default_factory=dict)
+    """What the evaluator reads beside feedback and held-out examples: name (`core.beside`) → folder.
+
+    Only grading children see them.
+    """
 
 
 class Evaluator(Protocol):

@@ -30,6 +30,7 @@ class Baseline:
                     "model": self.base.manifest.sha256,
                     "task": self.child.task,
                     "data": self.child.splits[split].sha256,
+                    "beside": {name: folder.sha256 for name, folder in self.child.beside.items()},
                     "evaluator": self.evaluator_version,
                     "engine": self.child.engine,
                     "agent2rl": __version__,

@@ -8,12 +8,14 @@ import os
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
+from agent2rl.core import beside
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings, Limits, Prompts, Record, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
@@ -37,6 +39,14 @@ class SplitFile:
 
 
 @dataclass(frozen=True)
+class BesideFolder:
+    """A folder that only grading children see."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Child:
     """How to grade: everything but the model."""
 
@@ -48,6 +58,8 @@ class Child:
     limits: Limits
     seconds: float
     gpu: str | None = None
+    beside: Mapping[str, BesideFolder] = field(default_factory=dict)
+    """What the task's evaluator reads beside the examples, by name."""
     code: tuple[Path, ...] = ()
     """Files and directories outside the package that the task or the engine is made of."""
     programs: int = 0
@@ -82,12 +94,14 @@ class Child:
         if self.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
         environment[VARIABLE] = PLACE if self.programs else ""
+        environment[beside.VARIABLE] = beside.PLACE if self.beside else ""
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
 
     def _enclosure(self, model: Path, split: Split, work: Path, scratch: Path, log: Path) -> Enclosure:
         files = [Mount(model, MODEL), Mount(self.splits[split].path, EXAMPLES)]
+        files += [Mount(folder.path, f"{beside.PLACE}/{name}") for name, folder in self.beside.items()]
         files += [Mount(path, str(path)) for path in (*self.code, *self.python_path)]
         return Enclosure(
             role="grader",

@@ -15,7 +15,8 @@ from agent2rl.core.model import Model
 from agent2rl.core.records import Asset, Protocol, RunSpec, Split
 from agent2rl.core.task import Example, Folder, Splits, Task
 from agent2rl.grading.checks import BaseModel, base_model
-from agent2rl.grading.child import SplitFile
+from agent2rl.grading.child import BesideFolder, SplitFile
+from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.worker import ExampleRow
 from agent2rl.runner import hub
 from agent2rl.runner.cache import each_time, once
@@ -35,6 +36,8 @@ class Assets:
     records: tuple[Asset, ...]
     whole: Sequence[Example]
     """The training examples with what is withheld of them."""
+    beside: Mapping[str, BesideFolder]
+    """What grading children see beside the examples, by name."""
 
 
 def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
@@ -53,8 +56,12 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_text(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
+    beside = beside_folders(loaded, cache / "tasks" / task.id)
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
-    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole)
+    records += [
+        Asset(name=f"beside {name}", source=source, sha256=folder.sha256) for name, folder in beside.items()
+    ]
+    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, beside)
 
 
 def without_expert(task: Task) -> Callable[[Splits], Splits]:
@@ -123,6 +130,15 @@ def test_set(loaded: Splits) -> Sequence[Example]:
     """What the paper's protocol scores."""
     whole = loaded.test
     return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
+
+
+def beside_folders(loaded: Splits, cache: Path) -> dict[str, BesideFolder]:
+    """The user's own folders as they are; generated ones out of the cache."""
+    found = {}
+    for name, folder in loaded.beside.items():
+        place = folder.resolve() if isinstance(folder, Path) else each_time(cache / "beside" / name, folder)
+        found[name] = BesideFolder(place, manifest_of(place).sha256)
+    return found
 
 
 def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:

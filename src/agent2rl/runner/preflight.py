@@ -54,7 +54,7 @@ def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: st
     yield _overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
-    child = replay.replaying(task, name, settings, sandbox, SECONDS)
+    child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS)
     for split, examples in splits.items():
         gold = [example.target for example in examples]
         yield _answers(child, split, examples, "gold answers", gold, 1.0)

@@ -10,11 +10,11 @@ from pathlib import Path
 from agent2rl import registry
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings
-from agent2rl.core.task import Example, Task
+from agent2rl.core.task import Example, Splits, Task
 from agent2rl.grading.child import Child
 from agent2rl.grading.programs import program_sandboxes
 from agent2rl.runner import machine
-from agent2rl.runner.assets import split_file
+from agent2rl.runner.assets import beside_folders, split_file
 from agent2rl.runner.settings import Settings
 
 ENGINE = "agent2rl.engines.replay:open_engine"
@@ -23,13 +23,16 @@ NOTES = ("model loaded in ", "graded in ", "peak memory ")
 """What every grading's log says, whatever becomes of it."""
 
 
-def replaying(task: Task, name: str, settings: Settings, sandbox: str, seconds: float) -> Child:
+def replaying(
+    task: Task, name: str, loaded: Splits, settings: Settings, sandbox: str, seconds: float
+) -> Child:
     return Child(
         sandbox=registry.sandbox(sandbox),
         task=name,
         engine=ENGINE,
         settings=EvalSettings(),
         splits={},
+        beside=beside_folders(loaded, settings.cache / "tasks" / task.id),
         limits=machine.default_limits(settings.runs),
         seconds=seconds,
         code=task.code,

@@ -131,6 +131,7 @@ def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings
         settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
         prompts=spec.prompts,
         splits=assets.splits,
+        beside=assets.beside,
         limits=spec.limits or machine.default_limits(settings.runs),
         seconds=spec.grading_seconds,
         code=task.code,

@@ -53,7 +53,7 @@ def score(
     splits = task.load(data_dir)
     outputs = read(file, splits)
     examples = [example for example in _all(splits) if example.id in outputs]
-    child = replay.replaying(task, name, settings, sandbox, SECONDS)
+    child = replay.replaying(task, name, splits, settings, sandbox, SECONDS)
     found = replay.grade(child, examples, outputs)
     parts = tuple(_parts(splits, found))
     return Scoring(task=task.id, evaluator=task.evaluator.version, parts=parts), found.results
