@@ -23,13 +23,13 @@ class Shop:
 
     @classmethod
     def load(
-        cls, folder: Path, kind: Kind = "generated", seed: int = SEED, products: int | None = None
+        cls, folder: Path, kind: Kind | None = "generated", seed: int = SEED, products: int | None = None
     ) -> "Shop":
         """Of official files, the first so many products if it is said."""
         return cls.of(load_products(folder, products), kind, seed)
 
     @classmethod
-    def of(cls, products: Iterable[Product], kind: Kind = "generated", seed: int = SEED) -> "Shop":
+    def of(cls, products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED) -> "Shop":
         shelf = tuple(products)
         goals, prices = build_goals(shelf, kind, seed)
         index = Index.of((one.asin, one.text) for one in shelf)
