@@ -4,7 +4,7 @@ Not covered: prompts, and finding the action in what a model wrote.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -77,10 +77,11 @@ def layout(example: Example) -> Layout:
     said = example.meta.get("layout", {})
     if not isinstance(said, dict):
         raise UserError(f"The example {example.id!r} has no layout.")
-    separator, shown = said.get("separator", OFFICIAL.separator), said.get("shown", OFFICIAL.shown)
-    if not isinstance(separator, str) or not isinstance(shown, int) or shown < 1:
-        raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
-    return Layout(separator, shown)
+    whole = {**asdict(OFFICIAL), **said}
+    match whole:
+        case {"separator": str(separator), "shown": int(shown), "head": bool(head)} if shown > 0:
+            return Layout(separator, shown, head)
+    raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
 
 
 def wanted(example: Example) -> Goal:

@@ -150,13 +150,13 @@ class Visit:
         return (pages.BACK, pages.PREVIOUS) if self.page == "sub-page" else ()
 
     def _shown(self) -> pages.Texts:
-        instruction, product = self.goal.instruction, self._product
+        instruction, product = self.goal.instruction if self._layout.head else None, self._product
         if self.score is not None and product is not None:
             return pages.done(product.asin, self.options, self.score.reward)
         if self.page == "results":
             return pages.results(instruction, self._listed(), self._number, len(self._found))
         if product is None:
-            return pages.start(instruction)
+            return pages.start(self.goal.instruction)
         if self.page == "sub-page":
             return pages.sub_page(instruction, product, self._sub_page)
         return pages.item(instruction, product, self._attributes)

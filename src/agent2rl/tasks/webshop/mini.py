@@ -18,7 +18,7 @@ from agent2rl.tasks.webshop.catalogue import Part, stock
 
 STEPS = 12
 SCORING = 120
-LAYOUT = Layout(separator=" | ", shown=5)
+LAYOUT = Layout(separator=" | ", shown=4, head=False)
 """A tiny model has a small context, and the official separator is five tokens to it."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 

@@ -37,9 +37,10 @@ class Expert:
         if pieces[0] == "WebShop":
             self._wish = Wish.read(pieces[2])
             return self._search()
-        if pages.NEXT in pieces[3:6]:
+        pieces = pieces[3:] if pieces[0] == "Instruction:" else pieces
+        if pages.NEXT in pieces[:3]:
             return self._pick(pieces)
-        self._seen.setdefault(self._asin, set()).update(words(" ".join(pieces[4:])))
+        self._seen.setdefault(self._asin, set()).update(words(" ".join(pieces[1:])))
         return self._consider(pieces) if pieces[-1] == pages.BUY else self._conclude()
 
     def _search(self) -> str:
@@ -59,7 +60,7 @@ class Expert:
 
     def _consider(self, pieces: list[str]) -> str:
         """On a product's page: read its features, choose and buy, or on to one that has the options."""
-        options = [piece.lower() for piece in pieces[4:] if self._wish.chooses(piece)]
+        options = [piece.lower() for piece in pieces[1:] if self._wish.chooses(piece)]
         self._options[self._asin] = len(set(options))
         if not self._decided and not self._fits() and self._room(len(options)):
             if self._whole():
