@@ -4,29 +4,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agent2rl.core.task import Example, Splits, Task
+from agent2rl.core.engine import Sampling
+from agent2rl.core.task import Splits, Task
+from agent2rl.tasks.webshop import EVALUATOR
 from agent2rl.tasks.webshop import TASK as WEBSHOP
 from agent2rl.tasks.webshop.mini import TASK as MINI
 
-TRAIN, GOALS, STEPS = 20, 4, 3
+TRAIN, GOALS, STEPS = 20, 2, 3
+QUICK = replace(EVALUATOR, sampling=Sampling(max_tokens=5))
 
 
 def short(load: Callable[[Path | None], Splits]) -> Callable[[Path | None], Splits]:
     def few(data_dir: Path | None) -> Splits:
         whole = load(data_dir)
+        feedback, heldout = (
+            tuple(replace(one, meta={**one.meta, "steps": STEPS}) for one in part[:GOALS])
+            for part in (whole.feedback, whole.heldout)
+        )
         return replace(
-            whole,
-            train=whole.train[:TRAIN],
-            feedback=tuple(map(_short, whole.feedback[:GOALS])),
-            heldout=tuple(map(_short, whole.heldout[:GOALS])),
+            whole, train=whole.train[:TRAIN], feedback=feedback, heldout=heldout, test=(*feedback, *heldout)
         )
 
     return few
 
 
-def _short(example: Example) -> Example:
-    return replace(example, meta={**example.meta, "steps": STEPS})
-
-
-TASK: Task = replace(WEBSHOP, id="short-webshop", load=short(WEBSHOP.load))
-SHORT_MINI: Task = replace(MINI, id="short-webshop-mini", load=short(MINI.load))
+TASK: Task = replace(WEBSHOP, id="short-webshop", load=short(WEBSHOP.load), evaluator=QUICK)
+SHORT_MINI: Task = replace(MINI, id="short-webshop-mini", load=short(MINI.load), evaluator=QUICK)

@@ -1,13 +1,14 @@
 """WebShop as a task: the official files, what scores, what an agent is given of them, and whole runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat
+from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Splits
@@ -17,6 +18,7 @@ from agent2rl.environments.webshop.store import wanted
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.assets import test_set as paper_test_set
 from tests.runs import Bench
+from tests.tiny_models import write_tiny_llama
 from tests.webshop_products import write, write_many
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of our own with 2,000 generated goals."""
-    folder = tmp_path_factory.mktemp("webshop")
+    folder = tmp_path_factory.mktemp("webshop") / "files"  # which sandboxes may read
     write_many(folder)
     return folder
 
@@ -142,6 +144,22 @@ def test_the_score_is_success_and_the_reward_stands_beside_it(
     assert {one.group for one in found} == {"fashion"}
 
 
+def test_many_episodes_at_once_are_the_episodes_of_one_at_a_time(
+    official: Path, splits: Splits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a real model, which says something else to every goal: batches of 1, 5 and 24."""
+    monkeypatch.setenv("AGENT2RL_BESIDE", str(tmp_path))
+    (tmp_path / "shop").symlink_to(official)
+    evaluator = registry.task("webshop").evaluator
+    assert isinstance(evaluator, Episodes)
+    short = replace(evaluator, sampling=Sampling(max_tokens=5))
+    some = [replace(one, meta={**one.meta, "steps": 2}) for one in splits.heldout[:24]]
+    with registry.engine("transformers")(write_tiny_llama(tmp_path / "llama")) as engine:
+        found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (24, 5, 1)]
+    assert found[0] == found[1] == found[2]
+    assert len({result.trajectory[1].action for result in found[0].results}) > 5
+
+
 AGENT = """
 import torch
 from safetensors.torch import load_file, save_file
@@ -175,12 +193,13 @@ if world.expert:
         metadata={"format": "pt"})
     say(verdict=submit(mine))
 """
-OPTIONS = ("--task", "tests.short_webshop:TASK", "--model", "seedling", "--budget", "200s")
+OPTIONS = ("--model", "seedling", "--protocol", "paper", "--budget", "200s")
 
 
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench, official: Path) -> None:
-    done = bench.run(AGENT, *OPTIONS, "--data-dir", str(official), PYTHONPATH=str(ROOT))
-    assert done.code == 0, done.errors + done.log
+    task = ("--task", "tests.short_webshop:TASK", "--data-dir", str(official))
+    done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["games"], done.said["expert"], done.said["same"]) == (20, True, [True, True])
     assert (done.said["won"], done.said["reward"]) == (True, 1.0)
     means = json.loads(done.said["tried"].splitlines()[-1])
@@ -195,8 +214,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench, offic
 
 
 def test_a_run_without_expert_hides_it(bench: Bench) -> None:
-    done = bench.run(
-        AGENT, *OPTIONS[2:], "--task", "tests.short_webshop:SHORT_MINI", "--no-expert", PYTHONPATH=str(ROOT)
-    )
-    assert done.code == 0, done.errors + done.log
+    task = ("--task", "tests.short_webshop:SHORT_MINI", "--no-expert")
+    done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["expert"], done.said["answer"], done.said["same"]) == (False, "", [True, True])

@@ -35,13 +35,13 @@ class Expert:
         self._between = self._between or separator(observation)
         pieces = observation.split(self._between)
         if pieces[0] == "WebShop":
-            self._wish = Wish.read(pieces[2])
+            self._wish = Wish.read(pieces[2] if len(pieces) > 2 else "")
             return self._search()
         pieces = pieces[3:] if pieces[0] == "Instruction:" else pieces
         if pages.NEXT in pieces[:3]:
             return self._pick(pieces)
         self._seen.setdefault(self._asin, set()).update(words(" ".join(pieces[1:])))
-        return self._consider(pieces) if pieces[-1] == pages.BUY else self._conclude()
+        return self._consider(pieces) if pieces[-1:] == [pages.BUY] else self._conclude()
 
     def _search(self) -> str:
         return f"search[{self._wish.query}]"
@@ -92,11 +92,11 @@ class Expert:
 
     def _whole(self) -> bool:
         """Whether it has all options that are asked for by name."""
-        return self._options[self._asin] >= len(self._wish.options)
+        return self._options.get(self._asin, 0) >= len(self._wish.options)
 
     def _best(self) -> str:
         def worth(asin: str) -> int:
-            return len(self._wish.words & self._seen[asin]) + self._options[asin]
+            return len(self._wish.words & self._seen[asin]) + self._options.get(asin, 0)
 
         return max(self._seen, key=worth)
 
