@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from string import Template
 from typing import Self, TypeVar
 
@@ -55,13 +56,19 @@ class Episodes:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
     temperature: float = 1.0
     """For several episodes of one example."""
+    success: float | None = None
+    """The reward from which on an episode scores 1, and below it 0; the mean reward is reported beside the
+    score. None: the reward is the score."""
+    also: tuple[float, ...] = ()
+    """Where else success could begin: the share of such episodes is reported beside the score."""
     live: int = LIVE
     slow: bool = False
     """Whether a step takes the world so long that others should not wait for it, as a search may."""
 
     @property
     def version(self) -> str:
-        settings = repr((self.telling, self.group, self.sampling, self.temperature))
+        marks = () if self.success is None else (self.success, self.also)
+        settings = repr((self.telling, self.group, self.sampling, self.temperature, *marks))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
@@ -92,6 +99,8 @@ class Episodes:
                 ("group", repr(self.group)),
                 ("sampling", repr(self.sampling)),
                 ("temperature", repr(self.temperature)),
+                ("success", repr(self.success)),
+                ("also", repr(self.also)),
             )
         )
         return Template(PROGRAM).substitute(
@@ -117,8 +126,20 @@ class Episodes:
         }
 
     def _result(self, example: Example, episodes: Sequence["Episode"]) -> ExampleResult:
-        found = result(example, [episode.attempt() for episode in episodes], passes)
-        return found.model_copy(update={"group": self.kind(example), "trajectory": tuple(episodes[0].turns)})
+        found = result(example, [episode.attempt(self.success) for episode in episodes], passes)
+        more = {
+            "group": self.kind(example),
+            "trajectory": tuple(episodes[0].turns),
+            "metrics": {**found.metrics, **self._beside([episode.reward for episode in episodes])},
+        }
+        return found.model_copy(update=more)
+
+    def _beside(self, rewards: Sequence[float]) -> dict[str, float]:
+        """What is reported with the score of an example's episodes."""
+        if self.success is None:
+            return {}
+        shares = {f"reward>={least:g}": fmean(reward >= least for reward in rewards) for least in self.also}
+        return {"reward": fmean(rewards), **shares}
 
 
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.
@@ -157,8 +178,9 @@ class Episode:
         self.reward = max(self.reward, step.reward)
         self.over = step.done
 
-    def attempt(self) -> Attempt:
-        return Attempt(output=self.turns[-1].action, score=self.reward, note=self.note)
+    def attempt(self, success: float | None = None) -> Attempt:
+        score = self.reward if success is None else float(self.reward >= success)
+        return Attempt(output=self.turns[-1].action, score=score, note=self.note)
 
 
 @dataclass
