@@ -96,7 +96,8 @@ def _before_and_after(view: RunView) -> tuple[Score | None, Score | None]:
 
 
 def _samples(view: RunView) -> Rows:
-    """How the model was asked, where that is not the usual way, and what all samples are worth together."""
+    """How the model was asked, where that is not the usual way, and what else is known of its answers: what
+    all samples are worth together, and what a task reports beside its score."""
     scores = [score for score in _before_and_after(view) if score]
     ways = list(dict.fromkeys(_asked(score) for score in scores))
     rows: Rows = [("asked", " → ".join(way or "as usual" for way in ways))] if any(ways) else []
