@@ -52,7 +52,7 @@ def test_it_is_the_same_on_every_machine() -> None:
             content.update(f"{document.id}\t{document.title}\t{document.text}\n".encode())
         for question in made(split).questions:
             content.update(json.dumps([question.record, question.items, question.walkthrough]).encode())
-    assert content.hexdigest() == "e2cdd8527bf8da9a6463b6410b25e7987d69d7abdcd4e5474c437fa98d4401ec"
+    assert content.hexdigest() == "a6cde0ee26001a8b86479f6ef412b96c8171cf454df3b1c82f0ec15d3c51fb0f"
 
 
 def test_answers_are_those_of_the_facts(part: Library) -> None:
@@ -87,11 +87,11 @@ def test_more_questions_begin_with_the_same_ones() -> None:
     assert library("heldout", 20).questions == made("heldout").questions[:20]
 
 
-def test_all_of_it_takes_a_second_of_computing() -> None:
+def test_all_of_it_takes_two_seconds_of_computing() -> None:
     begun = time.process_time()
     for split, count in COUNTS.items():
         library(split, count)
-    assert time.process_time() - begun < 3  # one, with room for a busy machine
+    assert time.process_time() - begun < 8  # two, with room for a busy machine
 
 
 def test_there_are_thousands_of_documents_and_every_kind_of_question(part: Library) -> None:
@@ -185,6 +185,11 @@ def test_what_the_record_answers_wins_and_the_questions_words_do_not(part: Libra
         assert play.step(f"answer[{'; '.join(names[-1] for names in question.items)}]").won
         play.reset(example)
         assert not play.step(f"answer[{question.problem}]").won
+
+
+def test_guessing_a_number_is_not_worth_much(part: Library) -> None:
+    numbers = [question.items[0][0] for question in part.questions if question.kind == "count"]
+    assert max(map(numbers.count, numbers)) <= len(numbers) / 3 + 1
 
 
 def evaluated(backend: Backend) -> str:

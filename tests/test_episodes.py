@@ -15,7 +15,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import Scripted
-from agent2rl.evaluators.episodes import FULL, Episodes
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.playing import FULL
 from agent2rl.evaluators.telling import spoken
 from tests.stairs import EXAMPLES, TELLING, Stairs
 

@@ -20,10 +20,9 @@ from agent2rl.environments.search import (
     Replay,
     Research,
     Result,
-    Tally,
 )
-from agent2rl.environments.search.local import read_corpus, words, write_corpus
-from agent2rl.environments.search.replay import NotRecorded
+from agent2rl.environments.search.backend import NotRecorded
+from agent2rl.environments.search.local import read_corpus, write_corpus
 from agent2rl.environments.search.research import NO_ACTION, NOT_FOUND, OVER
 
 DOCUMENTS = (
@@ -32,6 +31,7 @@ DOCUMENTS = (
     Document("bo", "Bo Marr", "Bo Marr was born in Talva. " + "And more. " * 40),
     Document("noise", "Notes", "A storm delayed the fair in Talva."),
 )
+MARKS = ("precision", "recall", "f1")
 EXAMPLE = Example("one", "Who founded Orin Foods?", "Ada Lorn, Bo Marr", {"answer_type": "Set Answer"})
 
 
@@ -67,12 +67,12 @@ def test_a_question_is_searched_read_and_answered() -> None:
     assert first.observation == "Question: Who founded Orin Foods?"
     assert found.observation.startswith("1. Orin Foods: Orin Foods is a company.")
     assert page.observation == f"Orin Foods\n{DOCUMENTS[0].text}"
-    assert last == Step(OVER, reward=1.0, done=True, won=True)
+    assert last == Step(OVER, reward=1.0, done=True, won=True, marks=dict.fromkeys(MARKS, 1.0))
 
 
 def test_a_whole_reply_is_an_action() -> None:
     steps = played(Local(DOCUMENTS), ["Thought: who was it?\nAction 1: search[Bo Marr]", "**open[bo marr]**"])
-    assert "\n2. Bo Marr: " in steps[1].observation
+    assert steps[1].observation.startswith("1. Bo Marr: ")
     assert steps[2].observation.startswith("Bo Marr\nBo Marr was born in Talva.")
 
 
@@ -100,7 +100,7 @@ def test_six_steps_are_the_end_of_it_and_so_is_an_answer() -> None:
     assert [step.cut for step in steps[-2:]] == [True, True]
     assert steps[-1].reward == 0
     again = played(Local(DOCUMENTS), ["answer[Bo Marr]", "answer[Ada Lorn, Bo Marr]"])
-    assert again[-1] == Step(OVER, done=True)
+    assert again[-1] == Step(OVER, done=True, marks={"precision": 1.0, "recall": 0.5, "f1": 2 / 3})
 
 
 def test_an_example_may_allow_other_steps() -> None:
@@ -125,14 +125,14 @@ def test_nonsense_is_answered_and_costs_a_step() -> None:
 
 
 def test_a_failed_search_is_seen_and_counted() -> None:
-    tally, backend = Tally(), Broken()
-    play = Research(lambda _: backend, tally=tally)
+    backend = Broken()
+    play = Research(lambda _: backend)
     play.reset(EXAMPLE)
     told = [play.step(action).observation for action in ("search[Orin]", "search[Orin]", "open[1]")]
     assert told[0] == "The search failed: the engine is busy"
     assert told[1].startswith("1. Orin Foods")
     assert told[2] == "The open failed: the page 'orin' is gone"
-    assert tally.counts == {"failed": 2, "opened": 1, "searches": 2}
+    assert +play.counts == {"searches": 2, "failed": 1, "opened": 1, "unopened": 1}
 
 
 def test_an_episode_begins_with_reset() -> None:
@@ -148,7 +148,7 @@ def test_any_text_is_a_step(actions: list[str]) -> None:
 
 
 def test_a_search_knows_no_case_accents_or_plurals() -> None:
-    assert words("The Towns of Łódź and Lódz's fairs") == ["town", "odz", "lodz", "fair"]
+    assert [result.id for result in Local(DOCUMENTS).search("companies of foods")] == ["orin"]
     found = Local(DOCUMENTS).search("LODZ")
     assert [result.id for result in found] == ["ada"]
 
@@ -228,7 +228,7 @@ def test_a_record_is_continued_and_survives_a_line_that_was_cut_off(tmp_path: Pa
 
 def test_a_data_directory_is_a_world(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
-    write_corpus(tmp_path / "corpus", DOCUMENTS)
+    write_corpus(tmp_path / "corpus", Local(DOCUMENTS, shown=2, snippet_words=3))
     row = {"id": "one", "question": EXAMPLE.prompt, "answer": EXAMPLE.target, "answer_type": "Set Answer"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     world = WORLD(tmp_path)
@@ -237,7 +237,43 @@ def test_a_data_directory_is_a_world(tmp_path: Path) -> None:
     play.reset(world.games[0])
     assert [tool("x") for tool in world.tools] == ["search[x]", "open[x]", "answer[x]"]
     assert play.step(world.tools[0]("Orin Foods")).observation.startswith("1. Orin Foods")
-    assert read_corpus(tmp_path / "corpus").documents == DOCUMENTS
+    assert world.expert is None
+    corpus = read_corpus(tmp_path / "corpus")
+    assert corpus.documents == DOCUMENTS
+    assert [result.snippet for result in corpus.search("Marr Talva")] == [
+        "Bo Marr was …",
+        "A storm delayed …",
+    ]
+
+
+def test_a_folder_of_texts_is_searched_too(tmp_path: Path) -> None:
+    (tmp_path / "towns").mkdir()
+    (tmp_path / "towns" / "Talva.md").write_text("A town on the Ore.")
+    (tmp_path / "Orin.txt").write_text("A company in Talva.")
+    (tmp_path / "notes.pdf").write_text("Talva")
+    found = read_corpus(tmp_path).search("Talva")
+    assert {(result.id, result.title) for result in found} == {
+        ("towns/Talva.md", "towns/Talva"),
+        ("Orin.txt", "Orin"),
+    }
+
+
+def test_documents_that_cannot_be_searched_are_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to search"):
+        read_corpus(tmp_path)
+    twice = '{"id": "a", "title": "", "text": ""}\n'
+    for number, text in enumerate((twice * 2, '{"id": 1, "title": "", "text": ""}', "{}", "[")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "documents.jsonl").write_text(text)
+        with pytest.raises(UserError, match=r"cannot be read|one id"):
+            read_corpus(folder)
+
+
+def test_steps_say_how_many_of_the_documents_that_tell_it_were_found() -> None:
+    example = Example("one", "Who?", "Ada Lorn", {"documents": ["orin", "ada"]})
+    steps = played(Local(DOCUMENTS), ["search[company]", "search[zzz]", "search[Lorn]"], example)
+    assert [step.marks["search_recall"] for step in steps] == [0, 0.5, 0.5, 1]
 
 
 def test_a_world_without_its_files_is_the_users_error(tmp_path: Path) -> None:

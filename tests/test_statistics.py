@@ -55,8 +55,8 @@ def test_the_same_results_give_the_same_interval() -> None:
 
 
 def test_a_paired_comparison_is_sharper_than_two_intervals() -> None:
-    before = results(*([0] * 50 + [1] * 50))
-    after = results(*([0] * 40 + [1] * 60))
+    before = evaluation(*([0] * 50 + [1] * 50))
+    after = evaluation(*([0] * 40 + [1] * 60))
     compared = compare(before, after)
     assert compared.improvement == pytest.approx(10)
     assert 0 < compared.ci.low < 10 < compared.ci.high
@@ -65,7 +65,25 @@ def test_a_paired_comparison_is_sharper_than_two_intervals() -> None:
 
 def test_different_examples_cannot_be_paired() -> None:
     with pytest.raises(ValueError, match="same examples"):
-        compare(results(1), [ExampleResult(id="other", output="", score=1)])
+        compare(
+            evaluation(1),
+            EvalResult(results=(ExampleResult(id="other", output="", score=1),)),
+        )
+
+
+def test_what_one_side_misses_is_left_out_of_a_comparison() -> None:
+    before = EvalResult(results=tuple(results(0, 1, 1)), missing={"3": "no answer"})
+    after = EvalResult(results=tuple(results(1, 1)[1:]), missing={"0": "no answer", "2": "", "3": ""})
+    assert compare(before, after).improvement == 0
+    with pytest.raises(ValueError, match="both sides"):
+        compare(before, EvalResult(results=(), missing=dict.fromkeys("0123", "")))
+    with pytest.raises(ValidationError, match="not both"):
+        EvalResult(results=tuple(results(1)), missing={"0": "no answer"})
+
+
+def test_a_score_says_how_many_examples_are_missing() -> None:
+    found = score(EvalResult(results=tuple(results(0, 1)), missing={"2": "no answer"}), "feedback")
+    assert (found.value, found.n, found.missing) == (50, 2, 1)
 
 
 def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:

@@ -137,6 +137,18 @@ def require_loader(name: str) -> None:
         )
 
 
+def require_remote(name: str) -> None:
+    """Refuse an engine that would have to load a model here, without importing it."""
+    require("engines", name)
+    plugin = _plugins("engines").get(name.partition(":")[0])
+    if plugin is None or not plugin.remote:
+        able = sorted(name for name, plugin in _plugins("engines").items() if plugin.remote)
+        raise UserError(
+            f"{name!r} does not talk to a model elsewhere, as a judge must.",
+            f"Write {able[0]}:MODEL@URL.",
+        )
+
+
 def names(kind: Kind) -> list[str]:
     return [entry.name for entry in entries(kind)]
 

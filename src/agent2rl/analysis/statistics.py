@@ -31,6 +31,7 @@ def score(evaluation: EvalResult, split: Part) -> Score:
         value=_percent([result.score for result in results]),
         ci=_interval([result.score for result in results]),
         n=len(results),
+        missing=len(evaluation.missing),
         split=split,
         metrics={name: _percent([result.metrics[name] for result in results]) for name in results[0].metrics},
         groups=_groups(results),
@@ -55,12 +56,15 @@ def _interval(values: Sequence[float]) -> Interval:
     return Interval(low=100 * low, high=100 * high, method="bootstrap")
 
 
-def compare(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> Comparison:
-    """Mean difference over the same examples, with a paired bootstrap."""
-    was = {result.id: result.score for result in before}
-    if set(was) != {result.id for result in after}:
+def compare(before: EvalResult, after: EvalResult) -> Comparison:
+    """Mean difference over the same examples with a paired bootstrap; what either side misses is left out."""
+    was = {result.id: result.score for result in before.results}
+    now = {result.id: result.score for result in after.results}
+    if {*was, *before.missing} != {*now, *after.missing}:
         raise ValueError("a paired comparison needs the same examples on both sides")
-    differences = np.array([result.score - was[result.id] for result in after])
+    differences = np.array([now[name] - was[name] for name in now if name in was])
+    if not len(differences):
+        raise ValueError("no example has a result on both sides")
     low, high = _bootstrap(differences)
     return Comparison(
         improvement=100 * float(differences.mean()),

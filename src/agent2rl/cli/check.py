@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent2rl import registry
-from agent2rl.cli.options import as_json
+from agent2rl.cli.options import as_json, search
+from agent2rl.runner.desks import Wanted
 from agent2rl.runner.preflight import Finding, check_machine, check_task
 from agent2rl.runner.settings import settings
 
@@ -27,14 +28,21 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox to try.")
 @click.option("--data-dir", type=DIRECTORY, help="The task's official files.")
 @click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
+@search
 @as_json
 def command(
-    task: str | None, sandbox: str, data_dir: Path | None, tasks_dir: tuple[Path, ...], as_json: bool
+    task: str | None,
+    sandbox: str,
+    data_dir: Path | None,
+    tasks_dir: tuple[Path, ...],
+    search: str | None,
+    as_json: bool,
 ) -> None:
     """Check this machine, or a task.
 
     Without TASK: tries every promise of the sandbox for real, and looks for GPUs, keys, disk and data.
-    With TASK: gold answers must score 100 and wrong ones 0, graded as submissions are.
+    With TASK: gold answers must score 100 and wrong ones 0, graded as submissions are. With --search, a
+    search is tried.
 
     Exit code 1 where something is broken; what is only missing is said and left.
     """
@@ -43,7 +51,7 @@ def command(
         findings = check_machine(where, sandbox)
     else:
         name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-        findings = check_task(name, data_dir, where, sandbox)
+        findings = check_task(name, data_dir, where, sandbox, Wanted(search))
     console = Console(highlight=False, soft_wrap=True)
     seen: list[Finding] = []
     for finding in findings:

@@ -69,4 +69,13 @@ runs_dir = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Where runs are kept.  [default: $AGENT2RL_RUNS or ./runs]",
 )
+search = click.option(
+    "--search",
+    metavar="NAME",
+    help="What is searched: ddgs, tavily, brave, serpapi, searxng:URL, "
+    "local:FOLDER or replay:FILE, for tasks that search.",
+)
+judge = click.option(
+    "--judge", metavar="ENGINE", help="Who marks answers: openai-api:MODEL@URL.  [default: the task's rule]"
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

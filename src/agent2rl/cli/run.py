@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.options import Duration, Size, Temperature, as_json, runs_dir
+from agent2rl.cli.options import Duration, Size, Temperature, as_json, judge, runs_dir, search
 from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.environments.search.choosing import whole
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.report import page
 from agent2rl.runner.assets import default_engine, repeatable
@@ -75,6 +76,13 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     type=click.Path(path_type=Path, dir_okay=False),
     help="A TOML file with your own words for the model: `chat`, `plain`.  [default: the task's]",
 )
+@search
+@click.option(
+    "--record-searches",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep every search and what it found in this file; what it holds is not searched again.",
+)
+@judge
 @click.option(
     "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
@@ -149,6 +157,9 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         samples=options["samples"],
         temperature=options["temperature"],
         prompts=read_prompts(options["prompts"]) if options["prompts"] else None,
+        search=whole(options["search"]) if options["search"] else None,
+        record_searches=str(options["record_searches"].resolve()) if options["record_searches"] else None,
+        judge=options["judge"],
         expert=not options["no_expert"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )

@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from agent2rl import registry
-from agent2rl.cli.options import as_json
+from agent2rl.cli.options import as_json, judge, search
 from agent2rl.core.errors import UserError
 from agent2rl.report.tables import interval
+from agent2rl.runner.desks import Wanted
 from agent2rl.runner.scoring import PartScore, Scoring, score
 from agent2rl.runner.settings import settings
 from agent2rl.store.files import write_atomically
@@ -25,6 +26,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="Where the outputs are graded.")
 @click.option("--results", type=FILE, help="Write each example's result here, as JSON lines.")
+@search
+@judge
 @as_json
 def command(
     task: str,
@@ -33,6 +36,8 @@ def command(
     tasks_dir: tuple[Path, ...],
     sandbox: str,
     results: Path | None,
+    search: str | None,
+    judge: str | None,
     as_json: bool,
 ) -> None:
     """Score the outputs of any model, without the model.
@@ -57,7 +62,7 @@ def command(
     """
     where = settings()
     name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-    found, every = score(name, outputs, data_dir, where, sandbox)
+    found, every = score(name, outputs, data_dir, where, sandbox, Wanted(search, judge=judge))
     if results:
         lines = "".join(result.model_dump_json() + "\n" for result in every)
         try:
@@ -82,11 +87,14 @@ def _print(found: Scoring) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     for part in found.parts:
-        if part.missing and part.score.split in ("train", "test"):
-            console.print(_missing(part), markup=False)
+        if part.score.split in ("train", "test"):
+            if part.missing:
+                console.print(_missing(part), markup=False)
+            if part.score.missing:
+                console.print(f"{part.score.missing} {part.score.split} examples could not be judged.")
 
 
 def _missing(part: PartScore) -> str:
-    left = part.of - part.score.n
+    left = part.of - part.score.n - part.score.missing
     names = ", ".join(part.missing) + (", …" if left > len(part.missing) else "")
     return f"{left:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"

@@ -1,7 +1,7 @@
 """An environment is a world that a model acts in, one text at a time. It knows nothing of engines."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +20,8 @@ class Step:
     won: bool = False
     cut: bool = False
     """Done only because the steps are used up: the world itself would have gone on."""
+    marks: Mapping[str, float] = field(default_factory=dict)
+    """What else the episode is worth as it stands, each from 0 to 1; every step of a world has the same."""
 
 
 class Environment(Protocol):
@@ -76,6 +78,8 @@ class World:
 
     None where any text is an action.
     """
+    slow: bool = False
+    """Whether a step may take so long that others should not wait for it, as a search may."""
 
 
 OpenWorld = Callable[[Path], World]

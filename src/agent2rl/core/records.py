@@ -88,6 +88,12 @@ class RunSpec(Record):
     """None: greedy for one sample, the task's own for several."""
     prompts: Prompts | None = None
     """None: the task's own."""
+    search: str | None = None
+    """What is searched, where a task's evaluation searches and brings nothing of its own."""
+    record_searches: str | None = None
+    """A file that keeps every search and its results; what it holds is not searched again."""
+    judge: str | None = None
+    """The model that decides what an answer is worth; None: the task's own rule does."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
@@ -136,7 +142,7 @@ class ExampleResult(Record):
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
     metrics: dict[str, Share] = {}
-    """What several answers are worth together: pass@k, maj@k."""
+    """What several answers are worth together (pass@k, maj@k), and what else a world says of an episode."""
     group: str = ""
     """The kind of example, where a task has several."""
     trajectory: tuple[Turn, ...] = ()
@@ -147,12 +153,20 @@ class EvalResult(Record):
     """One result for each example, in order, and how they were asked."""
 
     results: tuple[ExampleResult, ...]
+    missing: dict[str, str] = {}
+    """Examples of which nothing can be said, neither right nor wrong: id → why."""
     how: dict[str, JsonValue] = {}
 
     @model_validator(mode="after")
     def one_set_of_metrics(self) -> Self:
         if len({frozenset(result.metrics) for result in self.results}) > 1:
             raise ValueError("all examples must have the same metrics, or a mean would leave some out")
+        return self
+
+    @model_validator(mode="after")
+    def missing_examples_have_no_result(self) -> Self:
+        if any(result.id in self.missing for result in self.results):
+            raise ValueError("an example has a result or is missing, not both")
         return self
 
 
@@ -162,6 +176,8 @@ class Score(Record):
     value: Percent
     ci: Interval
     n: Annotated[int, Field(ge=1)]
+    missing: Annotated[int, Field(ge=0)] = 0
+    """Further examples, of which nothing could be said; they are in no mean."""
     split: Part
     metrics: dict[str, Percent] = {}
     """Further means, such as pass@k."""

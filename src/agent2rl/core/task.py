@@ -96,6 +96,8 @@ class Task:
     evaluator: Evaluator
     world: str | None = None
     """The environment that the agent may train in: a name that the registry knows."""
+    desk: frozenset[Literal["search", "judge"]] = frozenset()
+    """What its evaluation may ask the harness for: the user names it; without a judge a rule decides."""
     withhold: Callable[[Splits], Splits] | None = None
     """Takes out of the training data what shows how it is done; None: nobody shows it."""
     exposes: Mapping[str, Path] = field(default_factory=dict)

@@ -32,6 +32,7 @@ class Baseline:
                     "data": self.child.splits[split].sha256,
                     "beside": {name: folder.sha256 for name, folder in self.child.beside.items()},
                     "evaluator": self.evaluator_version,
+                    "offer": self.child.offer,
                     "engine": self.child.engine,
                     "agent2rl": __version__,
                     "settings": self.child.settings.model_dump(),

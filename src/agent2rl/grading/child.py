@@ -15,11 +15,12 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from agent2rl.core import beside
+from agent2rl.core import beside, desk
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings, Limits, Prompts, Record, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.evaluators.code_tests.pool import VARIABLE
+from agent2rl.evaluators.judge import missing_error, too_many
 from agent2rl.grading.programs import PLACE, Programs
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
@@ -66,6 +67,10 @@ class Child:
     """Sandboxes for programs that the model wrote, where the task runs any."""
     prompts: Prompts | None = None
     """The user's own words, in place of the task's."""
+    desk: Path | None = None
+    """The socket where the child asks for searches and judgements, where it may."""
+    offer: str = ""
+    """What is offered there: results depend on it."""
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
@@ -95,6 +100,7 @@ class Child:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
         environment[VARIABLE] = PLACE if self.programs else ""
         environment[beside.VARIABLE] = beside.PLACE if self.beside else ""
+        environment[desk.VARIABLE] = desk.PLACE if self.desk else ""
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
@@ -102,6 +108,7 @@ class Child:
     def _enclosure(self, model: Path, split: Split, work: Path, scratch: Path, log: Path) -> Enclosure:
         files = [Mount(model, MODEL), Mount(self.splits[split].path, EXAMPLES)]
         files += [Mount(folder.path, f"{beside.PLACE}/{name}") for name, folder in self.beside.items()]
+        files += [Mount(self.desk.parent, desk.PLACE)] if self.desk else []
         files += [Mount(path, str(path)) for path in (*self.code, *self.python_path)]
         return Enclosure(
             role="grader",
@@ -127,9 +134,11 @@ class Child:
             raise GradingError(outcome.error)
         if outcome is None or outcome.evaluation is None or ended.code != 0:
             raise GradingError(f"The grading child crashed (exit code {ended.code}).")
-        results = outcome.evaluation.results
-        if len(results) != n or len({result.id for result in results}) != n:
-            raise GradingError(f"The grading child answered {len(results)} of {n} examples.")
+        results, missing = outcome.evaluation.results, outcome.evaluation.missing
+        if len(results) + len(missing) != n or len({result.id for result in results} | {*missing}) != n:
+            raise GradingError(f"The grading child answered {len(results) + len(missing)} of {n} examples.")
+        if too_many(len(missing), n):
+            raise missing_error(len(missing), n, next(iter(missing.values())))
         return outcome.evaluation
 
 

@@ -267,7 +267,7 @@ class Service:
         self._recorder.event("grading", submission=submission.id)
         child = replace(graded.child, gpu=submission.gpu)
         found = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
-        self._recorder.results(paths, "feedback", found.results)
+        self._recorder.results(paths, "feedback", found)
         score = statistics.score(found, "feedback")
         return {
             "verdict": "scored",

@@ -23,6 +23,11 @@ def headline(view: RunView) -> Rows:
     ]
     if spec.prompts:
         rows.append(("prompts", f"{spec.prompts.name}: the user's, not the task's"))
+    if spec.search:
+        kept = f", kept in {spec.record_searches}" if spec.record_searches else ""
+        rows.append(("search", spec.search + kept))
+    if spec.judge:
+        rows.append(("judge", spec.judge))
     if not spec.expert:
         rows.append(("expert", "withheld"))
     if view.baseline:
@@ -192,7 +197,8 @@ def messages(view: RunView) -> Rows:
 
 
 def scored(score: Score) -> str:
-    return f"{score.value:.2f} {interval(score.ci)}"
+    missing = f", {many(score.missing, 'example')} missing" if score.missing else ""
+    return f"{score.value:.2f} {interval(score.ci)}{missing}"
 
 
 def interval(ci: Interval) -> str:

@@ -11,8 +11,10 @@ from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import Split
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Example
+from agent2rl.environments.search.choosing import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.choosing import KNOWN, choose
 from agent2rl.grading.child import Child
-from agent2rl.runner import machine, replay
+from agent2rl.runner import desks, machine, replay
 from agent2rl.runner.assets import model_directory
 from agent2rl.runner.settings import Settings, secrets
 
@@ -20,6 +22,8 @@ KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 DISK_BYTES = 5 << 30
 SECONDS = 600
 WRONG = "I do not know."
+PROBE = "capital of France"
+NOTHING = desks.Wanted()
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
     yield _data(settings.cache)
 
 
-def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: str) -> Iterator[Finding]:
+def check_task(
+    name: str, data_dir: Path | None, settings: Settings, sandbox: str, wanted: desks.Wanted = NOTHING
+) -> Iterator[Finding]:
     """Gold answers must score 100 and wrong ones 0, in a real grading child."""
     task = registry.task(name)
     loaded = task.load(data_dir)
@@ -54,11 +60,27 @@ def check_task(name: str, data_dir: Path | None, settings: Settings, sandbox: st
     yield _overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
-    child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS)
-    for split, examples in splits.items():
-        gold = [example.target for example in examples]
-        yield _answers(child, split, examples, "gold answers", gold, 1.0)
-        yield _answers(child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+    if "search" in task.desk:
+        yield _search(wanted)
+    with desks.opened(wanted, task, settings, needed=False) as desk:
+        child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS, desk)
+        for split, examples in splits.items():
+            gold = [example.target for example in examples]
+            yield _answers(child, split, examples, "gold answers", gold, 1.0)
+            yield _answers(child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+
+
+def _search(wanted: desks.Wanted) -> Finding:
+    """One real search, where it is said what is searched; a run needs it."""
+    if not wanted.search:
+        return Finding("search", "missing", "a run has to say what is searched", f"--search. {KNOWN}")
+    if wanted.search.startswith("replay:"):
+        return Finding("search", "ok", wanted.search)
+    try:
+        found = choose(wanted.search, secrets(SEARCH_KEYS)).search(PROBE)
+    except Agent2RLError as error:
+        return Finding("search", "broken", error.message, error.mend)
+    return Finding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
 
 
 def _overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> Finding:

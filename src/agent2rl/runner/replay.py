@@ -15,6 +15,7 @@ from agent2rl.grading.child import Child
 from agent2rl.grading.programs import program_sandboxes
 from agent2rl.runner import machine
 from agent2rl.runner.assets import beside_folders, split_file
+from agent2rl.runner.desks import Opened
 from agent2rl.runner.settings import Settings
 
 ENGINE = "agent2rl.engines.replay:open_engine"
@@ -24,9 +25,11 @@ NOTES = ("model loaded in ", "graded in ", "peak memory ")
 
 
 def replaying(
-    task: Task, name: str, loaded: Splits, settings: Settings, sandbox: str, seconds: float
+    task: Task, name: str, loaded: Splits, settings: Settings, sandbox: str, seconds: float, desk: Opened
 ) -> Child:
     return Child(
+        desk=desk.socket,
+        offer=desk.offer,
         sandbox=registry.sandbox(sandbox),
         task=name,
         engine=ENGINE,

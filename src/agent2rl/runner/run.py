@@ -32,7 +32,7 @@ from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.grading.worker import prompted
-from agent2rl.runner import machine, workspace, worlds
+from agent2rl.runner import desks, machine, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.settings import Settings, secrets
@@ -55,7 +55,10 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
     sandbox = registry.sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
     _raise_file_limit()
-    with Recorder.create(settings.runs, spec, notify) as recorder:
+    with (
+        desks.opened(desks.Wanted.of(spec), task, settings) as desk,
+        Recorder.create(settings.runs, spec, notify) as recorder,
+    ):
         paths = recorder.paths
         outcome = Outcome(paths.run_id, spec)
         try:
@@ -64,6 +67,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.assets = assets.records
             brief = workspace.build(paths.workspace, sandbox.workspace(paths.workspace), spec, task, assets)
             child = _child(spec, task, sandbox, assets, settings)
+            child = replace(child, desk=desk.socket, offer=desk.offer)
             recorder.entry("limits", **child.limits.model_dump())
             untouched = Baseline(child, assets.base, task.evaluator.version, settings.cache / "baselines")
             outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
@@ -147,7 +151,7 @@ def _baseline(
     where = recorder.paths.baseline
     where.root.mkdir(parents=True, exist_ok=True)
     found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
-    recorder.results(where, split, found.results)
+    recorder.results(where, split, found)
     score = statistics.score(found, split)
     recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
     return score, found
@@ -209,9 +213,9 @@ def _final(
     recorder.event("phase", name="held-out", submission=best.id)
     where = recorder.paths.submission(best.id)
     after = baseline.child.grade(where.model, "heldout", where.log, recorder.paths.scratch, stop)
-    recorder.results(where, "heldout", after.results)
+    recorder.results(where, "heldout", after)
     outcome.best_heldout = statistics.score(after, "heldout")
-    outcome.heldout = statistics.compare(before.results, after.results)
+    outcome.heldout = statistics.compare(before, after)
     recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())
 
 

@@ -15,11 +15,12 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score
 from agent2rl.core.task import Asks, Example, Splits
-from agent2rl.runner import replay
+from agent2rl.runner import desks, replay
 from agent2rl.runner.assets import test_set
 from agent2rl.runner.settings import Settings
 
 SECONDS = 3600
+NOTHING = desks.Wanted()
 KEYS = {"id": ("id", "task_id"), "output": ("output", "completion")}
 FORMAT = 'Each line is {"id": …, "output": …}; more lines with the same id are further samples.'
 
@@ -42,7 +43,12 @@ class Scoring(Record):
 
 
 def score(
-    name: str, file: Path, data_dir: Path | None, settings: Settings, sandbox: str
+    name: str,
+    file: Path,
+    data_dir: Path | None,
+    settings: Settings,
+    sandbox: str,
+    wanted: desks.Wanted = NOTHING,
 ) -> tuple[Scoring, tuple[ExampleResult, ...]]:
     task = registry.task(name)
     if not isinstance(task.evaluator, Asks) and task.world is None:
@@ -53,8 +59,9 @@ def score(
     splits = task.load(data_dir)
     outputs = read(file, splits)
     examples = [example for example in _all(splits) if example.id in outputs]
-    child = replay.replaying(task, name, splits, settings, sandbox, SECONDS)
-    found = replay.grade(child, examples, outputs)
+    with desks.opened(wanted, task, settings, needed=False) as desk:
+        child = replay.replaying(task, name, splits, settings, sandbox, SECONDS, desk)
+        found = replay.grade(child, examples, outputs)
     parts = tuple(_parts(splits, found))
     return Scoring(task=task.id, evaluator=task.evaluator.version, parts=parts), found.results
 
@@ -137,10 +144,11 @@ def _parts(splits: Splits, found: EvalResult) -> Iterator[PartScore]:
     results = {result.id: result for result in found.results}
     for part, examples in parts.items():
         there = tuple(results[example.id] for example in examples if example.id in results)
-        missing = [example.id for example in examples if example.id not in results]
+        unmarked = {one.id: found.missing[one.id] for one in examples if one.id in found.missing}
+        missing = [example.id for example in examples if example.id not in {*results, *unmarked}]
         if there:
             yield PartScore(
                 of=len(examples),
-                score=statistics.score(EvalResult(results=there, how=found.how), part),
+                score=statistics.score(EvalResult(results=there, missing=unmarked, how=found.how), part),
                 missing=tuple(missing[:5]),
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 from string import Template
 
 from agent2rl import registry
+from agent2rl.core import desk
 from agent2rl.core.agent import Brief
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door
@@ -26,19 +27,24 @@ def doors(task: Task, paths: RunPaths, assets: Assets, service: Service) -> Iter
     if task.world is None:
         yield ()
         return
-    world = registry.world(task.world)(_data(paths, assets))
+    world = registry.world(task.world)(_data(paths, assets, service.graded.child.desk))
     app = openenv.application(world, task.id, service.meter, service.fault)
     with serve(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:
         yield (Door("ENVIRONMENT_URL", socket),)
 
 
-def _data(paths: RunPaths, assets: Assets) -> Path:
-    """The data directory as the agent sees it: with the folders that its sandbox mounts there."""
+def _data(paths: RunPaths, assets: Assets, socket: Path | None) -> Path:
+    """The data directory as the agent sees it: with the folders that its sandbox mounts there.
+
+    And with the harness's own desk, which the agent never sees.
+    """
     own, whole = paths.workspace / "data", paths.scratch / "world"
     whole.mkdir(parents=True)
     mounted = {name: folder for name, folder in assets.folders.items() if isinstance(folder, Path)}
     for name, source in ({path.name: path for path in own.iterdir()} | mounted).items():
         (whole / name).symlink_to(source.resolve())
+    if socket:
+        (whole / desk.PLACE).symlink_to(socket.parent)
     return whole
 
 

@@ -5,7 +5,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import (
     Contamination,
-    ExampleResult,
+    EvalResult,
     Manifest,
     Record,
     RunResult,
@@ -102,12 +102,13 @@ class Recorder:
         self.entry("graded", submission=submission.model_dump(mode="json"))
         write_record(self.paths.submission(submission.id).record, submission)
 
-    def results(self, where: SubmissionPaths, split: Split, results: Sequence[ExampleResult]) -> None:
-        """The model's answers on a split."""
+    def results(self, where: SubmissionPaths, split: Split, found: EvalResult) -> None:
+        """The model's answers on a split, and what nothing could be said of."""
         where.root.mkdir(parents=True, exist_ok=True)
-        digest = write_lines(where.results(split), results)
+        digest = write_lines(where.results(split), found.results)
         name = self.paths.relative(where.results(split))
-        self.entry("results", file=name, sha256=digest, n=len(results))
+        more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
+        self.entry("results", file=name, sha256=digest, n=len(found.results), **more)
 
     def lineage(self, where: SubmissionPaths, report: Record) -> None:
         """Whose weights a submission has."""

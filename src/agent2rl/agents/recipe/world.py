@@ -19,7 +19,6 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.faces import StepsUsedUp, counted, open_world
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.telling import spoken
 from agent2rl.training import rollouts
 from agent2rl.training.arena import Arena
 from agent2rl.training.crew import members
@@ -41,7 +40,7 @@ class Games:
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "Games":
         world, evaluator = counted(open_world(data)), _evaluator(workspace / "eval.py")
-        told = (evaluator.telling, spoken, evaluator.sampling, evaluator.kind)
+        told = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.kind)
         return cls(world, Arena(world.environment, *told))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:

@@ -57,7 +57,7 @@ def application(
     `fault` is told of every error that is ours.
     """
     sessions = Sessions(world, Games(world), counter, idle_seconds)
-    face = _Face(sessions, name, len(world.games), fault)
+    face = _Face(sessions, name, len(world.games), world.slow, fault)
     return Starlette(
         routes=[
             WebSocketRoute("/ws", face.talk),
@@ -72,8 +72,9 @@ def application(
 
 
 class _Face:
-    def __init__(self, sessions: Sessions, name: str, games: int, fault: Fault) -> None:
+    def __init__(self, sessions: Sessions, name: str, games: int, slow: bool, fault: Fault) -> None:
         self._sessions = sessions
+        self._slow = slow
         self._name = name
         self._games = games
         self._fault = fault
@@ -103,7 +104,11 @@ class _Face:
                 return
             if message["type"] != "websocket.receive":
                 return
-            answer = self._answer(session, message.get("text"))
+            said = message.get("text")
+            if self._slow:
+                answer = await asyncio.to_thread(self._answer, session, said)
+            else:
+                answer = self._answer(session, said)
             if answer is CLOSE:
                 return
             await socket.send_text(_text(answer))

@@ -5,24 +5,26 @@
     print(play.step("Thought: who founded it?\\nAction: search[founder of Orin Foods]").observation)
     print(play.step("answer[Ada Lorn; Bo Marr]").reward)
 
-What is searched is a `Backend`: `Local` for a corpus, `Recording` and `Replay` for whatever should be the
-same again. `answers` says what is right without a judge, `actions` finds the action in what a model wrote.
-Not covered: live search engines, prompts.
+What is searched is a `Backend`: `Local` for documents, `live` for search engines, `Elsewhere` for what the
+harness searches, `Recording` and `Replay` for whatever should be the same again; `choosing` finds one by its
+name. `answers` says what is right without a judge, `actions` finds the action in what a model wrote. Not
+covered: prompts, judges.
 """
 
 from agent2rl.core.environment import OpenWorld
 from agent2rl.environments.search.actions import spoken
 from agent2rl.environments.search.answers import Gold, Marks, gold, mark
-from agent2rl.environments.search.backend import Backend, Document, Result
+from agent2rl.environments.search.backend import Backend, Document, Elsewhere, Result
 from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording, Replay
-from agent2rl.environments.search.research import Research, Tally
+from agent2rl.environments.search.research import Research
 from agent2rl.environments.search.world import open_world
 
 __all__ = [
     "WORLD",
     "Backend",
     "Document",
+    "Elsewhere",
     "Gold",
     "Local",
     "Marks",
@@ -30,7 +32,6 @@ __all__ = [
     "Replay",
     "Research",
     "Result",
-    "Tally",
     "gold",
     "mark",
     "spoken",

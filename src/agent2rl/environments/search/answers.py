@@ -19,6 +19,8 @@ from itertools import combinations
 from agent2rl.environments.search.lists import listed, pieces
 from agent2rl.environments.search.values import Date, Quantity, dates, quantity
 
+MATCHER = "matcher-1"
+"""Changes whenever the same answer could be marked otherwise."""
 SET = "Set Answer"
 MOST_CHARACTERS = 4000
 """Of an answer; what is longer is cut."""

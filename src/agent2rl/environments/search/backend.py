@@ -6,6 +6,12 @@ A backend that cannot answer, for whatever reason, raises `WorldError`: its mess
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent2rl.core.desk import Desk, Unanswered
+from agent2rl.core.errors import WorldError
+
+NOT_RECORDED = "not recorded"
+"""How the desk calls what `NotRecorded` is here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -23,6 +29,10 @@ class Document:
     text: str
 
 
+class NotRecorded(WorldError):
+    """A replay was asked for what it does not hold."""
+
+
 class Backend(Protocol):
     """May be asked by several threads at once."""
 
@@ -33,3 +43,26 @@ class Backend(Protocol):
     def open(self, id: str) -> str:  # noqa: A002
         """The text of a document that a search has found."""
         ...
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A backend of the harness, asked over its desk."""
+
+    desk: Desk
+
+    def search(self, query: str) -> tuple[Result, ...]:
+        try:
+            return tuple(Result(*found) for found in self.desk.search(query).results)
+        except Unanswered as error:
+            raise _failure(error) from error
+
+    def open(self, id: str) -> str:  # noqa: A002
+        try:
+            return self.desk.open(id).page
+        except Unanswered as error:
+            raise _failure(error) from error
+
+
+def _failure(error: Unanswered) -> WorldError:
+    return NotRecorded(error.message) if error.kind == NOT_RECORDED else WorldError(error.message)

@@ -3,8 +3,8 @@
     {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
     {"kind": "open", "text": <id>, …, "page": …}          or "error": … where the backend failed
 
-What is asked twice is answered from the record, a failure too. Asked for what it does not hold, a replay
-fails as a backend does, and counts it.
+What is asked twice is answered from the record; what failed is asked anew, and the last answer holds. Asked
+for what it does not hold, a replay fails as a backend does, and counts it.
 """
 
 import threading
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import Backend, Result
+from agent2rl.environments.search.backend import Backend, NotRecorded, Result
 
 Kind = Literal["search", "open"]
 
@@ -42,10 +42,6 @@ class Entry(Record):
         return self
 
 
-class NotRecorded(WorldError):
-    """A replay was asked for what it does not hold."""
-
-
 class Recording:
     """Answers as another backend does, and writes down each answer as it comes."""
 
@@ -64,11 +60,11 @@ class Recording:
 
     def _entry(self, kind: Kind, text: str) -> Entry:
         with self._lock:
-            if known := self._entries.get((kind, text)):
+            if (known := self._entries.get((kind, text))) and not known.error:
                 return known
         asked = self._ask(kind, text)  # others need not wait for it
         with self._lock:
-            if known := self._entries.get((kind, text)):
+            if (known := self._entries.get((kind, text))) and not known.error:
                 return known
             self._entries[kind, text] = asked
             with self._path.open("a", encoding="utf-8") as record:
@@ -111,16 +107,13 @@ class Replay:
 
 
 def read_record(path: Path) -> dict[tuple[Kind, str], Entry]:
-    """The answers of a record: the first to each question holds. A last line that was cut off is left out."""
+    """The answers of a record: the last to each question holds. A last line that was cut off is left out."""
     try:
         lines = path.read_bytes().split(b"\n")
         entries = [Entry.model_validate_json(line) for line in lines[:-1] if line]
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is no record of searches: {error}") from error
-    found: dict[tuple[Kind, str], Entry] = {}
-    for entry in entries:
-        found.setdefault((entry.kind, entry.text), entry)
-    return found
+    return {(entry.kind, entry.text): entry for entry in entries}
 
 
 def _continued(path: Path) -> dict[tuple[Kind, str], Entry]:

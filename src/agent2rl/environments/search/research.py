@@ -8,7 +8,6 @@ A step's action may be a whole reply, thoughts and all: `actions` finds it. A se
 such, costs its step and is counted. Only what a search has found can be opened.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from dataclasses import dataclass, field
 from agent2rl.core.environment import Step
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example
+from agent2rl.environments.examples import steps
 from agent2rl.environments.search.actions import Action, read
-from agent2rl.environments.search.answers import SET, Gold, gold, mark
-from agent2rl.environments.search.backend import Backend, Result
+from agent2rl.environments.search.answers import NOTHING, SET, Gold, Marks, gold, mark
+from agent2rl.environments.search.backend import Backend, NotRecorded, Result
 
 STEPS = 6
 """In an episode, nonsense included, unless an example's `steps` says otherwise."""
@@ -34,62 +34,49 @@ Find = Callable[[Example], Backend]
 """What is searched to answer an example."""
 
 
-class Tally:
-    """How often things happened in the environments that share it.
-
-    Counted are `searches`, `opened`, `failed` (of both), `not_found` and `no_action`.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def count(self, what: str) -> None:
-        with self._lock:
-            self._counts[what] += 1
-
-    @property
-    def counts(self) -> dict[str, int]:
-        with self._lock:
-            return dict(sorted(self._counts.items()))
-
-
 @dataclass
 class Research:
-    """Won where the answer is fully correct. The reward is 1 for that; F1 where a part is worth something."""
+    """Won where the answer is fully correct. The reward is 1 for that; F1 where a part is worth something.
+
+    Where an example names the documents that tell its answer, each step says how many of them were found.
+    """
 
     find: Find
     partial: bool = False
-    tally: Tally = field(default_factory=Tally)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Over all episodes: `searches`, `failed` ones, pages `opened`, `unopened` ones, `not_recorded` ones."""
     backend: Backend | None = field(default=None, init=False)
     right: Gold | None = field(default=None, init=False)
     listed: tuple[Result, ...] = field(default=(), init=False)
     """By the last search that found something."""
     seen: dict[str, Result] = field(default_factory=dict, init=False)
     """All that searches have found, by id and by title."""
+    wanted: frozenset[str] = field(default=frozenset(), init=False)
+    """The ids of the documents that tell the answer, where they are known."""
+    marks: Marks = field(default=NOTHING, init=False)
     taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
     over: bool = field(default=False, init=False)
 
     def reset(self, example: Example) -> Step:
-        self.backend, self.right, self.limit = self.find(example), right_answer(example), _steps(example)
-        self.listed, self.seen, self.taken, self.over = (), {}, 0, False
-        return Step(f"Question: {example.prompt}")
+        self.right, self.limit = right_answer(example), steps(example, STEPS)
+        self.backend, self.wanted = self.find(example), _documents(example)
+        self.listed, self.seen, self.marks, self.taken, self.over = (), {}, NOTHING, 0, False
+        return self._step(f"Question: {example.prompt}")
 
     def step(self, action: str) -> Step:
         if self.backend is None or self.right is None:
             raise RuntimeError("An episode is begun with reset() before it can go on.")
         if self.over or self.taken >= self.limit:
-            return Step(OVER, done=True, cut=not self.over)
+            return self._step(OVER, done=True, cut=not self.over)
         self.taken += 1
         said = read(action)
         if said and said.verb == "answer":
-            self.over = True
-            marks = mark(said.text, self.right)
-            reward = marks.f1 if self.partial else float(marks.correct)
-            return Step(OVER, reward, done=True, won=marks.correct)
+            self.over, self.marks = True, mark(said.text, self.right)
+            reward = self.marks.f1 if self.partial else float(self.marks.correct)
+            return self._step(OVER, reward, done=True)
         out = self.taken >= self.limit
-        return Step(self._look(said, self.backend), done=out, cut=out)
+        return self._step(self._look(said, self.backend), done=out, cut=out)
 
     def commands(self) -> tuple[str, ...]:
         """What can be opened, by the numbers of the last list."""
@@ -98,21 +85,25 @@ class Research:
     def close(self) -> None:
         self.backend = None
 
+    def _step(self, told: str, reward: float = 0.0, done: bool = False, cut: bool = False) -> Step:
+        marks = {"precision": self.marks.precision, "recall": self.marks.recall, "f1": self.marks.f1}
+        if self.wanted:
+            marks["search_recall"] = len(self.wanted & self.seen.keys()) / len(self.wanted)
+        return Step(told, reward, done, won=bool(reward) and self.marks.correct, cut=cut, marks=marks)
+
     def _look(self, said: Action | None, backend: Backend) -> str:
         if said is None or not said.text:
-            self.tally.count("no_action")
             return NO_ACTION
-        try:
-            return (
-                self._search(said.text, backend) if said.verb == "search" else self._open(said.text, backend)
-            )
-        except WorldError as error:
-            self.tally.count("failed")
-            return f"The {said.verb} failed: {error.message[:SNIPPET_CHARACTERS]}"
+        if said.verb == "open":
+            return self._open(said.text, backend)
+        return self._search(said.text, backend)
 
     def _search(self, query: str, backend: Backend) -> str:
-        self.tally.count("searches")
-        found = backend.search(query)
+        self.counts["searches"] += 1
+        try:
+            found = backend.search(query)
+        except WorldError as error:
+            return self._failed("search", "failed", error)
         if not found:
             return "Nothing was found."
         self.listed = found
@@ -123,11 +114,18 @@ class Research:
     def _open(self, which: str, backend: Backend) -> str:
         result = _chosen(which, self.listed) or self.seen.get(which) or self.seen.get(which.casefold())
         if result is None:
-            self.tally.count("not_found")
             return NOT_FOUND
-        self.tally.count("opened")
-        text = backend.open(result.id)
+        self.counts["opened"] += 1
+        try:
+            text = backend.open(result.id)
+        except WorldError as error:
+            return self._failed("open", "unopened", error)
         return f"{result.title}\n{text[:PAGE_CHARACTERS]}"
+
+    def _failed(self, verb: str, counted: str, error: WorldError) -> str:
+        self.counts[counted] += 1
+        self.counts["not_recorded"] += isinstance(error, NotRecorded)
+        return f"The {verb} failed: {error.message[:SNIPPET_CHARACTERS]}"
 
 
 def _chosen(which: str, listed: Sequence[Result]) -> Result | None:
@@ -151,7 +149,8 @@ def right_answer(example: Example) -> Gold:
     try:
         if isinstance(items, list):
             return Gold(tuple(_names(names) for names in items))
-        return gold(example.target, str(example.meta.get("answer_type", SET)))
+        told = str(example.meta.get("gold", example.target))
+        return gold(told, str(example.meta.get("answer_type", SET)))
     except ValueError as error:
         raise UserError(f"The example {example.id!r} has no answer: {error}.") from error
 
@@ -162,8 +161,6 @@ def _names(names: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _steps(example: Example) -> int:
-    steps = example.meta.get("steps", STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise UserError(f"The example {example.id!r} allows {steps!r} steps.")
-    return steps
+def _documents(example: Example) -> frozenset[str]:
+    named = example.meta.get("documents", [])
+    return frozenset(map(str, named)) if isinstance(named, list) else frozenset()

@@ -17,6 +17,9 @@ from agent2rl.tasks.deepsearchqa.names import Part
 from agent2rl.tasks.deepsearchqa.pages import pages
 from agent2rl.tasks.deepsearchqa.questions import Question, questions
 
+SHOWN, SNIPPET_WORDS = 4, 16
+"""A tiny model has a small context."""
+
 
 @dataclass(frozen=True)
 class Library:
@@ -31,7 +34,7 @@ class Library:
     @property
     def examples(self) -> tuple[Example, ...]:
         return tuple(
-            example(question, f"deepsearchqa-mini-{self.split}-{number:04d}")
+            example(question, f"deepsearchqa-mini-{self.split}-{number:04d}", self.split)
             for number, question in enumerate(self.questions)
         )
 
@@ -39,21 +42,23 @@ class Library:
 def library(split: Part, count: int) -> Library:
     world = facts(split)
     written = pages(split, world)
-    search = Local(written.documents)
+    search = Local(written.documents, SHOWN, SNIPPET_WORDS)
     return Library(split, search, questions(split, world, written, search, count))
 
 
-def example(question: Question, name: str, steps: int = STEPS) -> Example:
-    """As the world plays it."""
+def example(question: Question, name: str, corpus: str, steps: int = STEPS) -> Example:
+    """As the world plays it: actions that show the answer are its target."""
     return Example(
         name,
         question.problem,
-        question.record["answer"],
+        "\n".join(question.walkthrough),
         {
             "problem_category": question.category,
             "answer_type": question.answer_type,
             "kind": question.kind,
             "items": [list(names) for names in question.items],
+            "documents": list(question.documents),
+            "corpus": corpus,
             "steps": steps,
         },
     )

@@ -12,12 +12,12 @@ from agent2rl.tasks.deepsearchqa.facts import Facts, Thing
 from agent2rl.tasks.deepsearchqa.names import Part, pick
 
 SENTENCES = {
-    "capital": ("Its capital is {}.", "The government sits in the capital, {}."),
+    "capital": ("Its capital is {}.", "The capital is {}."),
     "country": ("It lies in {}.", "The town belongs to {}."),
     "home": ("Its campus is in {}.", "It is at home in {}."),
-    "birthplace": ("{name} was born in {}.", "{name} is a native of {}."),
-    "school": ("{name} studied at {}.", "After leaving home {name} attended {}."),
-    "employer": ("{name} works for {}.", "{name} has long been on the staff of {}."),
+    "birthplace": ("Born in {}.", "A native of {}."),
+    "school": ("Studied at {}.", "Attended {}."),
+    "employer": ("Works for {}.", "On the staff of {}."),
     "seat": ("It has its seat in {}.", "Its head office is in {}."),
     "founder": ("It was founded by {}.", "{} founded the company."),
     "author": ("It was written by {}.", "Its author is {}."),
@@ -27,8 +27,8 @@ SENTENCES = {
     "architect": ("The building was designed by {}.", "{} was its architect."),
 }
 VALUES = {
-    "born": "{name} was born on {}.",
-    "occupation": "The profession of {name}: {}.",
+    "born": "Born on {}.",
+    "occupation": "Profession: {}.",
     "founded": "It was founded in {}.",
     "employees": "It has {} employees.",
     "trade": "Its business is {}.",
@@ -84,22 +84,22 @@ def _written(
         told[thing.id, key] = f"{thing.id}-2" if second else thing.id
     _shuffle(dice, main)
     if thing.aliases:
-        main.insert(0, f"{thing.name} is also known as {thing.aliases[0]}.")
+        main.insert(0, f"Also known as {thing.aliases[0]}.")
     else:
-        main.insert(0, f"This page is about the {thing.kind} {thing.name}.")
+        main.insert(0, f"A {thing.kind}.")
     found = [Document(thing.id, thing.name, " ".join(main))]
     if later:
         _shuffle(dice, later)
         title = SECOND[thing.kind].format(name=thing.name)
-        found.append(Document(f"{thing.id}-2", title, " ".join([f"More about {thing.name}.", *later])))
+        found.append(Document(f"{thing.id}-2", title, " ".join(later)))
     return found
 
 
 def _sentence(dice: random.Random, world: Facts, thing: Thing, key: str) -> str:
     if key in thing.links:
         other = world.things[thing.links[key]]
-        return pick(dice, SENTENCES[key]).format(pick(dice, (other.name, *other.names)), name=thing.name)
-    return VALUES[key].format(thing.values[key], name=thing.name)
+        return pick(dice, SENTENCES[key]).format(pick(dice, (other.name, *other.names)))
+    return VALUES[key].format(thing.values[key])
 
 
 def _note(dice: random.Random, number: int, things: list[Thing]) -> Document:

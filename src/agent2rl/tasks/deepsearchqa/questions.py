@@ -98,16 +98,18 @@ class Asker:
     def whole(self) -> Question | None:
         return self._several("set", lambda phrase, _: f"Name all {phrase}.")
 
-    def count(self) -> Question | None:
-        return self._several("count", lambda phrase, _: f"How many {phrase} are there?")
+    def count(self, size: int) -> Question | None:
+        return self._several("count", lambda phrase, _: f"How many {phrase} are there?", size)
 
-    def _several(self, kind: str, word: Callable[[str, str], str]) -> Question | None:
+    def _several(self, kind: str, word: Callable[[str, str], str], size: int = 0) -> Question | None:
         path = pick(self.dice, backward(self.split))
         first = self._some(start(path))
         found = self._found(first, path)
         if found is None:
             return None
         ways, last = found
+        if size and len(last) != size:
+            return None
         items = tuple(self.world.things[thing].names for thing in last)
         problem = word(those(path, self._name(first)), end(path))
         counted = ((str(len(items)),),) if kind == "count" else items
@@ -235,8 +237,13 @@ class Asker:
 def questions(split: Part, world: Facts, written: Pages, library: Local, count: int) -> tuple[Question, ...]:
     """The first `count` questions of a split, no two alike; the kinds take turns."""
     asker = Asker(split, world, written, library, random.Random(f"deepsearchqa-mini:{split}:questions"))
-    kinds = (asker.chain, asker.whole, asker.intersection, asker.count, asker.comparison)
     found: dict[str, Question] = {}
+
+    def counted() -> Question | None:
+        """Each number as often as the others, so that to guess one is not worth much."""
+        return asker.count(LEAST + len(found) // len(kinds) % (MOST - LEAST + 1))
+
+    kinds = (asker.chain, asker.whole, asker.intersection, counted, asker.comparison)
     while len(found) < count:
         question = kinds[len(found) % len(kinds)]()
         if question and question.problem not in found:

@@ -1,0 +1,113 @@
+"""What a grading child may ask the harness for: searches, pages, a judge's word.
+
+The child has neither network nor keys. The harness has a desk for it (`grading.desk`), on a unix socket in a
+directory that the child sees. What cannot be answered is a `WorldError` with the reason.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from pydantic import Field
+
+from agent2rl.core.errors import WorldError
+from agent2rl.core.records import Record
+
+PLACE = "desk"
+"""Where the child sees the socket's directory, in its workspace."""
+SOCKET = "http.sock"
+VARIABLE = "AGENT2RL_DESK"
+"""Names that directory to whoever grades."""
+SECONDS = 3600.0
+"""The harness has its own, shorter limits for everything that it asks."""
+
+
+class About(Record):
+    """What the desk has to offer."""
+
+    search: str | None = None
+    record_sha256: str | None = None
+    """Of the file that searches are kept in or answered from, as it is now."""
+    judge: str | None = None
+
+
+class Searched(Record):
+    results: tuple[tuple[str, str, str], ...]
+    """Id, title and snippet of each."""
+
+
+class Opened(Record):
+    page: str
+
+
+class Asked(Record):
+    """A question to the judge."""
+
+    messages: tuple[tuple[Literal["system", "user", "assistant"], str], ...]
+    """Role and content of each."""
+    max_tokens: int = Field(default=1024, ge=1, le=8192)
+    attempt: int = 0
+    """The same question with another number is put anew; with the same one it is answered as before."""
+
+
+class Said(Record):
+    text: str
+
+
+class Unanswered(WorldError):
+    """The desk has no answer. `kind` tells one sort of failure from another."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Desk:
+    """The child's side. May be asked by many threads at once."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket.resolve()  # a socket's path must be short, and a link to it need not be
+        # A connection for each question: the desk is near, and nothing is left open.
+        limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
+        transport = httpx.HTTPTransport(uds=str(self._socket), limits=limits)
+        self._client = httpx.Client(
+            transport=transport, base_url="http://desk", timeout=SECONDS, trust_env=False
+        )
+
+    def about(self) -> About:
+        return About.model_validate(self._ask("GET", "/about"))
+
+    def search(self, query: str) -> Searched:
+        return Searched.model_validate(self._ask("POST", "/search", {"query": query}))
+
+    def open(self, id: str) -> Opened:  # noqa: A002
+        return Opened.model_validate(self._ask("POST", "/open", {"id": id}))
+
+    def chat(self, asked: Asked) -> Said:
+        return Said.model_validate(self._ask("POST", "/chat", asked.model_dump(mode="json")))
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        if not self._socket.exists():
+            raise Unanswered("the harness cannot be asked (it is not there)")
+        try:
+            answer = self._client.request(method, path, json=body)
+            said = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise Unanswered(f"the harness cannot be asked ({type(error).__name__})") from error
+        if answer.status_code != 200:
+            told = said if isinstance(said, dict) else {}
+            raise Unanswered(str(told.get("error", "no reason given")), str(told.get("kind", "")))
+        return said
+
+
+def desk() -> Desk | None:
+    """The desk of this grading, the same each time; None where there is none."""
+    place = os.environ.get(VARIABLE)
+    return _at(Path(place).absolute() / SOCKET) if place else None
+
+
+@cache
+def _at(socket: Path) -> Desk:
+    return Desk(socket)

@@ -1,0 +1,158 @@
+"""Reads a web page that a search has found, as text.
+
+A model chooses what is opened, so a page must not lead into the network of whoever grades: every address
+that is connected to, after each redirect too, is a public one, and the one that was looked at is the one that
+is used. Size and time have limits. Not covered: proxies, scripts, PDF files.
+"""
+
+import http.client
+import ipaddress
+import re
+import socket
+import ssl
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urljoin, urlsplit
+
+from agent2rl import __version__
+from agent2rl.core.errors import WorldError
+from agent2rl.environments.search.live.html import readable
+
+MOST_BYTES = 2 << 20
+SECONDS = 15.0
+MOST_REDIRECTS = 5
+PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server by its name and port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        try:
+            parts = urlsplit(url)
+            if parts.scheme not in PORTS or not parts.hostname or parts.username is not None:
+                raise ValueError("it is no plain address of a web page")
+            return cls(parts.hostname, parts.port or PORTS[parts.scheme])
+        except ValueError as error:
+            raise WorldError(f"this address cannot be opened: {error}") from None
+
+
+@dataclass(frozen=True)
+class Pages:
+    own: Place | None = None
+    """A server that may be reached though it is in a private network: the backend that the user named."""
+    most_bytes: int = MOST_BYTES
+    seconds: float = SECONDS
+
+    def read(self, url: str) -> str:
+        end = time.monotonic() + self.seconds
+        for _ in range(MOST_REDIRECTS + 1):
+            answer = self._get(url, end)
+            if isinstance(answer, str):
+                url = urljoin(url, answer)
+            else:
+                return _text(*answer)
+        raise WorldError("the page leads from address to address without end")
+
+    def _get(self, url: str, end: float) -> str | tuple[bytes, str]:
+        """Where it leads, or its content and of what type that is."""
+        place, parts = Place.of(url), urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection = http.client.HTTPConnection(place.host, place.port, timeout=self._left(end))
+        try:
+            connection.sock = self._dial(place, parts.scheme, end)
+            path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
+            connection.request("GET", path, headers=_headers())
+            answer = connection.getresponse()
+            leads = answer.getheader("Location")
+            if answer.status in (301, 302, 303, 307, 308) and leads:
+                return leads
+            if answer.status != 200:
+                raise WorldError(f"the page answered with status {answer.status}")
+            body = self._body(answer, end)
+            return _unpacked(body, answer.getheader("Content-Encoding", ""), self.most_bytes), (
+                answer.getheader("Content-Type", "text/html")
+            )
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise WorldError(f"the page cannot be read: {type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _dial(self, place: Place, scheme: str, end: float) -> socket.socket:
+        """A connection to an address that was found to be public, and to no other that the name may have."""
+        for *_, address in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
+            if place == self.own or is_public(str(address[0])):
+                plain = socket.create_connection((str(address[0]), place.port), timeout=self._left(end))
+                if scheme == "http":
+                    return plain
+                return ssl.create_default_context().wrap_socket(plain, server_hostname=place.host)
+        raise WorldError("the page lies in a private network and is not opened")
+
+    def _body(self, answer: http.client.HTTPResponse, end: float) -> bytes:
+        body = b""
+        while part := answer.read1(1 << 16):
+            body += part
+            self._left(end)
+            if len(body) > self.most_bytes:
+                return body[: self.most_bytes]
+        return body
+
+    def _left(self, end: float) -> float:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise WorldError(f"the page did not come within {self.seconds:g} s")
+        return left
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the internet at large, however it is wrapped."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped:
+            return is_public(str(found.ipv4_mapped))
+        if found in _NAT64 or found.sixtofour or found.teredo:  # all of which lead to an IPv4 address
+            return False
+    return found.is_global and not found.is_multicast
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "User-Agent": f"agent2rl/{__version__}",
+        "Accept": "text/html,text/plain;q=0.9,*/*;q=0.1",
+        "Accept-Encoding": "gzip, identity",
+        "Connection": "close",
+    }
+
+
+def _unpacked(body: bytes, coding: str, most: int) -> bytes:
+    """At most so much of it: a small answer may unpack to a large one."""
+    if coding.lower() in ("", "identity"):
+        return body
+    if coding.lower() not in ("gzip", "x-gzip", "deflate"):
+        raise WorldError("the page is packed in an unknown way")
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, most)
+    except zlib.error:
+        raise WorldError("the page is packed and damaged") from None
+
+
+def _text(body: bytes, kind: str) -> str:
+    named = kind.partition(";")[0].strip().lower()
+    if not (named.startswith("text/") or named in ("application/json", "application/xhtml+xml", "")):
+        raise WorldError(f"the page is no text but {named[:40]}")
+    charset = re.search(r"charset=[\"']?([\w-]+)", kind) or re.search(
+        r"<meta[^>]{0,200}charset=[\"']?([\w-]+)", body[:2048].decode("latin-1")
+    )
+    try:
+        text = body.decode(charset[1] if charset else "utf-8", "replace")
+    except (LookupError, ValueError):
+        text = body.decode("utf-8", "replace")
+    return readable(text) if "html" in named else text

@@ -1,0 +1,62 @@
+"""Asks somebody else's server: not faster than it likes, and again where a failure may pass by itself."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from agent2rl.core.errors import WorldError
+
+T = TypeVar("T")
+
+
+class Passing(Exception):
+    """A failure that may pass, and how long the server wants to be left alone."""
+
+    def __init__(self, what: str, seconds: float = 0.0) -> None:
+        super().__init__(what)
+        self.seconds = seconds
+
+
+@dataclass
+class Patience:
+    per_second: float = 1.0
+    """Requests, all threads together."""
+    attempts: int = 4
+    first_seconds: float = 1.0
+    """The first pause; each further one is twice as long."""
+    longest_seconds: float = 30.0
+    answer_seconds: float = 20.0
+    """The time of one request."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _next: float = 0.0
+
+    def ask(self, who: str, request: Callable[[], T]) -> T:
+        """What a request gives in the end; it raises `Passing` for what may be tried again."""
+        for attempt in range(self.attempts):
+            self._turn()
+            try:
+                return request()
+            except Passing as failure:
+                last = failure
+            if attempt + 1 < self.attempts:
+                pause = max(self.first_seconds * 2.0**attempt, last.seconds)
+                time.sleep(min(pause, self.longest_seconds))
+        raise WorldError(f"{who} was asked {self.attempts} times without success: {last}")
+
+    def _turn(self) -> None:
+        """Wait for the next place in the line."""
+        with self._lock:
+            now = time.monotonic()
+            mine = max(now, self._next)
+            self._next = mine + 1 / self.per_second
+        time.sleep(mine - now)
+
+
+def retry_after(said: str) -> float:
+    """The seconds of such a header; a date or nonsense is 0."""
+    with suppress(ValueError):
+        return max(0.0, min(float(said), 3600.0))
+    return 0.0

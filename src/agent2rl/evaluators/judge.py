@@ -1,0 +1,84 @@
+"""Asks the run's judge, many questions at once, and reads what it says.
+
+What the judge does not say in the form that was asked for is asked again; in the end the answer is missing,
+which is neither right nor wrong. Where more than a few are, there is no score at all. Not covered: what is
+asked, and the judge itself, which the harness asks (`core.desk`).
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from agent2rl.core.desk import Asked, Desk, Unanswered
+from agent2rl.core.errors import GradingError
+
+T = TypeVar("T")
+
+THREADS = 32
+ATTEMPTS = 3
+MOST_MISSING = 0.02
+"""The share of examples that may be missing."""
+
+Messages = tuple[tuple[Literal["system", "user", "assistant"], str], ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    why: str
+
+
+def judged(
+    desk: Desk, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
+) -> list[T | Missing]:
+    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot."""
+    found: list[T | Missing] = [Missing("it was not asked")] * len(questions)
+    lost = 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        asked = {
+            pool.submit(_ask, desk, question, reading): place
+            for place, (question, reading) in enumerate(zip(questions, read, strict=True))
+        }
+        for done in as_completed(asked):
+            found[asked[done]] = answer = done.result()
+            lost += isinstance(answer, Missing)
+            if isinstance(answer, Missing) and too_many(lost, len(questions)):
+                pool.shutdown(cancel_futures=True)
+                raise missing_error(lost, len(questions), answer.why)
+    return found
+
+
+def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missing:
+    why = ""
+    for attempt in range(ATTEMPTS):
+        try:
+            return read(desk.chat(Asked(messages=question, attempt=attempt)).text)
+        except Unanswered as error:  # the harness has tried again itself
+            return Missing(f"the judge did not answer: {error.message}")
+        except ValueError as error:
+            why = f"the judge's answer cannot be read: {error}"
+    return Missing(why)
+
+
+def too_many(missing: int, examples: int) -> bool:
+    return missing > MOST_MISSING * examples
+
+
+def missing_error(missing: int, examples: int, why: str) -> GradingError:
+    return GradingError(
+        f"Of {examples} examples at least {missing} could not be judged, for instance because {why[:300]}.",
+        "A score would leave them out; grade again when the judge answers.",
+    )
+
+
+def json_object(text: str, *keys: str) -> dict[str, Any]:
+    """The one JSON object that a reply is, with or without a fence around it, and with these keys alone."""
+    bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+    try:
+        found = json.loads(bare)
+    except RecursionError:
+        raise ValueError("it is nested without end") from None
+    if not isinstance(found, dict) or set(found) != set(keys):
+        raise ValueError(f"it is no object with {', '.join(keys)} alone")
+    return found

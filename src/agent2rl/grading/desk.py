@@ -1,0 +1,159 @@
+"""The harness's side of what a grading child may ask for: it has the network and the keys, the child neither.
+
+    GET  /about     what is searched, and who judges
+    POST /search    {"query": …}                     POST /open    {"id": …}, of something that was found
+    POST /chat      a question to the judge; the same question is asked once and kept
+
+What fails is answered with status 502 and the reason. Not covered: who may ask. The socket's directory is
+mounted into grading children alone.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from pydantic import Field, ValidationError
+
+from agent2rl.core.desk import About, Asked, Opened, Said, Searched
+from agent2rl.core.engine import Engine, Message, Sampling
+from agent2rl.core.errors import Agent2RLError, WorldError
+from agent2rl.core.records import Record
+from agent2rl.environments.search.backend import NOT_RECORDED, Backend, NotRecorded
+from agent2rl.grading.server import serve
+from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
+
+PAGE_CHARACTERS = 20_000
+CONNECTIONS = 256
+"""A grading's, and those of the world that is served to the agent."""
+
+
+class Query(Record):
+    query: str = Field(max_length=2000)
+
+
+class Which(Record):
+    id: str = Field(max_length=4000)
+
+
+@dataclass
+class Searching:
+    """What is searched. Only what a search has found is opened."""
+
+    name: str
+    backend: Backend
+    record: Path | None = None
+    """Where its answers are kept, or come from."""
+    _found: set[str] = field(default_factory=set)
+    _searched: dict[str, Searched] = field(default_factory=dict)
+    _opened: dict[str, Opened] = field(default_factory=dict)
+    """What worked is not asked twice in a run: gradings of one model after another ask much the same."""
+
+    def search(self, query: str) -> Searched:
+        if query not in self._searched:
+            found = self.backend.search(query)
+            self._found.update(one.id for one in found)
+            self._searched[query] = Searched(results=tuple((one.id, one.title, one.snippet) for one in found))
+        return self._searched[query]
+
+    def open(self, id: str) -> Opened:  # noqa: A002
+        if id not in self._found:
+            raise WorldError("No search has found that.")
+        if id not in self._opened:
+            self._opened[id] = Opened(page=self.backend.open(id)[:PAGE_CHARACTERS])
+        return self._opened[id]
+
+
+@dataclass
+class Judging:
+    """A model that is asked, greedily; what it has said once it is not asked again."""
+
+    name: str
+    engine: Engine
+    kept: Path
+    """A directory of answers, each under the hash of its question."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, asked: Asked) -> str:
+        key = sha256_text(canonical({"judge": self.name, **asked.model_dump(mode="json")}))
+        path = self.kept / key[:2] / f"{key}.json"
+        try:
+            return Said.model_validate_json(path.read_bytes()).text
+        except (OSError, ValidationError):  # not there, or not whole: ask anew
+            pass
+        chat = tuple(Message(role, text) for role, text in asked.messages)
+        sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
+        text = self.engine.generate([chat], sampling)[0].text
+        with self._lock:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_record(path, Said(text=text))
+        return text
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a run's desk has to offer."""
+
+    searching: Searching | None = None
+    judging: Judging | None = None
+
+    def about(self) -> About:
+        record = self.searching.record if self.searching else None
+        return About(
+            search=self.searching.name if self.searching else None,
+            record_sha256=sha256_file(record) if record and record.exists() else None,
+            judge=self.judging.name if self.judging else None,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.searching or self.judging)
+
+
+def application(offer: Offer) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/about")
+    def about() -> JSONResponse:
+        return _answered(offer.about)
+
+    if searching := offer.searching:
+
+        @app.post("/search")
+        def search(asked: Query) -> JSONResponse:
+            return _answered(lambda: searching.search(asked.query))
+
+        @app.post("/open")
+        def opened(asked: Which) -> JSONResponse:
+            return _answered(lambda: searching.open(asked.id))
+
+    if judging := offer.judging:
+
+        @app.post("/chat")
+        def chat(asked: Asked) -> JSONResponse:
+            return _answered(lambda: Said(text=judging.ask(asked)))
+
+    return app
+
+
+def _answered(answer: Callable[[], Record]) -> JSONResponse:
+    try:
+        return JSONResponse(answer().model_dump(mode="json"))
+    except NotRecorded as error:
+        return JSONResponse({"error": error.message, "kind": NOT_RECORDED}, status_code=502)
+    except Agent2RLError as error:
+        return JSONResponse({"error": error.message}, status_code=502)
+    except Exception as error:  # of a backend's library; its words might hold a key
+        return JSONResponse({"error": f"a fault ({type(error).__name__})"}, status_code=502)
+
+
+@contextmanager
+def served(offer: Offer) -> Iterator[Path | None]:
+    """The desk's socket; None where there is nothing to offer."""
+    if not offer:
+        yield None
+        return
+    with serve(application(offer), CONNECTIONS) as socket:
+        yield socket

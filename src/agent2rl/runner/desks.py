@@ -1,0 +1,84 @@
+"""Opens the desk of a run: what its gradings may search, and who judges. Refuses before anything is spent."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import RunSpec
+from agent2rl.core.task import Task
+from agent2rl.environments.search.choosing import KEYS, KNOWN, choose
+from agent2rl.environments.search.replay import Recording
+from agent2rl.grading.desk import Judging, Offer, Searching, served
+from agent2rl.runner.settings import Settings, secrets
+from agent2rl.store.files import canonical
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user names for the desk."""
+
+    search: str | None = None
+    record: str | None = None
+    judge: str | None = None
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "Wanted":
+        return cls(spec.search, spec.record_searches, spec.judge)
+
+
+@dataclass(frozen=True)
+class Opened:
+    socket: Path | None
+    """None where the task asks for nothing, or nothing is named."""
+    offer: str
+    """What results depend on."""
+
+
+@contextmanager
+def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) -> Iterator[Opened]:
+    """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
+    _require(wanted, task, needed)
+    with ExitStack() as stack:
+        judging = None
+        if wanted.judge:
+            engine = stack.enter_context(registry.engine(wanted.judge)(Path()))
+            judging = Judging(wanted.judge, engine, settings.cache / "judgements")
+        offer = Offer(_searching(wanted), judging)
+        about = offer.about().model_dump()
+        if wanted.record:  # which grows
+            about["record_sha256"] = None
+        socket = stack.enter_context(served(offer))
+        yield Opened(socket, canonical(about) if socket else "")
+
+
+def _require(wanted: Wanted, task: Task, needed: bool) -> None:
+    if wanted.search and "search" not in task.desk:
+        raise UserError(f"The task {task.id!r} searches nothing outside.", "Leave out --search.")
+    if needed and "search" in task.desk and not wanted.search:
+        raise UserError(f"The task {task.id!r} searches: name what, with --search.", KNOWN)
+    if wanted.record and not wanted.search:
+        raise UserError("There are no searches to record.", "Leave out --record-searches.")
+    if wanted.record and (wanted.search or "").startswith("replay:"):
+        raise UserError("A replay is a record already.", "Leave out --record-searches.")
+    if wanted.judge and "judge" not in task.desk:
+        raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
+    if wanted.judge:
+        registry.require_remote(wanted.judge)
+
+
+def _searching(wanted: Wanted) -> Searching | None:
+    if not wanted.search:
+        return None
+    backend = choose(wanted.search, secrets(KEYS))
+    if wanted.record:
+        path = Path(wanted.record)
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise UserError(f"Searches cannot be recorded in {path}: {error.strerror}.") from error
+        return Searching(wanted.search, Recording(backend, wanted.search, path), path)
+    head, _, argument = wanted.search.partition(":")
+    return Searching(wanted.search, backend, Path(argument) if head == "replay" else None)
