@@ -129,14 +129,14 @@ def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
     split = {name: text.split() for name, text in texts.items()}
     filled = [words for words in split.values() if words]
     mean = sum(map(len, filled)) / len(filled)
+    having = {word: sum(word in words for words in filled) for word in query}
 
     def worth(words: list[str]) -> float:
         norm = 0.9 * (1 - 0.4 + 0.4 * quantised(len(words)) / mean)
         total = 0.0
         for word in query:
-            having = sum(word in other for other in filled)
-            often = words.count(word)
-            total += math.log(1 + (len(filled) - having + 0.5) / (having + 0.5)) * often / (often + norm)
+            often, texts = words.count(word), having[word]
+            total += math.log(1 + (len(filled) - texts + 0.5) / (texts + 0.5)) * often / (often + norm)
         return total
 
     return {name: worth(words) for name, words in split.items() if set(words) & set(query)}
