@@ -22,7 +22,7 @@ from agent2rl.runner.desks import Wanted, opened
 from agent2rl.runner.settings import Settings
 from agent2rl.tasks.deepsearchqa import official
 from tests.runs import Bench
-from tests.search_models import TOWNS, judge, write_lands
+from tests.search_models import TOWNS, silent_at_times, write_lands
 from tests.served import answer as fault
 from tests.served import serve
 from tests.tiny_models import write_tiny_llama
@@ -304,22 +304,27 @@ def test_searches_that_fail_are_a_failed_grading_and_no_score(bench: Bench, land
         assert not path.is_file() or secret not in path.read_text(errors="replace")
 
 
-def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, lands: Path) -> None:
+def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, mini: Splits) -> None:
     outputs = bench.home / "outputs.jsonl"
-    splits = registry.task("deepsearchqa").load(lands)
-    rows = [{"id": one.id, "output": one.target} for one in splits.feedback]
-    outputs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with serve(Scripted(judge)) as server:
-        options = ("score", "deepsearchqa", str(outputs), "--data-dir", str(lands), "--json")
+    rows = [{"id": one.id, "output": one.target.rpartition("\n")[2]} for one in mini.feedback[:60]]
+
+    def write(first: str) -> None:
+        said = [{**rows[0], "output": first}, *rows[1:]]
+        outputs.write_text("".join(json.dumps(row) + "\n" for row in said))
+
+    with serve(Scripted(silent_at_times)) as server:
         named = f"openai-api:tiny@{server.url}"
-        done = bench.cli(*options, "--judge", named)
+        options = ("score", "deepsearchqa-mini", str(outputs), "--judge", named, "--json")
+        write("answer[hush]")
+        done = bench.cli(*options)
         assert done.returncode == 0, done.stderr
         score = json.loads(done.stdout)["parts"][0]["score"]
-        assert (score["value"], score["missing"]) == (100, 0)
+        assert (score["value"], score["n"], score["missing"]) == (100, 59, 1)
         assert score["how"]["judge"].startswith(named)
-        outputs.write_text("".join(json.dumps({**row, "output": "answer[x]"}) + "\n" for row in rows))
+        rows = [{**row, "output": "answer[nobody]"} for row in rows]
+        write("answer[nobody]")
         server.faults.extend([fault(400)] * 100)
-        done = bench.cli(*options, "--judge", named)
+        done = bench.cli(*options)
     assert done.returncode == 1
     assert "could not be judged" in done.stderr
     assert done.stdout == ""

@@ -68,7 +68,7 @@ def require_searches(counts: Mapping[str, int]) -> None:
         why = f" ({unknown} of what was asked is not recorded)" if unknown else ""
         raise GradingError(
             f"Of {asked} searches {failed} failed{why}.",
-            "What was answered after that says nothing of the model; grade again when searches work.",
+            "What was answered after that says nothing of the model. Is --search named, and does it answer?",
         )
 
 
