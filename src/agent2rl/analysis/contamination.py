@@ -264,14 +264,14 @@ class Index:
 def search(index: Index, chunks: Iterable[str]) -> list[Match]:
     """The parts that a long text holds, best first. Chunks of a megabyte or so are right."""
     best: dict[Part, Match] = {}
-    for piece in _pieces(chunks):
+    for piece in pieces(chunks):
         for match in index.search(piece):
             if match.part not in best or match.share > best[match.part].share:
                 best[match.part] = match
     return sorted(best.values(), key=lambda match: (-match.words, match.part))
 
 
-def _pieces(chunks: Iterable[str]) -> Iterator[str]:
+def pieces(chunks: Iterable[str]) -> Iterator[str]:
     """What stands astride two chunks is whole in the second piece."""
     tail = ""
     for chunk in chunks:

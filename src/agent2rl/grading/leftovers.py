@@ -80,6 +80,8 @@ class Leftovers:
     """Unpacked."""
     left_out: dict[str, Left] = field(default_factory=dict)
     texts: Texts = field(default_factory=Texts)
+    skipped: frozenset[str] = frozenset()
+    """Folders of the root that are not looked into."""
 
     def documents(self, only: str | None = None) -> Iterator[Document]:
         """All files, or the one with this name in the root."""
@@ -114,6 +116,8 @@ class Leftovers:
                 elif stat.S_ISREG(status.st_mode):
                     self._enter((*parts, each.name), status)
         for name in folders:
+            if not parts and name in self.skipped:
+                continue
             self._list_folder(directory, name, parts)
 
     def _list_folder(self, parent: int, name: str, parts: tuple[str, ...]) -> None:

@@ -7,14 +7,18 @@ agent has ended by then and sees neither.
 
 import sys
 import traceback
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from agent2rl.analysis.contamination import Index, Match, Part, parts, search
+from agent2rl.analysis.contamination import Index, Match, Part, parts, pieces, search
 from agent2rl.core.records import Contamination, Finding, LeftOut, Record, Split
 from agent2rl.grading.leftovers import Bounds, Leftovers
 from agent2rl.grading.worker import JOB, RESULT, ExampleRow
 from agent2rl.store.files import write_record
 
+DATA = "data"
+"""The folder of the workspace that holds training data, read-only while the agent worked."""
 MOST_FINDINGS = 100
 TEXT_CHARACTERS = 300
 PATH_CHARACTERS = 1000
@@ -66,8 +70,9 @@ class Tally:
 
 def scan(here: Path) -> Contamination:
     job = ScanJob.model_validate_json((here / JOB).read_bytes())
-    index = Index([part for split in job.splits for part in _parts(here, split)], job.given)
-    leftovers = Leftovers(Path(job.workspace), Bounds(seconds=job.seconds))
+    sought = [part for split in job.splits for part in _parts(here, split)]
+    index = Index(sought, chain(job.given, _data(job)))
+    leftovers = Leftovers(Path(job.workspace), Bounds(seconds=job.seconds), skipped=frozenset({DATA}))
     tally = Tally()
     for document in leftovers.documents():
         if matches := search(index, document.chunks):
@@ -94,6 +99,14 @@ def scan(here: Path) -> Contamination:
         found=tally.found,
         findings=tally.findings,
     )
+
+
+def _data(job: ScanJob) -> Iterator[str]:
+    """All that the agent was given to train on. It could not write there, and what stands there is no find."""
+    folder = Path(job.workspace) / DATA
+    if folder.is_dir():
+        for document in Leftovers(folder, Bounds(seconds=job.seconds)).documents():
+            yield from pieces(document.chunks)
 
 
 def examples_file(split: Split) -> str:

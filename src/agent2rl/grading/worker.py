@@ -70,7 +70,8 @@ def grade(here: Path) -> Outcome:
         evaluation = evaluator.evaluate(engine, examples, job.settings)
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
-    return Outcome(evaluation=evaluation)
+    how = {**evaluation.how, "evaluator": evaluator.version}
+    return Outcome(evaluation=evaluation.model_copy(update={"how": how}))
 
 
 def prompted(task: Task, prompts: Prompts | None) -> Task:

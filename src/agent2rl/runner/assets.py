@@ -5,6 +5,7 @@ written here and opened again only by a grading child.
 """
 
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,10 +138,24 @@ def beside_folders(loaded: Splits, cache: Path) -> dict[str, BesideFolder]:
     found = {}
     for name, folder in loaded.beside.items():
         if isinstance(folder, Path):
+            _require_plain(folder)
             found[name] = BesideFolder(folder.resolve(), manifest_of(folder.resolve()).sha256)
         else:
             found[name] = BesideFolder(*by_content(cache / "beside", name, folder))
     return found
+
+
+def _require_plain(folder: Path) -> None:
+    """Nothing but files and folders: where a link leads is not in a grading's sandbox."""
+    for directory, folders, files in os.walk(folder):
+        for path in (Path(directory, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise UserError(
+                    f"{path} is {'a link' if path.is_symlink() else 'no plain file'}.",
+                    "Put the file itself there: gradings see this folder and nothing around it.",
+                )
+            if not os.access(path, os.R_OK):
+                raise UserError(f"{path} cannot be read.", "Change its permissions.")
 
 
 def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:

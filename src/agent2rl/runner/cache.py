@@ -41,18 +41,30 @@ def each_time(target: Path, write: Write) -> Path:
 
 def by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
     """Written, and put under its name and its hash: others' with the same name stay. With the whole hash."""
-    try:
-        with _partial(folder / name) as partial:
-            write(partial)
-            _open_to_all(partial)
-            sha256 = manifest_of(partial).sha256
-            target = folder / f"{name}-{sha256[:16]}"
-            if not target.is_dir() or manifest_of(target).sha256 != sha256:
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        write(Path(place))
+        sha256 = manifest_of(Path(place)).sha256
+        target = folder / f"{name}-{sha256[:16]}"
+        if not _holds(target, sha256):
+            try:
+                _put(Path(place), target, sha256)
+            except OSError as error:
+                raise _unusable(target, error) from error
+    return target, sha256
+
+
+def _put(place: Path, target: Path, sha256: str) -> None:
+    with _alone(target):
+        if not _holds(target, sha256):
+            with _partial(target) as partial:
+                shutil.copytree(place, partial, dirs_exist_ok=True)
+                _open_to_all(partial)
                 shutil.rmtree(target, ignore_errors=True)
                 partial.rename(target)
-    except OSError as error:
-        raise _unusable(folder / name, error) from error
-    return target, sha256
+
+
+def _holds(target: Path, sha256: str) -> bool:
+    return target.is_dir() and manifest_of(target).sha256 == sha256
 
 
 def once(target: Path, make: Write) -> Path:
@@ -88,7 +100,7 @@ def _as_recorded(target: Path, record: Path) -> bool:
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
     """An empty directory beside the target, gone afterwards unless it was moved."""
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_private(target.parent)
     partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
     try:
         yield partial
@@ -98,10 +110,17 @@ def _partial(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_private(target.parent)
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _make_private(folder: Path) -> None:
+    """With all that leads to it: examples that score are nobody else's on this machine."""
+    for each in reversed((folder, *folder.parents)):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open_to_all(directory: Path) -> None:
