@@ -22,11 +22,10 @@ from agent2rl.core.desk import About, Asked, Opened, Said, Searched
 from agent2rl.core.engine import Engine, Message, Sampling
 from agent2rl.core.errors import Agent2RLError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import NOT_RECORDED, Backend, NotRecorded
+from agent2rl.environments.search.backend import NOT_RECORDED, PAGE_CHARACTERS, Backend, NotRecorded
 from agent2rl.grading.server import serve
 from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
 
-PAGE_CHARACTERS = 20_000
 CONNECTIONS = 256
 """A grading's, and those of the world that is served to the agent."""
 
