@@ -30,6 +30,8 @@ class About(Record):
     search: str | None = None
     record_sha256: str | None = None
     """Of the file that searches are kept in or answered from, as it is now."""
+    corpus_sha256: str | None = None
+    """Of the documents that are searched, where they are the user's own."""
     judge: str | None = None
 
 

@@ -30,9 +30,12 @@ class Missing:
 
 
 def judged(
-    desk: Desk, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
+    desk: Desk, examples: int, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
 ) -> list[T | Missing]:
-    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot."""
+    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot.
+
+    Of all examples a few may be missing, those included that nobody need be asked about.
+    """
     found: list[T | Missing] = [Missing("it was not asked")] * len(questions)
     lost = 0
     with ThreadPoolExecutor(THREADS) as pool:
@@ -43,9 +46,9 @@ def judged(
         for done in as_completed(asked):
             found[asked[done]] = answer = done.result()
             lost += isinstance(answer, Missing)
-            if isinstance(answer, Missing) and too_many(lost, len(questions)):
+            if isinstance(answer, Missing) and too_many(lost, examples):
                 pool.shutdown(cancel_futures=True)
-                raise missing_error(lost, len(questions), answer.why)
+                raise missing_error(lost, examples, answer.why)
     return found
 
 

@@ -46,6 +46,7 @@ class Searching:
     backend: Backend
     record: Path | None = None
     """Where its answers are kept, or come from."""
+    corpus_sha256: str | None = None
     _found: set[str] = field(default_factory=set)
     _searched: dict[str, Searched] = field(default_factory=dict)
     _opened: dict[str, Opened] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class Offer:
         return About(
             search=self.searching.name if self.searching else None,
             record_sha256=sha256_file(record) if record and record.exists() else None,
+            corpus_sha256=self.searching.corpus_sha256 if self.searching else None,
             judge=self.judging.name if self.judging else None,
         )
 
