@@ -161,7 +161,7 @@ def test_what_is_searched_decides_whether_a_baseline_is_used_again(tmp_path: Pat
     assert opened(f"replay:{tmp_path / 'record.jsonl'}").repeatable
 
 
-def test_a_judge_is_asked_once_for_each_question(tmp_path: Path) -> None:
+def test_a_judge_is_asked_once_for_what_could_be_read(tmp_path: Path) -> None:
     heard: list[Chat] = []
 
     def numbered(chat: Chat) -> str:
@@ -170,11 +170,14 @@ def test_a_judge_is_asked_once_for_each_question(tmp_path: Path) -> None:
 
     engine = Scripted(numbered)
     asked = Asked(messages=(("system", "Judge."), ("user", "Well?")))
+    with at(judging(engine, tmp_path)) as desk:
+        assert [desk.chat(asked).text for _ in range(2)] == ["answer 1", "answer 2"]
+        desk.keep(asked)
     for _ in range(2):  # a second run finds what the first one kept
         with at(judging(engine, tmp_path)) as desk:
-            assert [desk.chat(asked).text for _ in range(2)] == ["answer 1", "answer 1"]
+            assert [desk.chat(asked).text for _ in range(2)] == ["answer 2", "answer 2"]
     with at(judging(engine, tmp_path)) as desk:
-        assert desk.chat(asked.model_copy(update={"attempt": 1})).text == "answer 2"
+        assert desk.chat(asked.model_copy(update={"attempt": 1})).text == "answer 3"
     assert heard[0] == (Message("system", "Judge."), Message("user", "Well?"))
 
 
@@ -220,11 +223,19 @@ class TestJudge:
                 *answers,
             )
 
+    def test_what_could_not_be_read_is_asked_anew_another_time(self, judged: "Judged") -> None:
+        with pytest.raises(GradingError, match="cannot be read"):
+            judged.of(Scripted(lambda _: "Sure!"), "Bo Marr; Ada Lorn")
+        found = judged.of(Scripted(judge), "Bo Marr; Ada Lorn")
+        assert [result.score for result in found.results] == [1]
+
     def test_what_may_be_missing_is_a_share_of_all_examples(self, judged: "Judged") -> None:
         found = judged.of(Scripted(silent_at_times), "hush", *[""] * 49)  # which nobody is asked about
         assert [*found.missing] == ["0"]
 
-    def test_an_outage_is_a_failure(self, judged: "Judged") -> None:
+    def test_an_outage_is_a_failure_whose_reason_is_the_harness_s_alone(
+        self, judged: "Judged", caplog: pytest.LogCaptureFixture
+    ) -> None:
         with serve(Scripted(judge)) as server:
             patient = Patience(attempts=2, first_seconds=0.01)
             with OpenAIAPI(server.url, "tiny", None, patient) as engine:
@@ -232,8 +243,10 @@ class TestJudge:
                 found = judged.of(engine, "Bo Marr; Ada Lorn")
                 assert [result.score for result in found.results] == [1]
                 server.faults.extend([fault(500)] * 1000)
-                with pytest.raises(GradingError, match="the judge did not answer"):
+                with pytest.raises(GradingError, match=r"because the judge did not answer\.") as error:
                     judged.of(engine, *(f"Bo Marr {number}" for number in range(5)))
+                assert server.url not in str(error.value)
+                assert server.url in caplog.text
 
     @pytest.mark.parametrize(
         "answer",

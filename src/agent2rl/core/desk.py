@@ -90,6 +90,10 @@ class Desk:
     def chat(self, asked: Asked) -> Said:
         return Said.model_validate(self._ask("POST", "/chat", asked.model_dump(mode="json")))
 
+    def keep(self, asked: Asked) -> None:
+        """What the judge has said to this can be read: it need not be asked again."""
+        self._ask("POST", "/keep", asked.model_dump(mode="json"))
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         if not self._socket.exists():
             raise Unanswered("the harness cannot be asked (it is not there)")

@@ -8,6 +8,7 @@ asked, and the judge itself, which the harness asks (`core.desk`).
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -56,11 +57,16 @@ def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missin
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            return read(desk.chat(Asked(messages=question, attempt=attempt)).text)
+            asked = Asked(messages=question, attempt=attempt)
+            found = read(desk.chat(asked).text)
         except Unanswered as error:  # the harness has tried again itself
-            return Missing(f"the judge did not answer: {error.message}")
+            return Missing(error.message)
         except ValueError as error:
             why = f"the judge's answer cannot be read: {error}"
+        else:
+            with suppress(Unanswered):  # then it is asked again another time
+                desk.keep(asked)
+            return found
     return Missing(why)
 
 

@@ -3,9 +3,9 @@
     {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
     {"kind": "open", "text": <id>, …, "page": …}          or "error": … where the backend failed
 
-What is asked twice is answered from the record; what failed is asked anew, and the last answer holds: kept for
-good, a failure would make a minute's outage one of the whole run. Asked for what it does not hold, a replay
-fails as a backend does, and counts it. A record is of one backend, and one at a time writes it.
+What is asked twice is answered from the record; what failed is asked anew, and the last answer holds: to keep
+a failure makes a minute's outage one of the whole run. Asked for what it does not hold, a replay fails as
+a backend does, and counts it. A record is of one backend, and one at a time writes it.
 """
 
 import fcntl
