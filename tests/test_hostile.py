@@ -8,8 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from agent2rl import registry
 from tests.runs import Bench, Run
 
