@@ -275,7 +275,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: Bench, lands: Path) -> No
     assert baseline.value == 100
     how = baseline.how
     assert (how["searches"], how["opened"], how["failed"], how["not_recorded"]) == (4, 4, 0, 0)
-    assert len(str(how["searches_sha256"])) == 64
+    assert len(str(how["searches_sha256"])) == len(str(how["corpus_sha256"])) == 64
     played = done.paths.root / "baseline" / "feedback.jsonl"
     replay = ("--search", f"replay:{record}", "--results", str(again))
     scored = bench.cli("score", "deepsearchqa", str(played), *data, *replay)
