@@ -134,7 +134,7 @@ class Live:
                     body += part
                     if len(body) > ANSWER_BYTES:
                         raise WorldError(f"{self.engine.name} answered with more than 4 MB")
-            return httpx.Response(200, content=body).json()
+            return _answered(httpx.Response(200, content=body).json())
         except httpx.TransportError as error:
             raise Passing(type(error).__name__) from None
         except httpx.HTTPError as error:
@@ -151,6 +151,13 @@ class Live:
             raise WorldError(f"{self.engine.name} refuses {of} (status {status})")
         if status != 200:
             raise WorldError(f"{self.engine.name} answered with status {status}")
+
+
+def _answered(answer: Any) -> Any:
+    """SearXNG says that nothing was found, too, where the engines behind it did not answer."""
+    if isinstance(answer, dict) and not answer.get("results") and answer.get("unresponsive_engines"):
+        raise Passing("the engines behind it do not answer")
+    return answer
 
 
 def _rows(answer: Any, engine: Engine) -> list[Any]:
