@@ -117,7 +117,9 @@ def test_engines_behind_an_instance_that_do_not_answer_are_a_failure_and_not_an_
     silent = {"results": [], "unresponsive_engines": [["google", "timeout"]]}
     answers = [silent, silent, {"results": [{"url": "http://a"}], "unresponsive_engines": [["bing", "?"]]}]
     with serving(lambda _: as_json(answers.pop(0))) as web:
-        assert Live(searxng(web.url), patience=quick()).search("orin") == (Result("http://a", "http://a", ""),)
+        assert Live(searxng(web.url), patience=quick()).search("orin") == (
+            Result("http://a", "http://a", ""),
+        )
     with serving(lambda _: as_json(silent)) as web:
         with pytest.raises(WorldError, match="searxng was asked 4 times without success"):
             Live(searxng(web.url), patience=quick()).search("orin")
