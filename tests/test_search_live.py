@@ -96,7 +96,8 @@ def test_silence_has_an_end() -> None:
     ("page", "said"),
     [
         (as_json({}, 401), "refuses the key in SERPAPI_API_KEY"),
-        (as_json({"error": KEY}, 400), "status 400"),
+        (as_json({"error": KEY}, 400), "does not take this query"),
+        (as_json({"error": KEY}, 402), "answered with status 402"),
         (Page(KEY), "did not answer with JSON"),
         (as_json([1]), "something else than results"),
         (Page("[" * 100_000), "did not answer with JSON"),
@@ -120,9 +121,11 @@ def test_engines_behind_an_instance_that_do_not_answer_are_a_failure_and_not_an_
         assert Live(searxng(web.url), patience=quick()).search("orin") == (
             Result("http://a", "http://a", ""),
         )
-    with serving(lambda _: as_json(silent)) as web:
-        with pytest.raises(WorldError, match="searxng was asked 4 times without success"):
-            Live(searxng(web.url), patience=quick()).search("orin")
+    with (
+        serving(lambda _: as_json(silent)) as web,
+        pytest.raises(WorldError, match="searxng was asked 4 times without success"),
+    ):
+        Live(searxng(web.url), patience=quick()).search("orin")
     with serving(lambda _: as_json({"results": [], "unresponsive_engines": []})) as web:
         assert Live(searxng(web.url), patience=quick()).search("orin") == ()
 
@@ -134,7 +137,7 @@ def test_ddgs_that_finds_nothing_is_tried_again_and_then_a_failure(monkeypatch: 
         monkeypatch.setattr(pages["mojeek"], "search_url", web.url)
         for name in set(pages) - {"mojeek"}:
             monkeypatch.delitem(pages, name)
-        with pytest.raises(WorldError, match="ddgs was asked 2 times without success.*No results found"):
+        with pytest.raises(WorldError, match=r"ddgs was asked 2 times without success.*No results found"):
             Ddgs(quick(attempts=2)).search("orin")
         assert len(web.asked) == 2
 

@@ -18,7 +18,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.examples import steps
 from agent2rl.environments.search.actions import Action, read
 from agent2rl.environments.search.answers import NOTHING, SET, Gold, Marks, gold, mark
-from agent2rl.environments.search.backend import Backend, NotRecorded, Result
+from agent2rl.environments.search.backend import Backend, NotRecorded, Refused, Result
 
 STEPS = 6
 """In an episode, nonsense included, unless an example's `steps` says otherwise."""
@@ -44,7 +44,8 @@ class Research:
     find: Find
     partial: bool = False
     counts: Counter[str] = field(default_factory=Counter)
-    """Over all episodes: `searches`, `failed` ones, pages `opened`, `unopened` ones, `not_recorded` ones."""
+    """Over all episodes: `searches`, `failed` and `refused` ones, pages `opened`, `unopened` ones, and what
+    was `not_recorded`."""
     backend: Backend | None = field(default=None, init=False)
     right: Gold | None = field(default=None, init=False)
     listed: tuple[Result, ...] = field(default=(), init=False)
@@ -103,7 +104,7 @@ class Research:
         try:
             found = backend.search(query)
         except WorldError as error:
-            return self._failed("search", "failed", error)
+            return self._failed("search", "refused" if isinstance(error, Refused) else "failed", error)
         if not found:
             return "Nothing was found."
         self.listed = found
