@@ -205,6 +205,15 @@ def test_no_page_leads_into_a_private_network() -> None:
         assert inner.asked == []
 
 
+def test_no_page_leads_to_the_benchmark_itself() -> None:
+    with (
+        serving(lambda _: Page(status=302, headers={"Location": "/datasets/google/DeepSearchQA"})) as web,
+        pytest.raises(WorldError, match="withheld"),
+    ):
+        own(web).read(web.url)
+    assert [asked.path for asked in web.asked] == ["/"]
+
+
 @pytest.mark.parametrize(
     "address",
     [

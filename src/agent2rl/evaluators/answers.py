@@ -51,7 +51,9 @@ def settle(episodes: Sequence[Episode], places: Sequence[Environment]) -> Settle
     how: dict[str, JsonValue] = {
         "judge": f"{about.judge} {WORDS}" if about.judge else MATCHER,
         "search": about.search or "corpus",
-        **{name: counts[name] for name in ("searches", "failed", "refused", "opened", "unopened")},
+        **{
+            name: counts[name] for name in ("searches", "failed", "refused", "withheld", "opened", "unopened")
+        },
     }
     if about.record_sha256:
         how |= {"searches_sha256": about.record_sha256, "not_recorded": counts["not_recorded"]}
