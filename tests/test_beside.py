@@ -7,7 +7,9 @@ import pytest
 
 from agent2rl.core import beside as place
 from agent2rl.core.beside import beside
-from agent2rl.core.errors import GradingError
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.task import Splits
+from agent2rl.runner.assets import beside_folders
 from tests.beside_gsm8k import FILE
 from tests.runs import Bench
 
@@ -33,6 +35,7 @@ say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained(
     assert done.result.best.score is not None
     assert done.result.best.score.value > done.result.baseline.value
     assert [asset.name for asset in done.result.assets][-1] == "beside answers"
+    assert str(done.result.baseline.how["evaluator"]).startswith("beside-")
 
 
 def test_outside_a_grading_there_is_nothing_beside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +52,31 @@ def test_a_folder_that_the_task_does_not_have_is_named(
 
     with pytest.raises(GradingError, match="no folder 'answers'"):
         beside("answers")
+
+
+@pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
+def test_a_folder_that_a_grading_could_not_read_whole_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (tmp_path / "elsewhere").write_text("x")
+    match what:
+        case "link":
+            (folder / "items.json").symlink_to(tmp_path / "elsewhere")
+        case "dangling":
+            (folder / "items.json").symlink_to(tmp_path / "nowhere")
+        case _:
+            os.mkfifo(folder / "items.json")
+    splits = Splits(train=(), feedback=(), heldout=(), beside={"shop": folder})
+
+    with pytest.raises(UserError, match=r"items\.json is (a link|no plain file)"):
+        beside_folders(splits, tmp_path / "cache")
+
+
+def test_what_is_kept_for_gradings_is_closed_to_others(tmp_path: Path) -> None:
+    made = Splits(train=(), feedback=(), heldout=(), beside={"shop": lambda place: (place / "x").touch()})
+
+    found = beside_folders(made, tmp_path / "cache" / "tasks" / "t")
+
+    assert found["shop"].path.is_relative_to(tmp_path / "cache" / "tasks" / "t")
+    for folder in ("cache", "cache/tasks", "cache/tasks/t", "cache/tasks/t/beside"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700

@@ -29,8 +29,11 @@ from agent2rl.analysis.contamination import OVERLAP_CHARACTERS, Index, Part, par
 from agent2rl.core.records import Contamination
 from agent2rl.core.task import Splits
 from agent2rl.grading import leftovers as reading
+from agent2rl.grading import scanner
 from agent2rl.grading.leftovers import Bounds, Leftovers
+from agent2rl.grading.worker import JOB, ExampleRow
 from agent2rl.report import tables
+from agent2rl.store.files import write_lines, write_record
 from agent2rl.tasks.gsm8k import TASK
 from tests.runs import Bench
 
@@ -245,6 +248,28 @@ def kinds(root: Path) -> Iterator[str]:
     text = np.frombuffer(QUESTION.encode(), np.uint8)
     save_file({"w": text}, root / "bytes.safetensors")
     yield "bytes.safetensors"
+
+
+def test_what_stands_in_the_agents_own_data_is_no_find_wherever_it_is_seen_again(tmp_path: Path) -> None:
+    work, space = tmp_path / "work", tmp_path / "workspace"
+    work.mkdir()
+    (space / "data" / "shop").mkdir(parents=True)
+    (space / "code").mkdir()
+    other = "Seven grey herons stood in the shallow river while nobody watched them fish before a long dawn"
+    (space / "data" / "shop" / "items.json").write_text(json.dumps([{"name": QUESTION}]))
+    (space / "code" / "log.txt").write_text(QUESTION)
+    (space / "code" / "notes.txt").write_text(other)
+    rows = [
+        ExampleRow(id=name, prompt=text, target="", meta={}) for name, text in (("a", QUESTION), ("b", other))
+    ]
+    write_lines(work / scanner.examples_file("heldout"), rows)
+    job = scanner.ScanJob(workspace=str(space), splits=("heldout",), given=(), seconds=60)
+    write_record(work / JOB, job)
+
+    found = scanner.scan(work)
+
+    assert [(finding.file, finding.example) for finding in found.findings] == [("code/notes.txt", "b")]
+    assert (found.files, found.unchecked) == (2, 1)
 
 
 def test_a_question_is_found_in_files_of_all_kinds(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from agent2rl import registry
 from tests.runs import Bench, Run
 
@@ -205,13 +203,27 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_submission_that_points_elsewhere_is_refused_and_reads_nothing(bench: Bench, what: str) -> None:
-    run = bench.run(f"m = OUTPUT / 'm'\n{REFUSED[what]}\nsay(**submit(m))", *BUDGET)
-    assert run.said["verdict"] == "rejected", run.said
-    assert run.said["score"] is None
-    assert run.said["message"]
-    assert not run.paths.submission(1).model.exists()
+def test_submissions_that_point_elsewhere_are_refused_and_read_nothing(bench: Bench) -> None:
+    tries = "".join(
+        f"m = OUTPUT / 'm'\n{breaks}\nfound.append(submit(m))\nclear()\n" for breaks in REFUSED.values()
+    )
+    run = bench.run(
+        f"""
+def clear():
+    for path in OUTPUT.iterdir():
+        path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
+
+found = []
+{tries}
+say(found=found)
+""",
+        *BUDGET,
+    )
+    for number, (what, found) in enumerate(zip(REFUSED, run.said["found"], strict=True), start=1):
+        assert found["verdict"] == "rejected", (what, found)
+        assert found["score"] is None, what
+        assert found["message"], what
+        assert not run.paths.submission(number).model.exists(), what
     assert run.result.best is None
 
 
@@ -249,21 +261,21 @@ c["auto_map"] = {"AutoModel": "m.M"}
 }
 
 
-@pytest.mark.parametrize("what", MENDED)
-def test_a_submission_that_would_run_code_is_refused_with_the_recipe(bench: Bench, what: str) -> None:
-    breaks, recipe = MENDED[what]
-    run = bench.run(
+def test_submissions_that_would_run_code_are_refused_with_the_recipe_and_the_service_goes_on(
+    bench: Bench,
+) -> None:
+    tries = "".join(
         f"""
-m = trained("m")
+m = trained("m{number}")
 {breaks}
-refused = submit(m)
-good = submit(trained("good"))
-say(refused=refused, good=good)
-""",
-        *BUDGET,
+refused.append(submit(m))
+"""
+        for number, (breaks, _) in enumerate(MENDED.values())
     )
-    assert run.said["refused"]["verdict"] == "rejected"
-    assert recipe in run.said["refused"]["message"]
+    run = bench.run(f"refused = []\n{tries}\nsay(refused=refused, good=submit(trained('good')))", *BUDGET)
+    for (what, (_, recipe)), refused in zip(MENDED.items(), run.said["refused"], strict=True):
+        assert refused["verdict"] == "rejected", what
+        assert recipe in refused["message"], what
     assert run.said["good"]["verdict"] == "scored"
 
 

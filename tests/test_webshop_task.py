@@ -218,3 +218,21 @@ def test_a_run_without_expert_hides_it(bench: Bench) -> None:
     done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["expert"], done.said["answer"], done.said["same"]) == (False, "", [True, True])
+
+
+def test_a_product_that_no_search_finds_has_a_goal_without_an_answer(tmp_path: Path) -> None:
+    write_many(tmp_path)
+    (path,) = tmp_path.glob("items_shuffle*.json")
+    rows = json.loads(path.read_text())
+    (known_path,) = tmp_path.glob("items_ins_v2*.json")
+    known = json.loads(known_path.read_text())
+    copies = [{**rows[0], "asin": f"A{number:03}"} for number in range(60)]
+    known |= {copy["asin"]: {"attributes": known[rows[0]["asin"]]["attributes"]} for copy in copies}
+    path.write_text(json.dumps([*rows, *copies]))
+    known_path.write_text(json.dumps(known))
+
+    loaded = registry.task("webshop").load(tmp_path)
+
+    lost = [one for one in (*loaded.train, *loaded.feedback, *loaded.heldout) if not one.target]
+    assert lost
+    assert {wanted(one).asin for one in lost} == {rows[0]["asin"]}

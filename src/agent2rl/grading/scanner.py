@@ -102,7 +102,7 @@ def scan(here: Path) -> Contamination:
 
 
 def _data(job: ScanJob) -> Iterator[str]:
-    """All that the agent was given to train on. It could not write there, and what is there is no find."""
+    """All that the agent was given to train on; it could not write there: what stands there is no find."""
     folder = Path(job.workspace) / DATA
     if folder.is_dir():
         for document in Leftovers(folder, Bounds(seconds=job.seconds)).documents():

@@ -88,7 +88,7 @@ def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
 def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
     """The products that files hold, by the files' names."""
     known, human = files[INSTRUCTIONS], files.get(HUMAN, {})
-    reviews = {row["asin"]: row for row in files.get(REVIEWS, ())}
+    reviews = {row["asin"]: row for row in files.get(REVIEWS, ()) if isinstance(row, dict) and "asin" in row}
     found: dict[str, Product] = {}
     for row in files[PRODUCTS]:
         try:
@@ -109,6 +109,11 @@ def product(row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: 
     """Of a row of each file."""
     bullets = row["small_description"]
     text = known.get("instruction")
+    for name in ("name", "full_description"):
+        if not isinstance(row[name], str):
+            raise ValueError(f"its {name} is no text")
+    if isinstance(bullets, list) and not all(isinstance(bullet, str) for bullet in bullets):
+        raise ValueError("its small_description holds what is no text")
     return Product(
         asin=row["asin"],
         title=row["name"],

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 
-from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits
 from agent2rl.environments.webshop import Goal, Shop, Visit
 from agent2rl.environments.webshop.pages import OFFICIAL, Layout
@@ -27,11 +26,15 @@ def example(shop: Shop, goal: Goal, name: str, steps: int = STEPS, layout: Layou
 def walkthrough(shop: Shop, goal: Goal, layout: Layout = OFFICIAL) -> tuple[str, ...]:
     """Searches for what is wanted, turns pages until it is there, chooses and buys.
 
-    Somebody who knows the product wrote it: it is no proof that its features were read.
+    Somebody who knows the product wrote it: it is no proof that its features were read. Empty where nothing
+    finds it: among many products with one title, some are on nobody's list.
     """
     visit = Visit(shop, goal, layout=layout)
     wanted = shop.products[goal.asin]
-    actions = [f"search[{_query(shop, goal)}]"]
+    query = _query(shop, goal)
+    if query is None:
+        return ()
+    actions = [f"search[{query}]"]
     visit.step(actions[0])
     while wanted.asin.lower() not in visit.available.clickables:
         actions.append("click[next >]")
@@ -40,14 +43,14 @@ def walkthrough(shop: Shop, goal: Goal, layout: Layout = OFFICIAL) -> tuple[str,
     return (*actions, *(f"click[{name}]" for name in (wanted.asin.lower(), *chosen, "buy now")))
 
 
-def _query(shop: Shop, goal: Goal) -> str:
+def _query(shop: Shop, goal: Goal) -> str | None:
     """The first that finds the product: what is asked for in a few words, in its own, or the very title."""
     wanted = shop.products[goal.asin]
     queries = (" ".join([*goal.attributes, wanted.query]), goal.instruction, wanted.title)
     for query in queries:
         if wanted in shop.search(query):
             return query
-    raise UserError(f"No search finds the product {goal.asin}.", "Use the official files.")
+    return None
 
 
 def withhold(splits: Splits) -> Splits:
