@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import time
+from contextlib import closing
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -205,7 +206,8 @@ def evaluated(backend: Backend) -> str:
 
 def test_recorded_episodes_are_replayed_to_the_byte(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    live = evaluated(Recording(made("heldout").search, "local", record))
+    with closing(Recording(made("heldout").search, "local", record)) as recording:
+        live = evaluated(recording)
     replay = Replay(record)
     assert evaluated(replay) == live
     assert replay.missing == 0

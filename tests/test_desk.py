@@ -1,7 +1,7 @@
 """The desk: what a grading child may ask the harness for, and what becomes of it where that fails."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +23,15 @@ from agent2rl.engines.scripted import Scripted
 from agent2rl.environments.search import Backend, Document, Elsewhere, Local, Recording, Replay, Research
 from agent2rl.environments.search.backend import NotRecorded
 from agent2rl.environments.search.live import ENGINES, Live
+from agent2rl.environments.search.local import read_corpus
 from agent2rl.environments.search.research import right_answer
 from agent2rl.environments.search.world import open_world
 from agent2rl.evaluators.answers import question, reading, require_searches
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.grading.desk import Judging, Offer, Searching, served
+from agent2rl.runner.desks import Opened, Wanted
+from agent2rl.runner.desks import opened as opened_desk
+from agent2rl.runner.settings import Settings
 from agent2rl.store.files import sha256_file
 from tests.search_models import judge, silent_at_times, told
 from tests.served import answer as fault
@@ -104,7 +108,8 @@ def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
 
 def test_what_is_not_recorded_is_told_apart(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    Recording(Local(DOCUMENTS), "local", record).search("Lorn")
+    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+        recording.search("Lorn")
     with at(searching(Replay(record), record)) as desk:
         assert Elsewhere(desk).search("Lorn")
         with pytest.raises(NotRecorded):
@@ -154,7 +159,29 @@ def test_a_served_world_searches_with_the_harness(tmp_path: Path) -> None:
         assert place.step("search[Foods]").observation.startswith("1. Orin Foods: Founded by")
 
 
-def test_a_judge_is_asked_once_for_each_question(tmp_path: Path) -> None:
+def test_what_is_searched_decides_whether_a_baseline_is_used_again(tmp_path: Path) -> None:
+    task = registry.task("deepsearchqa")
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    settings = Settings(runs=tmp_path, cache=tmp_path)
+
+    def opened(search: str, record: str | None = None) -> Opened:
+        read_corpus.cache_clear()
+        with opened_desk(Wanted(search, record), task, settings) as found:
+            return found
+
+    (folder / "a.txt").write_text("orin")
+    first = opened(f"local:{folder}")
+    assert first.repeatable
+    assert opened(f"local:{folder}").offer == first.offer
+    (folder / "a.txt").write_text("talva")
+    assert opened(f"local:{folder}").offer != first.offer
+    assert not opened(f"local:{folder}", str(tmp_path / "record.jsonl")).repeatable
+    assert not opened("searxng:http://127.0.0.1:9").repeatable
+    assert opened(f"replay:{tmp_path / 'record.jsonl'}").repeatable
+
+
+def test_a_judge_is_asked_once_for_what_could_be_read(tmp_path: Path) -> None:
     heard: list[Chat] = []
 
     def numbered(chat: Chat) -> str:
@@ -163,11 +190,14 @@ def test_a_judge_is_asked_once_for_each_question(tmp_path: Path) -> None:
 
     engine = Scripted(numbered)
     asked = Asked(messages=(("system", "Judge."), ("user", "Well?")))
+    with at(judging(engine, tmp_path)) as desk:
+        assert [desk.chat(asked).text for _ in range(2)] == ["answer 1", "answer 2"]
+        desk.keep(asked)
     for _ in range(2):  # a second run finds what the first one kept
         with at(judging(engine, tmp_path)) as desk:
-            assert [desk.chat(asked).text for _ in range(2)] == ["answer 1", "answer 1"]
+            assert [desk.chat(asked).text for _ in range(2)] == ["answer 2", "answer 2"]
     with at(judging(engine, tmp_path)) as desk:
-        assert desk.chat(asked.model_copy(update={"attempt": 1})).text == "answer 2"
+        assert desk.chat(asked.model_copy(update={"attempt": 1})).text == "answer 3"
     assert heard[0] == (Message("system", "Judge."), Message("user", "Well?"))
 
 
@@ -213,7 +243,19 @@ class TestJudge:
                 *answers,
             )
 
-    def test_an_outage_is_a_failure(self, judged: "Judged") -> None:
+    def test_what_could_not_be_read_is_asked_anew_another_time(self, judged: "Judged") -> None:
+        with pytest.raises(GradingError, match="cannot be read"):
+            judged.of(Scripted(lambda _: "Sure!"), "Bo Marr; Ada Lorn")
+        found = judged.of(Scripted(judge), "Bo Marr; Ada Lorn")
+        assert [result.score for result in found.results] == [1]
+
+    def test_what_may_be_missing_is_a_share_of_all_examples(self, judged: "Judged") -> None:
+        found = judged.of(Scripted(silent_at_times), "hush", *[""] * 49)  # which nobody is asked about
+        assert [*found.missing] == ["0"]
+
+    def test_an_outage_is_a_failure_whose_reason_is_the_harness_s_alone(
+        self, judged: "Judged", caplog: pytest.LogCaptureFixture
+    ) -> None:
         with serve(Scripted(judge)) as server:
             patient = Patience(attempts=2, first_seconds=0.01)
             with OpenAIAPI(server.url, "tiny", None, patient) as engine:
@@ -221,8 +263,10 @@ class TestJudge:
                 found = judged.of(engine, "Bo Marr; Ada Lorn")
                 assert [result.score for result in found.results] == [1]
                 server.faults.extend([fault(500)] * 1000)
-                with pytest.raises(GradingError, match="the judge did not answer"):
+                with pytest.raises(GradingError, match=r"because the judge did not answer\.") as error:
                     judged.of(engine, *(f"Bo Marr {number}" for number in range(5)))
+                assert server.url not in str(error.value)
+                assert server.url in caplog.text
 
     @pytest.mark.parametrize(
         "answer",

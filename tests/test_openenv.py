@@ -2,12 +2,14 @@
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -17,10 +19,12 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, unix_connect
 
+from agent2rl.core.environment import Step, World
 from agent2rl.environments.faces.openenv import BODY_BYTES, MOST, application
 from agent2rl.grading.server import serve
 from tests.meters import Metered, metered
-from tests.worlds import STAIRS
+from tests.stairs import Stairs
+from tests.worlds import GAMES, STAIRS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -198,6 +202,45 @@ def test_a_fault_of_the_world_is_answered_and_noted(world: Served) -> None:
         assert answer["data"]["message"] == "A fault of the world (ValueError)."
         assert ask(line, "step", {"text": "wait"})["type"] == "observation"
     assert world.faults[-1] == "world"
+
+
+class Together(Stairs):
+    """Nobody goes up alone: a step waits for another one."""
+
+    both: ClassVar = threading.Barrier(2, timeout=10)
+
+    def step(self, action: str) -> Step:
+        if action == "up":
+            self.both.wait()
+        return super().step(action)
+
+
+def test_a_slow_world_holds_up_nobody_over_plain_http() -> None:
+    app = application(World(GAMES, Together, slow=True), "together")
+    with serve(app) as socket, ThreadPoolExecutor() as pool:
+        transport = httpx.HTTPTransport(uds=str(socket))
+        with httpx.Client(transport=transport, base_url="http://world", timeout=20) as client:
+
+            def begin(name: str) -> None:
+                client.post("/reset", json={"game": "stairs-3", "episode_id": name}).raise_for_status()
+
+            def up(name: str) -> dict[str, Any]:
+                body = {"action": {"text": "up"}, "episode_id": name}
+                return dict(client.post("/step", json=body).raise_for_status().json())
+
+            begin("mine")
+            begin("yours")
+            first = pool.submit(up, "mine")
+            while not Together.both.n_waiting:
+                time.sleep(0.01)
+            assert client.get("/health").json() == {"status": "healthy"}
+            second = pool.submit(up, "mine")  # the same episode's wait for each other
+            up("yours")
+            up("yours")
+            assert {one.result()["observation"]["text"] for one in (first, second)} == {
+                "You stand on step 1.",
+                "You stand on step 2.",
+            }
 
 
 def test_many_sessions_play_at_once_and_one_too_many_is_told_so(tmp_path: Path) -> None:

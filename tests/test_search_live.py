@@ -2,8 +2,10 @@
 
 import gzip
 import importlib.util
+import socket
 import threading
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.environments.search import Local, Replay, Result
+from agent2rl.environments.search.backend import PAGE_CHARACTERS
 from agent2rl.environments.search.choosing import NAMES, choose, whole
 from agent2rl.environments.search.live import ENGINES, Ddgs, Live, searxng
 from agent2rl.environments.search.live.html import readable
@@ -175,6 +178,24 @@ def test_any_text_can_be_read_as_a_page(text: str) -> None:
     assert "\0" not in readable(text)
 
 
+@pytest.mark.parametrize(
+    "made", ["<!--", "<a ", "</", "<![cdata[", "<?", "&", "<svg>", "<b a='", "<svg></nav>"]
+)
+def test_a_page_that_is_made_to_be_slow_is_read_in_no_time(made: str) -> None:
+    began = time.process_time()
+    page = "<p>Orin</p><nav>" + made * (500_000 // len(made)) + "</nav>" * 20_000
+    assert readable(page).startswith("Orin")
+    assert time.process_time() - began < 10
+
+
+def test_a_page_is_read_only_as_far_as_it_is_wanted() -> None:
+    parts = iter(range(1000))
+    assert len(readable("<p>Orin</p> \n" * 100_000, 10_000, lambda: next(parts))) >= 10_000
+    assert next(parts) < 10
+    with serving(lambda _: Page("<p>Orin</p>" * 100_000)) as web:
+        assert len(own(web, most_bytes=2 << 20).read(web.url)) == PAGE_CHARACTERS
+
+
 def own(web: Web, most_bytes: int = 1 << 20, seconds: float = 5) -> Pages:
     return Pages(Place.of(web.url), most_bytes, seconds)
 
@@ -219,7 +240,8 @@ def test_no_page_leads_to_the_benchmark_itself() -> None:
     [
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
         *("224.0.0.1", "::1", "::", "fe80::1%eth0", "fc00::1", "::ffff:10.0.0.1", "64:ff9b::a00:1"),
-        *("2002:a00:1::", "2001:0:a00:1::", "ff02::1", "255.255.255.255"),
+        *("2002:a00:1::", "2001:0:a00:1::", "ff02::1", "255.255.255.255", "192.0.0.192", "168.63.129.16"),
+        *("::127.0.0.1", "fec0::1", "64:ff9b:1::a00:1", "::ffff:168.63.129.16"),
     ],
 )
 def test_an_address_inside_is_not_public(address: str) -> None:
@@ -274,6 +296,33 @@ def test_a_page_that_trickles_has_an_end() -> None:
         with pytest.raises(WorldError):
             own(web, seconds=0.1).read(web.url)
         wait.set()
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n", b"\x16\x03"])
+def test_a_page_that_drips_has_an_end(said: bytes) -> None:
+    over = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        line, _ = server.accept()
+        with line, suppress(OSError):
+            line.recv(4096)
+            line.sendall(said)
+            while not over.wait(0.05):
+                line.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        scheme = "http" if said.startswith(b"HTTP") else "https"
+        url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}/"
+        began = time.monotonic()
+        try:
+            with pytest.raises(WorldError, match=r"within 0\.5 s|cannot be read"):
+                Pages(Place.of(url), seconds=0.5).read(url)
+            assert time.monotonic() - began < 4
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_backends_are_chosen_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Questions as a world: what a step does, what is searched, and what a record of it is good for."""
 
 import json
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -193,7 +194,8 @@ ACTIONS = ["search[Orin]", "open[1]", "search[Talva]", "open[2]", "search[Orin]"
 
 def test_a_replay_is_the_same_to_the_byte(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    recorded = played(Recording(Local(DOCUMENTS), "local", record, clock=lambda: 12.5), ACTIONS)
+    with closing(Recording(Local(DOCUMENTS), "local", record, clock=lambda: 12.5)) as recording:
+        recorded = played(recording, ACTIONS)
     assert played(Replay(record), ACTIONS) == recorded
     rows = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(row["kind"], row["text"]) for row in rows] == [
@@ -208,7 +210,8 @@ def test_a_replay_is_the_same_to_the_byte(tmp_path: Path) -> None:
 def test_failures_are_recorded_too(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     actions = ["search[Orin]", "search[Talva]", "open[1]", "search[Orin]"]
-    recorded = played(Recording(Broken(), "broken", record), actions)
+    with closing(Recording(Broken(), "broken", record)) as recording:
+        recorded = played(recording, actions)
     assert [step.observation.partition(":")[0] for step in recorded[1:]] == [
         "The search failed",
         "1. Notes",
@@ -218,9 +221,31 @@ def test_failures_are_recorded_too(tmp_path: Path) -> None:
     assert played(Replay(record), actions) == recorded
 
 
+def test_what_failed_and_then_worked_is_replayed_as_what_worked(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    for backend in (Broken(), Local(DOCUMENTS)):
+        with closing(Recording(backend, "some", record)) as recording, suppress(WorldError):
+            recording.search("Orin")
+    assert Replay(record).search("Orin") == Local(DOCUMENTS).search("Orin")
+
+
+def test_a_record_is_of_one_backend_and_one_at_a_time_writes_it(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    with closing(Recording(Local(DOCUMENTS), "tavily", record)) as recording:
+        recording.search("Orin")
+        with pytest.raises(UserError, match="Another run records"):
+            Recording(Local(DOCUMENTS), "tavily", record)
+    with pytest.raises(UserError, match="recorded from tavily, not brave"):
+        Recording(Local(DOCUMENTS), "brave", record)
+    with pytest.raises(UserError, match="cannot be recorded"):
+        Recording(Local(DOCUMENTS), "brave", tmp_path)
+    Recording(Local(DOCUMENTS), "tavily", record).close()
+
+
 def test_what_a_replay_does_not_hold_is_an_error_that_is_counted(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    played(Recording(Local(DOCUMENTS), "local", record), ACTIONS)
+    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+        played(recording, ACTIONS)
     replay = Replay(record)
     with pytest.raises(NotRecorded, match="Marr"):
         replay.search("Marr")
@@ -231,11 +256,13 @@ def test_what_a_replay_does_not_hold_is_an_error_that_is_counted(tmp_path: Path)
 
 def test_a_record_is_continued_and_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    Recording(Local(DOCUMENTS), "local", record).search("Orin")
+    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+        recording.search("Orin")
     whole = record.read_bytes()
     record.write_bytes(whole + whole[:20])
     assert Replay(record).search("Orin") == Local(DOCUMENTS).search("Orin")
-    Recording(Local(DOCUMENTS), "local", record).search("Talva")
+    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+        recording.search("Talva")
     assert Replay(record).search("Talva") == Local(DOCUMENTS).search("Talva")
     record.write_text("nonsense\n")
     with pytest.raises(UserError, match="no record"):

@@ -30,6 +30,8 @@ class About(Record):
     search: str | None = None
     record_sha256: str | None = None
     """Of the file that searches are kept in or answered from, as it is now."""
+    corpus_sha256: str | None = None
+    """Of the documents that are searched, where they are the user's own."""
     judge: str | None = None
 
 
@@ -87,6 +89,10 @@ class Desk:
 
     def chat(self, asked: Asked) -> Said:
         return Said.model_validate(self._ask("POST", "/chat", asked.model_dump(mode="json")))
+
+    def keep(self, asked: Asked) -> None:
+        """What the judge has said to this can be read: it need not be asked again."""
+        self._ask("POST", "/keep", asked.model_dump(mode="json"))
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         if not self._socket.exists():

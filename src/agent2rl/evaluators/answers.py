@@ -57,6 +57,8 @@ def settle(episodes: Sequence[Episode], places: Sequence[Environment]) -> Settle
     }
     if about.record_sha256:
         how |= {"searches_sha256": about.record_sha256, "not_recorded": counts["not_recorded"]}
+    if about.corpus_sha256:
+        how["corpus_sha256"] = about.corpus_sha256
     return Settled(missing, how)
 
 
@@ -80,6 +82,7 @@ def _by_judge(judge: Desk, episodes: Sequence[Episode]) -> dict[str, str]:
     right = {episode: right_answer(episode.example) for episode in answers}
     said = judged(
         judge,
+        len(episodes),
         [question(episode.example, right[episode], answer) for episode, answer in answers.items()],
         [reading(right[episode]) for episode in answers],
     )

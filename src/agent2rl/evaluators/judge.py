@@ -8,6 +8,7 @@ asked, and the judge itself, which the harness asks (`core.desk`).
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -30,9 +31,12 @@ class Missing:
 
 
 def judged(
-    desk: Desk, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
+    desk: Desk, examples: int, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
 ) -> list[T | Missing]:
-    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot."""
+    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot.
+
+    Of all examples a few may be missing, those included that nobody need be asked about.
+    """
     found: list[T | Missing] = [Missing("it was not asked")] * len(questions)
     lost = 0
     with ThreadPoolExecutor(THREADS) as pool:
@@ -43,9 +47,9 @@ def judged(
         for done in as_completed(asked):
             found[asked[done]] = answer = done.result()
             lost += isinstance(answer, Missing)
-            if isinstance(answer, Missing) and too_many(lost, len(questions)):
+            if isinstance(answer, Missing) and too_many(lost, examples):
                 pool.shutdown(cancel_futures=True)
-                raise missing_error(lost, len(questions), answer.why)
+                raise missing_error(lost, examples, answer.why)
     return found
 
 
@@ -53,11 +57,16 @@ def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missin
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            return read(desk.chat(Asked(messages=question, attempt=attempt)).text)
+            asked = Asked(messages=question, attempt=attempt)
+            found = read(desk.chat(asked).text)
         except Unanswered as error:  # the harness has tried again itself
-            return Missing(f"the judge did not answer: {error.message}")
+            return Missing(error.message)
         except ValueError as error:
             why = f"the judge's answer cannot be read: {error}"
+        else:
+            with suppress(Unanswered):  # then it is asked again another time
+                desk.keep(asked)
+            return found
     return Missing(why)
 
 

@@ -20,7 +20,8 @@ class Baseline:
     child: Child
     base: BaseModel
     evaluator_version: str
-    cache: Path
+    cache: Path | None
+    """None where nothing may be used again: what is searched changes, or is to be recorded."""
 
     def key(self, split: Split) -> str:
         """The whole model directory counts: a tokenizer or template changes answers as weights do."""
@@ -42,9 +43,10 @@ class Baseline:
 
     def grade(self, split: Split, log: Path, scratch: Path, stop: threading.Event) -> tuple[EvalResult, bool]:
         """Results and whether they came from the cache. A baseline that fails is an error, never a zero."""
-        kept = self.cache / f"{self.key(split)}.json"
+        kept = self.cache / f"{self.key(split)}.json" if self.cache else None
         with suppress(OSError, ValidationError):  # not there, or not what it was: grade it anew
-            return EvalResult.model_validate_json(kept.read_bytes()), True
+            if kept:
+                return EvalResult.model_validate_json(kept.read_bytes()), True
         try:
             evaluation = self.child.grade(self.base.directory, split, log, scratch, stop)
         except GradingError as error:
@@ -52,6 +54,7 @@ class Baseline:
                 f"The untouched model could not be graded: {error.message}", error.mend
             ) from error
         with suppress(OSError):  # a cache that cannot be written costs time, not the run
-            self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_record(kept, evaluation)
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_record(kept, evaluation)
         return evaluation, False

@@ -2,12 +2,16 @@
 
     GET  /about     what is searched, and who judges
     POST /search    {"query": …}                     POST /open    {"id": …}, of something that was found
-    POST /chat      a question to the judge; the same question is asked once and kept
+    POST /chat      a question to the judge            POST /keep    the same: what it said can be read
+
+What a judge has said, if it could be read, is kept, and the same question is not put again. Why it did not
+answer is in the harness's log: the agent reads the child's words, and a server's may tell too much.
 
 What fails is answered with status 502 and the reason. Not covered: who may ask. The socket's directory is
 mounted into grading children alone.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +26,19 @@ from agent2rl.core.desk import About, Asked, Opened, Said, Searched
 from agent2rl.core.engine import Engine, Message, Sampling
 from agent2rl.core.errors import Agent2RLError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import NOT_RECORDED, REFUSED, Backend, NotRecorded, Refused
+from agent2rl.environments.search.backend import (
+    NOT_RECORDED,
+    PAGE_CHARACTERS,
+    REFUSED,
+    Backend,
+    NotRecorded,
+    Refused,
+)
 from agent2rl.grading.server import serve
 from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
 
-PAGE_CHARACTERS = 20_000
+SILENT = "the judge did not answer"
+_log = logging.getLogger("agent2rl")
 CONNECTIONS = 256
 """A grading's, and those of the world that is served to the agent."""
 
@@ -47,6 +59,7 @@ class Searching:
     backend: Backend
     record: Path | None = None
     """Where its answers are kept, or come from."""
+    corpus_sha256: str | None = None
     _found: set[str] = field(default_factory=set)
     _searched: dict[str, Searched] = field(default_factory=dict)
     _opened: dict[str, Opened] = field(default_factory=dict)
@@ -69,28 +82,45 @@ class Searching:
 
 @dataclass
 class Judging:
-    """A model that is asked, greedily; what it has said once it is not asked again."""
+    """A model that is asked, greedily; what it has said, and could be read, it is not asked again."""
 
     name: str
     engine: Engine
     kept: Path
     """A directory of answers, each under the hash of its question."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _said: dict[Path, Said] = field(default_factory=dict)
+    """What nobody has read yet."""
 
     def ask(self, asked: Asked) -> str:
-        key = sha256_text(canonical({"judge": self.name, **asked.model_dump(mode="json")}))
-        path = self.kept / key[:2] / f"{key}.json"
+        path = self._place(asked)
         try:
             return Said.model_validate_json(path.read_bytes()).text
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
         chat = tuple(Message(role, text) for role, text in asked.messages)
         sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
-        text = self.engine.generate([chat], sampling)[0].text
+        try:
+            text = self.engine.generate([chat], sampling)[0].text
+        except Exception as error:
+            _log.warning("The judge did not answer: %s", error)
+            raise WorldError(SILENT) from None
         with self._lock:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_record(path, Said(text=text))
+            self._said[path] = Said(text=text)
         return text
+
+    def keep(self, asked: Asked) -> Said:
+        path = self._place(asked)
+        with self._lock:
+            said = self._said.pop(path, None)
+            if said:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_record(path, said)
+        return said or Said(text="")
+
+    def _place(self, asked: Asked) -> Path:
+        key = sha256_text(canonical({"judge": self.name, **asked.model_dump(mode="json")}))
+        return self.kept / key[:2] / f"{key}.json"
 
 
 @dataclass(frozen=True)
@@ -105,6 +135,7 @@ class Offer:
         return About(
             search=self.searching.name if self.searching else None,
             record_sha256=sha256_file(record) if record and record.exists() else None,
+            corpus_sha256=self.searching.corpus_sha256 if self.searching else None,
             judge=self.judging.name if self.judging else None,
         )
 
@@ -134,6 +165,10 @@ def application(offer: Offer) -> FastAPI:
         @app.post("/chat")
         def chat(asked: Asked) -> JSONResponse:
             return _answered(lambda: Said(text=judging.ask(asked)))
+
+        @app.post("/keep")
+        def keep(asked: Asked) -> JSONResponse:
+            return _answered(lambda: judging.keep(asked))
 
     return app
 

@@ -1,7 +1,7 @@
 """Opens the desk of a run: what its gradings may search, and who judges. Refuses before anything is spent."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
-from agent2rl.environments.search.choosing import KEYS, KNOWN, choose
+from agent2rl.environments.search.choosing import KEYS, KNOWN, choose, is_live
+from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording
 from agent2rl.grading.desk import Judging, Offer, Searching, served
 from agent2rl.runner.settings import Settings, secrets
@@ -35,6 +36,8 @@ class Opened:
     """None where the task asks for nothing, or nothing is named."""
     offer: str
     """What results depend on."""
+    repeatable: bool = True
+    """Whether the same offer gives the same results, and no record wants to see them come about."""
 
 
 @contextmanager
@@ -46,12 +49,13 @@ def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) 
         if wanted.judge:
             engine = stack.enter_context(registry.engine(wanted.judge)(Path()))
             judging = Judging(wanted.judge, engine, settings.cache / "judgements")
-        offer = Offer(_searching(wanted), judging)
+        offer = Offer(_searching(wanted, stack), judging)
         about = offer.about().model_dump()
         if wanted.record:  # which grows
             about["record_sha256"] = None
         socket = stack.enter_context(served(offer))
-        yield Opened(socket, canonical(about) if socket else "")
+        repeatable = not wanted.search or not (wanted.record or is_live(wanted.search))
+        yield Opened(socket, canonical(about) if socket else "", repeatable)
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -69,16 +73,14 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         registry.require_remote(wanted.judge)
 
 
-def _searching(wanted: Wanted) -> Searching | None:
+def _searching(wanted: Wanted, stack: ExitStack) -> Searching | None:
     if not wanted.search:
         return None
     backend = choose(wanted.search, secrets(KEYS))
+    corpus = backend.sha256 if isinstance(backend, Local) else None
     if wanted.record:
         path = Path(wanted.record)
-        try:
-            path.open("ab").close()
-        except OSError as error:
-            raise UserError(f"Searches cannot be recorded in {path}: {error.strerror}.") from error
-        return Searching(wanted.search, Recording(backend, wanted.search, path), path)
+        recording = stack.enter_context(closing(Recording(backend, wanted.search, path)))
+        return Searching(wanted.search, recording, path, corpus)
     head, _, argument = wanted.search.partition(":")
-    return Searching(wanted.search, backend, Path(argument) if head == "replay" else None)
+    return Searching(wanted.search, backend, Path(argument) if head == "replay" else None, corpus)

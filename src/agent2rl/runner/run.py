@@ -69,7 +69,8 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             child = _child(spec, task, sandbox, assets, settings)
             child = replace(child, desk=desk.socket, offer=desk.offer)
             recorder.entry("limits", **child.limits.model_dump())
-            untouched = Baseline(child, assets.base, task.evaluator.version, settings.cache / "baselines")
+            cache = settings.cache / "baselines" if desk.repeatable else None
+            untouched = Baseline(child, assets.base, task.evaluator.version, cache)
             outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
             graded = _graded(spec, brief, assets, outcome.baseline, child, settings)
             service = Service(graded, spec.budget, recorder, stop)

@@ -9,8 +9,8 @@
 
 Over HTTP an episode is found again by the `episode_id` that its observation has, until it is done; OpenEnv's
 own servers forget it between calls. Sessions are bounded in number, and dropped where nothing was asked of
-them for a while. Whatever is sent, there is an answer. Steps are taken in the server's own loop: a world that
-thinks for long would hold up the others. Not covered: MCP, and OpenEnv's web page.
+them for a while. Whatever is sent, there is an answer. Steps are taken in the server's own loop, but those of
+a slow world in threads, so that they do not hold up the others. Not covered: MCP, and OpenEnv's web page.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class _Face:
             asked = Reset.model_validate(body)
             name = asked.episode_id or secrets.token_hex(8)
             known = self._sessions.get(name)
-            session = known or self._sessions.open(name)
+            session = self._sessions.open(name)
             try:
                 return session.reset(asked.model_copy(update={"episode_id": name}))
             except BaseException:
@@ -188,7 +188,7 @@ class _Face:
         except ValueError as error:
             return _problem(422, f"This is no JSON object: {error}.")
         try:
-            return _response(200, answer(body))
+            return _response(200, await asyncio.to_thread(answer, body) if self._slow else answer(body))
         except ValidationError as error:
             return _problem(422, _first(error))
         except Agent2RLError as error:

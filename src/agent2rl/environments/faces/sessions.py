@@ -1,6 +1,7 @@
 """The sessions of a served world: a seat for each client, as many as there may be, for as long as they are
 used."""
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -76,24 +77,29 @@ def schema() -> dict[str, Any]:
 
 
 class Session:
+    """Answers one question after another, whoever asks at once."""
+
     def __init__(self, seat: Seat, games: Games) -> None:
         self.asked_at = time.monotonic()
+        self._answering = threading.Lock()
         self._seat = seat
         self._games = games
         self._order: Iterator[Example] = games.shuffled()
         self._episode: str | None = None
 
     def reset(self, asked: Reset) -> dict[str, Any]:
-        if asked.seed is not None:
-            self._order = self._games.shuffled(asked.seed)
-        game = next(self._order) if asked.game is None else self._games.named(asked.game)
-        step = self._seat.reset(game)
-        self._episode = asked.episode_id
-        return self._seen(step, None)
+        with self._answering:
+            if asked.seed is not None:
+                self._order = self._games.shuffled(asked.seed)
+            game = next(self._order) if asked.game is None else self._games.named(asked.game)
+            step = self._seat.reset(game)
+            self._episode = asked.episode_id
+            return self._seen(step, None)
 
     def step(self, asked: Act) -> dict[str, Any]:
-        step = self._seat.step(asked.text)
-        return self._seen(step, step.reward)
+        with self._answering:
+            step = self._seat.step(asked.text)
+            return self._seen(step, step.reward)
 
     def state(self) -> dict[str, Any]:
         seat = self._seat
@@ -106,8 +112,12 @@ class Session:
             won=seat.won,
         ).model_dump()
 
+    def idle(self, since: float) -> bool:
+        return self.asked_at < since and not self._answering.locked()
+
     def close(self) -> None:
-        self._seat.close()
+        with self._answering:
+            self._seat.close()
 
     def _seen(self, step: Step, reward: float | None) -> dict[str, Any]:
         game = self._seat.game.id if self._seat.game else ""
@@ -124,9 +134,14 @@ class Sessions:
         self.idle_seconds = idle_seconds
         self._world, self._games, self._counter = world, games, counter
         self._open: dict[str, Session] = {}
+        self._lock = threading.RLock()
 
     def open(self, name: str) -> Session:
-        self._sweep()
+        """The one of this name, or else a new one."""
+        with self._lock:
+            return self.get(name) or self._new(name)
+
+    def _new(self, name: str) -> Session:
         if len(self._open) >= MOST:
             raise Full(
                 f"{MOST} sessions are open, which is as many as there may be.",
@@ -137,18 +152,20 @@ class Sessions:
         return session
 
     def get(self, name: str) -> Session | None:
-        self._sweep()
-        session = self._open.get(name)
-        if session:
-            session.asked_at = time.monotonic()
-        return session
+        with self._lock:
+            self._sweep()
+            session = self._open.get(name)
+            if session:
+                session.asked_at = time.monotonic()
+            return session
 
     def drop(self, name: str) -> None:
-        session = self._open.pop(name, None)
-        if session:
+        with self._lock:
+            session = self._open.pop(name, None)
+        if session:  # what it is about to answer comes first, and others need not wait for it
             session.close()
 
     def _sweep(self) -> None:
         oldest = time.monotonic() - self.idle_seconds
-        for name in [name for name, session in self._open.items() if session.asked_at < oldest]:
+        for name in [name for name, session in self._open.items() if session.idle(oldest)]:
             self.drop(name)

@@ -9,6 +9,8 @@ from typing import Protocol
 from agent2rl.core.desk import Desk, Unanswered
 from agent2rl.core.errors import WorldError
 
+PAGE_CHARACTERS = 20_000
+"""As much of a page as anybody is given."""
 NOT_RECORDED = "not recorded"
 """How the desk calls what `NotRecorded` is here."""
 REFUSED = "refused"

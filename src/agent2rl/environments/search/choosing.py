@@ -30,6 +30,11 @@ def whole(name: str) -> str:
     return f"{head}:{Path(argument).resolve()}" if head in ("local", "replay") and argument else name
 
 
+def is_live(name: str) -> bool:
+    """Whether it may answer otherwise tomorrow."""
+    return name.partition(":")[0] not in ("local", "replay")
+
+
 def choose(name: str, keys: Mapping[str, str]) -> Backend:
     """The backend of this name, ready to be asked; `keys` are the variables of `KEYS` that are set."""
     head, _, argument = name.partition(":")

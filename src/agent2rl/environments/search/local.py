@@ -3,6 +3,7 @@
 Accents do not count. Not covered: phrases, misspellings, fields.
 """
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,12 @@ class Local:
         # A page on something has its name as the title, and may not repeat it: the title counts twice.
         texts = ((one.id, _plain(f"{one.title} {one.title} {one.text}")) for one in self.documents)
         self._index = Index.of(texts)
+
+    @property
+    def sha256(self) -> str:
+        """Of all that its answers depend on."""
+        rows = [(one.id, one.title, one.text) for one in self.documents]
+        return hashlib.sha256(json.dumps([self.shown, self.snippet_words, rows]).encode()).hexdigest()
 
     def search(self, query: str) -> tuple[Result, ...]:
         hits = self._index.search(_plain(query), self.shown)

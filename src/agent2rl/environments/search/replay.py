@@ -3,15 +3,17 @@
     {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
     {"kind": "open", "text": <id>, …, "page": …}          or "error": … where the backend failed
 
-What is asked twice is answered from the record; what failed is asked anew, and the last answer holds. Asked
-for what it does not hold, a replay fails as a backend does, and counts it.
+What is asked twice is answered from the record; what failed is asked anew, and the last answer holds: to keep
+a failure makes a minute's outage one of the whole run. Asked for what it does not hold, a replay fails as
+a backend does, and counts it. A record is of one backend, and one at a time writes it.
 """
 
+import fcntl
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from pydantic import ValidationError
 
@@ -45,14 +47,24 @@ class Entry(Record):
 
 
 class Recording:
-    """Answers as another backend does, and writes down each answer as it comes."""
+    """Answers as another backend does, and writes down each answer as it comes, until it is closed."""
 
     def __init__(
         self, backend: Backend, name: str, path: Path, clock: Callable[[], float] = time.time
     ) -> None:
         self._backend, self._name, self._path, self._clock = backend, name, path, clock
         self._lock = threading.Lock()
-        self._entries = _continued(path) if path.exists() else {}
+        self._held = _held(path)
+        try:
+            self._entries = _continued(path)
+            if others := {entry.backend for entry in self._entries.values()} - {name}:
+                raise UserError(f"{path} was recorded from {min(others)}, not {name}.", "Name another file.")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._held.close()
 
     def search(self, query: str) -> tuple[Result, ...]:
         return tuple(Result(*found) for found in self._entry("search", query).answer().results)
@@ -117,6 +129,20 @@ def read_record(path: Path) -> dict[tuple[Kind, str], Entry]:
     except (OSError, ValidationError) as error:
         raise UserError(f"{path} is no record of searches: {error}") from error
     return {(entry.kind, entry.text): entry for entry in entries}
+
+
+def _held(path: Path) -> BinaryIO:
+    """The record, which is nobody else's to write until this is closed."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise UserError(f"Searches cannot be recorded in {path}: {error.strerror}.") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise UserError(f"Another run records its searches in {path}.", "Name another file.") from error
+    return file
 
 
 def _continued(path: Path) -> dict[tuple[Kind, str], Entry]:

@@ -2,7 +2,8 @@
 
 A model chooses what is opened, so a page must not lead into the network of whoever grades: every address
 that is connected to, after each redirect too, is a public one, and the one that was looked at is the one that
-is used. Size and time have limits. Not covered: proxies, scripts, PDF files.
+is used. Size and time have limits, however it trickles. Not covered: proxies, scripts, PDF files; how long
+it takes to find the address of a name.
 """
 
 import http.client
@@ -10,14 +11,18 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urljoin, urlsplit
 
 from agent2rl import __version__
 from agent2rl.core.errors import WorldError
+from agent2rl.environments.search.backend import PAGE_CHARACTERS
 from agent2rl.environments.search.live.html import readable
 from agent2rl.environments.search.withheld import names_the_benchmark
 
@@ -25,7 +30,19 @@ MOST_BYTES = 2 << 20
 SECONDS = 15.0
 MOST_REDIRECTS = 5
 PORTS = {"http": 80, "https": 443}
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_INSIDE = tuple(
+    ipaddress.ip_network(net)
+    for net in (
+        "192.0.0.0/24",
+        "168.63.129.16",
+        "::/96",
+        "fec0::/10",
+        "64:ff9b::/32",
+        "2002::/16",
+        "2001::/32",
+    )
+)
+"""Beside those that are private by name: of the machines' own providers, or on the way to an IPv4 address."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class Pages:
             if isinstance(answer, str):
                 url = urljoin(url, answer)
             else:
-                return _text(*answer)
+                return _text(*answer, lambda: self._left(end))
         raise WorldError("the page leads from address to address without end")
 
     def _get(self, url: str, end: float) -> str | tuple[bytes, str]:
@@ -70,33 +87,47 @@ class Pages:
         place, parts = Place.of(url), urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection = http.client.HTTPConnection(place.host, place.port, timeout=self._left(end))
+        path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
         try:
-            connection.sock = self._dial(place, parts.scheme, end)
-            path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
-            connection.request("GET", path, headers=_headers())
-            answer = connection.getresponse()
-            leads = answer.getheader("Location")
-            if answer.status in (301, 302, 303, 307, 308) and leads:
-                return leads
-            if answer.status != 200:
-                raise WorldError(f"the page answered with status {answer.status}")
-            body = self._body(answer, end)
-            return _unpacked(body, answer.getheader("Content-Encoding", ""), self.most_bytes), (
-                answer.getheader("Content-Type", "text/html")
-            )
+            with self._dialled(place, end) as line:
+                connection.sock = _spoken(line, parts.scheme, place)
+                connection.request("GET", path, headers=_headers())
+                answer = connection.getresponse()
+                self._left(end)  # or else its headers may be cut off
+                leads = answer.getheader("Location")
+                if answer.status in (301, 302, 303, 307, 308) and leads:
+                    return leads
+                if answer.status != 200:
+                    raise WorldError(f"the page answered with status {answer.status}")
+                body = self._body(answer, end)
+                return _unpacked(body, answer.getheader("Content-Encoding", ""), self.most_bytes), (
+                    answer.getheader("Content-Type", "text/html")
+                )
         except (OSError, http.client.HTTPException, ValueError) as error:
+            self._left(end)
             raise WorldError(f"the page cannot be read: {type(error).__name__}") from None
         finally:
             connection.close()
 
-    def _dial(self, place: Place, scheme: str, end: float) -> socket.socket:
+    @contextmanager
+    def _dialled(self, place: Place, end: float) -> Iterator[socket.socket]:
+        """A line that is cut when the time is over; its own limit of time begins anew with each byte."""
+        line = self._dial(place, end)
+        with line, line.dup() as handle:  # which stays when the line is wrapped
+            cutting = threading.Timer(max(0.0, end - time.monotonic()), _cut, (handle,))
+            cutting.daemon = True
+            cutting.start()
+            try:
+                yield line
+            finally:
+                cutting.cancel()
+                cutting.join()
+
+    def _dial(self, place: Place, end: float) -> socket.socket:
         """A connection to an address that was found to be public, and to no other that the name may have."""
         for *_, address in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
             if place == self.own or is_public(str(address[0])):
-                plain = socket.create_connection((str(address[0]), place.port), timeout=self._left(end))
-                if scheme == "http":
-                    return plain
-                return ssl.create_default_context().wrap_socket(plain, server_hostname=place.host)
+                return socket.create_connection((str(address[0]), place.port), timeout=self._left(end))
         raise WorldError("the page lies in a private network and is not opened")
 
     def _body(self, answer: http.client.HTTPResponse, end: float) -> bytes:
@@ -106,6 +137,7 @@ class Pages:
             self._left(end)
             if len(body) > self.most_bytes:
                 return body[: self.most_bytes]
+        self._left(end)
         return body
 
     def _left(self, end: float) -> float:
@@ -115,15 +147,23 @@ class Pages:
         return left
 
 
+def _cut(line: socket.socket) -> None:
+    with suppress(OSError):  # the other side was faster
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _spoken(line: socket.socket, scheme: str, place: Place) -> socket.socket:
+    if scheme == "http":
+        return line
+    return ssl.create_default_context().wrap_socket(line, server_hostname=place.host)
+
+
 def is_public(address: str) -> bool:
     """Whether an address is one of the internet at large, however it is wrapped."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped:
-            return is_public(str(found.ipv4_mapped))
-        if found in _NAT64 or found.sixtofour or found.teredo:  # all of which lead to an IPv4 address
-            return False
-    return found.is_global and not found.is_multicast
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        return is_public(str(found.ipv4_mapped))
+    return found.is_global and not found.is_multicast and not any(found in net for net in _INSIDE)
 
 
 def _headers() -> dict[str, str]:
@@ -147,7 +187,7 @@ def _unpacked(body: bytes, coding: str, most: int) -> bytes:
         raise WorldError("the page is packed and damaged") from None
 
 
-def _text(body: bytes, kind: str) -> str:
+def _text(body: bytes, kind: str, go_on: Callable[[], object]) -> str:
     named = kind.partition(";")[0].strip().lower()
     if not (named.startswith("text/") or named in ("application/json", "application/xhtml+xml", "")):
         raise WorldError(f"the page is no text but {named[:40]}")
@@ -158,4 +198,4 @@ def _text(body: bytes, kind: str) -> str:
         text = body.decode(charset[1] if charset else "utf-8", "replace")
     except (LookupError, ValueError):
         text = body.decode("utf-8", "replace")
-    return readable(text) if "html" in named else text
+    return (readable(text, PAGE_CHARACTERS, go_on) if "html" in named else text)[:PAGE_CHARACTERS]
