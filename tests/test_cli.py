@@ -343,12 +343,15 @@ def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(be
 def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = "[/a\n] :warning: [bold\nred]"
     one = ExampleResult(id="one", output=said, score=0)
-    turns = (Turn(action="", observation="a room"), Turn(action="go\\\\\\", observation="[/b]"))
+    turns = (
+        Turn(action="", observation="a room"),
+        Turn(action="go\\\\\\", observation="[/b]", reply="I [b]go[/b]"),
+    )
     print_episode(1, one)
     print_episode(2, one.model_copy(update={"trajectory": turns}))
     print_examples([one])
     print_examples([])
     shown = capsys.readouterr().out
     assert said in shown
-    assert "> go\\\\\\\n[/b]\n" in shown
+    assert "I [b]go[/b]\n> go\\\\\\\n[/b]\n" in shown
     assert "[/a ] :warning: [bold red]" in shown

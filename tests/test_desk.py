@@ -22,6 +22,7 @@ from agent2rl.engines.replay import Replay as Outputs
 from agent2rl.engines.scripted import Scripted
 from agent2rl.environments.search import Backend, Document, Elsewhere, Local, Recording, Replay, Research
 from agent2rl.environments.search.backend import NotRecorded
+from agent2rl.environments.search.live import ENGINES, Live
 from agent2rl.environments.search.local import read_corpus
 from agent2rl.environments.search.research import right_answer
 from agent2rl.environments.search.world import open_world
@@ -35,6 +36,7 @@ from agent2rl.store.files import sha256_file
 from tests.search_models import judge, silent_at_times, told
 from tests.served import answer as fault
 from tests.served import serve
+from tests.web import as_json, serving
 
 DOCUMENTS = (
     Document("orin", "Orin Foods", "Founded by Ada Lorn."),
@@ -113,6 +115,24 @@ def test_what_is_not_recorded_is_told_apart(tmp_path: Path) -> None:
         with pytest.raises(NotRecorded):
             Elsewhere(desk).search("Marr")
         assert desk.about().record_sha256 == sha256_file(record)
+
+
+def test_a_query_that_the_engine_does_not_take_is_no_failed_search(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    with serving(lambda _: as_json({}, 422)) as web:
+        live = Recording(Live(ENGINES["brave"], "key", url=web.url), "brave", record)
+        for backend in (lambda: live, lambda: Replay(record)):
+            with at(searching(backend())) as desk:
+                play = Research(lambda _, desk=desk: Elsewhere(desk))  # type: ignore[misc]
+                play.reset(EXAMPLE)
+                said = play.step("search[" + "a " * 100 + "]").observation
+            assert said == "The search failed: brave does not take this query (status 422)"
+            assert +play.counts == {"searches": 1, "refused": 1}
+        assert [len(asked.query["q"].split()) for asked in web.asked] == [50]
+    require_searches({"searches": 3, "refused": 2})
+    for counts in ({"searches": 3, "refused": 3}, {"searches": 9, "failed": 2, "refused": 4}):
+        with pytest.raises(GradingError, match=r"failed and \d were not taken"):
+            require_searches(counts)
 
 
 def test_a_desk_without_a_judge_has_none_to_ask(tmp_path: Path) -> None:
@@ -199,7 +219,7 @@ class TestJudge:
     def test_without_one_the_matcher_decides(self, judged: "Judged") -> None:
         found = judged.of(None, "Bo Marr; A. Lorn", "nobody")
         assert [result.score for result in found.results] == [1, 0]
-        assert found.how["judge"] == "matcher-1"
+        assert found.how["judge"] == "matcher-2"
 
     def test_an_answer_outside_the_form_is_asked_for_again(self, judged: "Judged") -> None:
         replies = iter(["Sure!", '{"items": [true], "excess": []}'])
@@ -322,7 +342,10 @@ def test_a_verdict_outside_the_form_is_none(said: str) -> None:
     [
         (0, 0, True),
         (1, 1, False),
-        (19, 18, True),
+        (2, 1, True),
+        (3, 2, False),
+        (19, 1, True),
+        (19, 2, False),
         (20, 1, True),
         (20, 2, False),
         (100, 5, True),

@@ -41,6 +41,17 @@ def test_every_episode_is_played_to_its_end_and_scored() -> None:
     assert found.how["prompts"] == "stairs"
 
 
+def test_what_the_model_wrote_is_recorded_where_it_is_more_than_the_action() -> None:
+    def talker(chat: Chat) -> str:
+        return f"{climber(chat)}\nbecause it is there" + "!" * 5000 if len(chat) > 1 else climber(chat)
+
+    wordy = replace(evaluator(), sampling=Sampling(10_000))
+    turns = wordy.evaluate(Scripted(talker), EXAMPLES[1:2], EvalSettings()).results[0].trajectory
+    assert [turn.action for turn in turns] == ["", "up", "up"]
+    assert [turn.reply[:24] for turn in turns] == ["", "", "up\nbecause it is there!!"]
+    assert len(turns[-1].reply) == 4000
+
+
 @pytest.mark.parametrize("live", [1, 3, 8])
 def test_the_result_does_not_depend_on_how_many_play_at_once(live: int) -> None:
     alone = evaluator(live=256).evaluate(Scripted(climber), EXAMPLES, EvalSettings())

@@ -1,5 +1,7 @@
 """The action is found in what models write, in any of the shapes that they write it in."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,11 @@ SHAPES = {
     "<think>\nsearch[a]\n</think>\n\nAction: open[2]": "open[2]",
     "<think>search[a] or answer[b], I wonder": NONE,
     "<thinking>x</thinking> answer[b]": "answer[b]",
+    "I could say answer[a].\n</think>\nsearch[b]": "search[b]",  # the prompt ends with <think>
+    "<think>a <think>search[b]</think> search[c]</think> search[d]": "search[d]",
+    "answer[a], I wonder</think>": NONE,
+    '{"name": "search", "arguments": {"query": "\\u003c/think>Orin"}}': "search[Orin]",
+    "search(Orin </th]ink> Foods)": "search[Orin Foods]",
     # Labels.
     "Action: search[Orin]": "search[Orin]",
     "Action 12: search[Orin]": "search[Orin]",
@@ -159,19 +166,44 @@ def test_what_is_between_brackets_is_kept(verb: str, text: str) -> None:
     assert found.text == " ".join(f"x{text}x".split())
 
 
-def test_a_long_reply_is_read_in_no_time() -> None:
-    for text in (
-        "search ",
-        "action:",
-        "\n",
-        "* ",
-        "search[",
-        "[",
-        "{",
-        '{"a":',
-        "<think>",
-        "Observation:\n",
-        "(",
-        '"',
-    ):
-        read(text * 20_000)
+LONG = {
+    **dict.fromkeys(
+        ("search ", "action:", "\n", "* ", "search[", "[", "{", '{"a":', "<think>", "(", '"'), ""
+    ),
+    "Observation:\n": "",
+    "</think>": "",
+    "- `": "answer[",
+    "\\ ": "answer[",
+    "- ": "answer:",
+    "\n-": "answer:",
+}
+"""What is said again and again → what it is said after."""
+
+
+@pytest.mark.parametrize("said", LONG)
+def test_a_long_reply_is_read_in_no_time(said: str) -> None:
+    begun = time.thread_time()
+    read(LONG[said] + said * 20_000)
+    assert time.thread_time() - begun < 3
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(
+            "search(",
+            "search(x",
+            "search(x=",
+            "action",
+            "action 1",
+            "action: search",
+            "action: search\ninput",
+        ),
+        *("action: search\naction input", "observation", "final", "final answer", "answer"),
+    ],
+)
+@pytest.mark.parametrize("after", ["", "x("])
+def test_no_blanks_hold_the_parser_up(before: str, after: str) -> None:
+    begun = time.thread_time()
+    read(before + " " * 20_000 + after)
+    assert time.thread_time() - begun < 3

@@ -17,7 +17,7 @@ from agent2rl.core.errors import UserError, WorldError
 from agent2rl.environments.search import Local, Replay, Result
 from agent2rl.environments.search.backend import PAGE_CHARACTERS
 from agent2rl.environments.search.choosing import NAMES, choose, whole
-from agent2rl.environments.search.live import ENGINES, Live, searxng
+from agent2rl.environments.search.live import ENGINES, Ddgs, Live, searxng
 from agent2rl.environments.search.live.html import readable
 from agent2rl.environments.search.live.pages import Pages, Place, is_public
 from agent2rl.environments.search.live.patience import Patience
@@ -99,7 +99,8 @@ def test_silence_has_an_end() -> None:
     ("page", "said"),
     [
         (as_json({}, 401), "refuses the key in SERPAPI_API_KEY"),
-        (as_json({"error": KEY}, 400), "status 400"),
+        (as_json({"error": KEY}, 400), "does not take this query"),
+        (as_json({"error": KEY}, 402), "answered with status 402"),
         (Page(KEY), "did not answer with JSON"),
         (as_json([1]), "something else than results"),
         (Page("[" * 100_000), "did not answer with JSON"),
@@ -114,6 +115,34 @@ def test_what_goes_wrong_is_told_without_the_key(page: Page, said: str) -> None:
         assert len(web.asked) == 1
     assert KEY not in str(failed.value)
     assert KEY not in repr(backend)
+
+
+def test_engines_behind_an_instance_that_do_not_answer_are_a_failure_and_not_an_empty_list() -> None:
+    silent = {"results": [], "unresponsive_engines": [["google", "timeout"]]}
+    answers = [silent, silent, {"results": [{"url": "http://a"}], "unresponsive_engines": [["bing", "?"]]}]
+    with serving(lambda _: as_json(answers.pop(0))) as web:
+        assert Live(searxng(web.url), patience=quick()).search("orin") == (
+            Result("http://a", "http://a", ""),
+        )
+    with (
+        serving(lambda _: as_json(silent)) as web,
+        pytest.raises(WorldError, match="searxng was asked 4 times without success"),
+    ):
+        Live(searxng(web.url), patience=quick()).search("orin")
+    with serving(lambda _: as_json({"results": [], "unresponsive_engines": []})) as web:
+        assert Live(searxng(web.url), patience=quick()).search("orin") == ()
+
+
+def test_ddgs_that_finds_nothing_is_tried_again_and_then_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds nothing, too, where every page that it asks refuses to answer, as this one does."""
+    pages = pytest.importorskip("ddgs.engines").ENGINES["text"]
+    with serving(lambda _: Page(status=429)) as web:
+        monkeypatch.setattr(pages["mojeek"], "search_url", web.url)
+        for name in set(pages) - {"mojeek"}:
+            monkeypatch.delitem(pages, name)
+        with pytest.raises(WorldError, match=r"ddgs was asked 2 times without success.*No results found"):
+            Ddgs(quick(attempts=2)).search("orin")
+        assert len(web.asked) == 2
 
 
 @pytest.mark.parametrize("answer", [{}, {"web": None}, {"web": {"results": {}}}, {"web": []}])
@@ -195,6 +224,15 @@ def test_no_page_leads_into_a_private_network() -> None:
         ):
             own(outer).read(outer.url)
         assert inner.asked == []
+
+
+def test_no_page_leads_to_the_benchmark_itself() -> None:
+    with (
+        serving(lambda _: Page(status=302, headers={"Location": "/datasets/google/DeepSearchQA"})) as web,
+        pytest.raises(WorldError, match="withheld"),
+    ):
+        own(web).read(web.url)
+    assert [asked.path for asked in web.asked] == ["/"]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,22 @@ def test_a_failed_search_is_seen_and_counted() -> None:
     assert +play.counts == {"searches": 2, "failed": 1, "opened": 1, "unopened": 1}
 
 
+def test_pages_of_the_benchmark_itself_are_as_if_they_were_not_found() -> None:
+    own = (
+        Document("https://hub/datasets/google/deepsearchqa/viewer", "Rows", "Orin rows"),
+        Document("https://hub/a", "The Deep Search QA benchmark", "Orin"),
+        Document("https://hub/b", "Notes", "Orin, a question of DeepSearchQA"),
+        Document("https://hub/deep%2Dsearch%2Dqa", "Notes", "Orin"),
+    )
+    play = Research(lambda _: Local((*own, *DOCUMENTS[:1]), shown=9))
+    play.reset(EXAMPLE)
+    assert play.step("search[Orin]").observation.startswith("1. Orin Foods")
+    assert play.commands() == ("open[1]",)
+    assert play.step(f"open[{own[0].id}]").observation == NOT_FOUND
+    assert play.step("search[rows]").observation == "Nothing was found."
+    assert +play.counts == {"searches": 2, "withheld": 5}
+
+
 def test_an_episode_begins_with_reset() -> None:
     with pytest.raises(RuntimeError, match="reset"):
         Research(lambda _: Local(DOCUMENTS)).step("search[Orin]")

@@ -122,9 +122,17 @@ def test_texts_are_made_of_few_words() -> None:
 
 
 def test_the_shop_is_the_same_each_time() -> None:
+    before = shop()
     stock.cache_clear()
+    shop.cache_clear()
+    assert shop().goals == before.goals
+
+
+def test_what_is_asked_cannot_be_foretold_from_what_the_agent_sees() -> None:
     files = stock().files(("train", "feedback", "heldout"))
-    assert Shop.of(read_products(files, "here")).goals == shop().goals
+    foretold = {goal.instruction for goal in Shop.of(read_products(files, "here")).goals}
+    asked = [one.prompt for one in (*SPLITS.feedback, *SPLITS.heldout)]
+    assert sum(any(words in prompt for words in foretold) for prompt in asked) < len(asked) // 2
 
 
 def test_a_folder_is_refused_and_answers_can_be_withheld() -> None:

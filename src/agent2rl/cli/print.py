@@ -177,6 +177,8 @@ def print_episode(number: int, result: ExampleResult) -> None:
     if not result.trajectory:
         console.print(Text(lines(result.output)))
     for turn in result.trajectory:
+        if turn.reply:
+            console.print(Text(lines(turn.reply), "dim"))
         if turn.action:
             console.print(Text(f"> {lines(turn.action)}", "bold"))
         console.print(Text(f"{lines(turn.observation)}\n"))

@@ -129,6 +129,8 @@ class Turn(Record):
 
     action: str
     observation: str
+    reply: str = ""
+    """The beginning of what the model wrote, where that is not the action alone."""
 
 
 class ExampleResult(Record):

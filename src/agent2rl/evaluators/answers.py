@@ -23,9 +23,7 @@ from agent2rl.evaluators.judge import Messages, Missing, json_object, judged
 from agent2rl.evaluators.playing import Episode
 
 MOST_FAILED = 0.05
-"""The share of searches that may fail."""
-FEWEST = 20
-"""Searches from which on a share says something; all of them failing always does."""
+"""The share of searches that may fail; one may in any case, where another did not."""
 WORDS = "answers-1"
 """The version of what the judge is told."""
 
@@ -53,7 +51,9 @@ def settle(episodes: Sequence[Episode], places: Sequence[Environment]) -> Settle
     how: dict[str, JsonValue] = {
         "judge": f"{about.judge} {WORDS}" if about.judge else MATCHER,
         "search": about.search or "corpus",
-        **{name: counts[name] for name in ("searches", "failed", "opened", "unopened")},
+        **{
+            name: counts[name] for name in ("searches", "failed", "refused", "withheld", "opened", "unopened")
+        },
     }
     if about.record_sha256:
         how |= {"searches_sha256": about.record_sha256, "not_recorded": counts["not_recorded"]}
@@ -64,10 +64,12 @@ def settle(episodes: Sequence[Episode], places: Sequence[Environment]) -> Settle
 
 def require_searches(counts: Mapping[str, int]) -> None:
     """Answers after searches that failed say nothing of the model."""
-    asked, failed = counts.get("searches", 0), counts.get("failed", 0)
-    if failed and (failed == asked or (asked >= FEWEST and failed > MOST_FAILED * asked)):
+    asked, failed, refused = (counts.get(name, 0) for name in ("searches", "failed", "refused"))
+    # What is refused is the query's fault, unless everything is: then it is the engine's, or the key's.
+    if asked and (failed + refused == asked or failed > max(1, MOST_FAILED * (asked - refused))):
         unknown = counts.get("not_recorded", 0)
         why = f" ({unknown} of what was asked is not recorded)" if unknown else ""
+        why += f" and {refused} were not taken" if refused else ""
         raise GradingError(
             f"Of {asked} searches {failed} failed{why}.",
             "What was answered after that says nothing of the model. Is --search named, and does it answer?",

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 THREADS = 32
 """Steps of a slow world that are taken at once."""
+REPLY_CHARACTERS = 4000
+"""Of what a model wrote that are recorded."""
 FULL = "the conversation outgrew the model's context"
 SILENT = "there are no more actions"
 
@@ -42,8 +44,9 @@ class Episode:
         self.note = ""
         self.over = False
 
-    def saw(self, action: str, step: Step) -> None:
-        self.turns.append(Turn(action=action, observation=step.observation))
+    def saw(self, action: str, step: Step, reply: str = "") -> None:
+        wrote = "" if reply == action else reply[:REPLY_CHARACTERS]
+        self.turns.append(Turn(action=action, observation=step.observation, reply=wrote))
         self.reward = max(self.reward, step.reward)
         self.marks = step.marks
         self.over = step.done
@@ -89,24 +92,24 @@ def play(
     waiting, free = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
     places = tuple(free)
     tell = Progress(len(episodes), "episodes played")
-    acting: dict[Future[Step], tuple[Episode, Environment, str]] = {}
+    acting: dict[Future[Step], tuple[Episode, Environment, str, str]] = {}
     with ThreadPoolExecutor(THREADS) if slow else _Here() as hands:
         while waiting or acting:
             while waiting and free:
                 episode, place = waiting.popleft(), free.pop()
-                acting[hands.submit(place.reset, episode.example)] = (episode, place, "")
+                acting[hands.submit(place.reset, episode.example)] = (episode, place, "", "")
             seeing: dict[Episode, Environment] = {}
             for ended in sorted(wait(acting, return_when=FIRST_COMPLETED).done, key=list(acting).index):
-                episode, place, action = acting.pop(ended)
-                episode.saw(action, ended.result())
+                episode, place, action, wrote = acting.pop(ended)
+                episode.saw(action, ended.result(), wrote)
                 seeing[episode] = place
             going = [episode for episode in seeing if not episode.over]
             for episode, reply in table.turn(going).items() if going else ():
                 if reply.full:
                     episode.note, episode.over = reply.text or FULL, True
                 else:
-                    action = table.action(reply.text)
-                    acting[hands.submit(seeing[episode].step, action)] = (episode, seeing[episode], action)
+                    place, action = seeing[episode], table.action(reply.text)
+                    acting[hands.submit(place.step, action)] = (episode, place, action, reply.text)
             over = [episode for episode in seeing if episode.over]
             free += [seeing[episode] for episode in over]
             table.talk.drop([episode.name for episode in over])

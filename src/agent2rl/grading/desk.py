@@ -26,7 +26,14 @@ from agent2rl.core.desk import About, Asked, Opened, Said, Searched
 from agent2rl.core.engine import Engine, Message, Sampling
 from agent2rl.core.errors import Agent2RLError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import NOT_RECORDED, PAGE_CHARACTERS, Backend, NotRecorded
+from agent2rl.environments.search.backend import (
+    NOT_RECORDED,
+    PAGE_CHARACTERS,
+    REFUSED,
+    Backend,
+    NotRecorded,
+    Refused,
+)
 from agent2rl.grading.server import serve
 from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
 
@@ -171,6 +178,8 @@ def _answered(answer: Callable[[], Record]) -> JSONResponse:
         return JSONResponse(answer().model_dump(mode="json"))
     except NotRecorded as error:
         return JSONResponse({"error": error.message, "kind": NOT_RECORDED}, status_code=502)
+    except Refused as error:
+        return JSONResponse({"error": error.message, "kind": REFUSED}, status_code=502)
     except Agent2RLError as error:
         return JSONResponse({"error": error.message}, status_code=502)
     except Exception as error:  # of a backend's library; its words might hold a key

@@ -4,7 +4,8 @@
     Action 1: **search[founder of Orin Foods]**          → search[founder of Orin Foods]
 
 The first action counts; what follows it, such as observations that the model makes up, does not. Where a
-reply labels its action, one that it only thinks about before does not count either. Without brackets, the
+reply labels its action, one that it only thinks about before does not count either, and nothing counts up to
+a `</think>`, whether the reply or its prompt has the `<think>`. Without brackets, the
 forms of other harnesses are understood: `search("…")`, `Action: search` with `Action Input: …`,
 `Final Answer: …`, and a tool call in JSON. What is left is no action, and the world says so.
 """
@@ -19,6 +20,8 @@ Verb = Literal["search", "open", "answer"]
 
 MOST_CHARACTERS = {"search": 400, "open": 400, "answer": 4000}
 """What is longer is cut."""
+REPLY_CHARACTERS = 20_000
+"""Of a reply, thoughts aside; an action is not looked for behind them."""
 NONE = "(no action)"
 
 _VERBS: dict[str, Verb] = {
@@ -30,24 +33,27 @@ _VERBS: dict[str, Verb] = {
 }
 _VERB = rf"(?P<verb>{'|'.join(_VERBS)})"
 _EDGE = r"^[^\nA-Za-z0-9]*+"
-_ACTION = rf"{_EDGE}action[ \t]*\d*[^\w\n:]*:"
+_ACTION = rf"{_EDGE}action[ \t]*+\d*+[^\w\n:]*+:"
 _CALL = re.compile(rf"(?<![A-Za-z]){_VERB}[\s*_`]{{0,5}}\\?[\[［【]", re.IGNORECASE)
 _ROUND = re.compile(
-    rf"(?<![A-Za-z]){_VERB}\(\s*(?:\w+\s*=\s*)?"
-    r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^'\n]*)'|(?P<bare>[^()\n\"']*))\s*\)",
+    rf"(?<![A-Za-z]){_VERB}\(\s*+(?:\w++\s*+=\s*+)?"
+    r"(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^'\n]*+)'|(?P<bare>[^()\n\"']*+))\s*+\)",
     re.IGNORECASE,
 )
 _LABEL = re.compile(rf"(?im){_ACTION}")
 _SAID = re.compile(
-    rf"(?im){_ACTION}[\W_]*{_VERB}\b[\s*_`]*\n{_EDGE}(?:action[ \t]*)?input[ \t]*\d*[^\w\n:]*:(?P<text>.*)$"
+    rf"(?im){_ACTION}[\W_]*+{_VERB}\b[\s*_`]*\n{_EDGE}"
+    r"(?:action[ \t]*+)?input[ \t]*+\d*+[^\w\n:]*+:(?P<text>.*)$"
 )
-_LABELLED = re.compile(rf"(?im){_ACTION}[\W_]*{_VERB}[ \t*_`]*(?::|[ \t])(?P<text>[^\n]*)$")
+_LABELLED = re.compile(rf"(?im){_ACTION}[\W_]*+{_VERB}[ \t*_`]*(?::|[ \t])(?P<text>[^\n]*)$")
 _COLON = re.compile(
-    rf"(?im){_EDGE}(?:final[ \t]+)?{_VERB}[ \t*_`]*:(?P<text>[^\n]*(?:\n[ \t]*(?:[-*]|\d+[.)])[^\n]*)*)"
+    rf"(?im){_EDGE}(?:final[ \t]++)?{_VERB}[ \t*_`]*+:(?P<text>[^\n]*(?:\n[ \t]*(?:[-*]|\d+[.)])[^\n]*)*)"
 )
-_OBSERVATION = re.compile(rf"(?im){_EDGE}observation[ \t]*\d*[^\w\n:]*:")
+_OBSERVATION = re.compile(rf"(?im){_EDGE}observation[ \t]*+\d*+[^\w\n:]*+:")
 _THINKING = re.compile(r"(?is)<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)")
-_BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
+_TAG = re.compile(r"(?i)</?think(?:ing)?>")
+_BULLET = re.compile(r"^(?:(?:[-*•]|\d++[.)])\s++)++")
+_BRACKET = re.compile(r"[\[\]［］【】]")
 _OPENING, _CLOSING = "[［【", "]］】"
 
 
@@ -69,7 +75,7 @@ def spoken(reply: str) -> str:
 
 def read(reply: str) -> Action | None:
     """The action of a reply."""
-    text = _THINKING.sub("\n", reply)
+    text = _TAG.split(_THINKING.sub("\n", reply))[-1][:REPLY_CHARACTERS]
     if made_up := next(
         (found for found in _OBSERVATION.finditer(text) if text[: found.start()].strip()), None
     ):
@@ -133,7 +139,7 @@ def _action(verb: str, text: str) -> Action:
     text = text.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can tell it
     before = None
     while before != text:
-        before, text = text, _bare(_closed(_line(text)[: MOST_CHARACTERS[named]]))
+        before, text = text, _bare(_closed(_line(_TAG.sub(" ", text))[: MOST_CHARACTERS[named]]))
     return Action(named, text)
 
 
@@ -149,19 +155,19 @@ def _line(text: str) -> str:
 def _closed(text: str) -> str:
     """Without brackets that have no other half: they would end the action too early or never."""
     opened, lone = [], set()
-    for place, letter in enumerate(text):
-        if letter in _OPENING:
-            opened.append(place)
-        elif letter in _CLOSING and opened:
+    for bracket in _BRACKET.finditer(text):
+        if bracket[0] in _OPENING:
+            opened.append(bracket.start())
+        elif opened:
             opened.pop()
-        elif letter in _CLOSING:
-            lone.add(place)
+        else:
+            lone.add(bracket.start())
     lone.update(opened)
-    return "".join(letter for place, letter in enumerate(text) if place not in lone)
+    return "".join(letter for place, letter in enumerate(text) if place not in lone) if lone else text
 
 
 def _bare(text: str) -> str:
     """Without emphasis or quotes around it."""
-    text = text.strip("*` ").rstrip("\\")
+    text = text.strip("*` ").rstrip("*` \\")
     quoted = len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("“", "”"))
     return text[1:-1] if quoted and text[0] not in text[1:-1] else text

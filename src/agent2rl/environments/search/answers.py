@@ -19,7 +19,7 @@ from itertools import combinations
 from agent2rl.environments.search.lists import listed, pieces
 from agent2rl.environments.search.values import Date, Quantity, dates, quantity
 
-MATCHER = "matcher-1"
+MATCHER = "matcher-2"
 """Changes whenever the same answer could be marked otherwise."""
 SET = "Set Answer"
 MOST_CHARACTERS = 4000
@@ -217,9 +217,10 @@ class Said:
             said = self._words(range(place, place + 1))
             if place in self._taken or not normal(said) or any(same(said, name) for name in names):
                 continue
-            # "Trinidad and Tobago" is one thing too many, not two.
-            found += not (before == place - 1 and self._joined(before))
-            before = place
+            # "Trinidad and Tobago" is one thing too many, not two; what a further `and` joins is another.
+            joined = before == place - 1 and self._joined(before)
+            found += not joined
+            before = -2 if joined else place
         return found
 
     def _matching(self, names: Sequence[str]) -> Iterator[range]:

@@ -13,6 +13,8 @@ PAGE_CHARACTERS = 20_000
 """As much of a page as anybody is given."""
 NOT_RECORDED = "not recorded"
 """How the desk calls what `NotRecorded` is here."""
+REFUSED = "refused"
+"""And what `Refused` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Document:
 
 class NotRecorded(WorldError):
     """A replay was asked for what it does not hold."""
+
+
+class Refused(WorldError):
+    """A backend does not take this query: that is the query's fault, and no failure of the backend."""
 
 
 class Backend(Protocol):
@@ -67,4 +73,5 @@ class Elsewhere:
 
 
 def _failure(error: Unanswered) -> WorldError:
-    return NotRecorded(error.message) if error.kind == NOT_RECORDED else WorldError(error.message)
+    kinds: dict[str, type[WorldError]] = {NOT_RECORDED: NotRecorded, REFUSED: Refused}
+    return kinds.get(error.kind, WorldError)(error.message)

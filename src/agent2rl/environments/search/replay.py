@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.records import Record
-from agent2rl.environments.search.backend import Backend, NotRecorded, Result
+from agent2rl.environments.search.backend import Backend, NotRecorded, Refused, Result
 
 Kind = Literal["search", "open"]
 
@@ -37,10 +37,12 @@ class Entry(Record):
     page: str = ""
     error: str = ""
     """Why there is no answer."""
+    refused: bool = False
+    """Whether the query is at fault."""
 
     def answer(self) -> "Entry":
         if self.error:
-            raise WorldError(self.error)
+            raise (Refused if self.refused else WorldError)(self.error)
         return self
 
 
@@ -90,7 +92,8 @@ class Recording:
                 return entry.model_copy(update={"page": self._backend.open(text)})
             found = self._backend.search(text)
         except WorldError as error:
-            return entry.model_copy(update={"error": str(error) or type(error).__name__})
+            why = {"error": str(error) or type(error).__name__, "refused": isinstance(error, Refused)}
+            return entry.model_copy(update=why)
         return entry.model_copy(update={"results": tuple((one.id, one.title, one.snippet) for one in found)})
 
 

@@ -5,7 +5,8 @@
     answer[<answer>]   ends the episode, and is rewarded
 
 A step's action may be a whole reply, thoughts and all: `actions` finds it. A search that fails is seen as
-such, costs its step and is counted. Only what a search has found can be opened.
+such, costs its step and is counted. Only what a search has found can be opened, and what names the benchmark
+itself is as if it were not found.
 """
 
 from collections import Counter
@@ -18,7 +19,8 @@ from agent2rl.core.task import Example
 from agent2rl.environments.examples import steps
 from agent2rl.environments.search.actions import Action, read
 from agent2rl.environments.search.answers import NOTHING, SET, Gold, Marks, gold, mark
-from agent2rl.environments.search.backend import Backend, NotRecorded, Result
+from agent2rl.environments.search.backend import Backend, NotRecorded, Refused, Result
+from agent2rl.environments.search.withheld import withheld
 
 STEPS = 6
 """In an episode, nonsense included, unless an example's `steps` says otherwise."""
@@ -44,7 +46,8 @@ class Research:
     find: Find
     partial: bool = False
     counts: Counter[str] = field(default_factory=Counter)
-    """Over all episodes: `searches`, `failed` ones, pages `opened`, `unopened` ones, `not_recorded` ones."""
+    """Over all episodes: `searches`, `failed` and `refused` ones, pages `opened`, `unopened` ones, and what
+    was `not_recorded` or `withheld`."""
     backend: Backend | None = field(default=None, init=False)
     right: Gold | None = field(default=None, init=False)
     listed: tuple[Result, ...] = field(default=(), init=False)
@@ -101,9 +104,11 @@ class Research:
     def _search(self, query: str, backend: Backend) -> str:
         self.counts["searches"] += 1
         try:
-            found = backend.search(query)
+            every = backend.search(query)
         except WorldError as error:
-            return self._failed("search", "failed", error)
+            return self._failed("search", "refused" if isinstance(error, Refused) else "failed", error)
+        found = tuple(result for result in every if not withheld(result))
+        self.counts["withheld"] += len(every) - len(found)
         if not found:
             return "Nothing was found."
         self.listed = found

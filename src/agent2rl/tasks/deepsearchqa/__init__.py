@@ -17,7 +17,7 @@ from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.evaluators.telling import Telling
 from agent2rl.tasks.deepsearchqa import official
 
-RULE = f"deepsearchqa-1-{MATCHER}"
+RULE = f"deepsearchqa-2-{MATCHER}"
 """Changes whenever the same actions could score otherwise."""
 
 EVALUATOR = Episodes(

@@ -10,7 +10,6 @@ from agent2rl.environments.search.live.pages import Pages
 from agent2rl.environments.search.live.patience import Passing, Patience
 
 SHOWN = 5
-NOTHING = "No results found"
 
 
 @dataclass
@@ -44,8 +43,7 @@ class Ddgs:
         except (self._errors.RatelimitException, self._errors.TimeoutException) as error:
             raise Passing(type(error).__name__) from error
         except self._errors.DDGSException as error:
-            if str(error).startswith(NOTHING):
-                return []
+            # "No results found", too: it says so as well where every page that it asked refused to answer.
             raise Passing(f"{type(error).__name__}: {str(error)[:100]}") from error
         except Exception as error:  # of the many libraries below it
             raise WorldError(f"ddgs failed: {type(error).__name__}") from error

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.environments.search.backend import Result
+from agent2rl.environments.search.backend import Refused, Result
 from agent2rl.environments.search.live.pages import Pages, Place
 from agent2rl.environments.search.live.patience import Passing, Patience, retry_after
 
@@ -36,6 +36,8 @@ class Engine:
     fields: tuple[str, str, str] = ("url", "title", "content")
     """A result's address, title and snippet."""
     per_second: float = 1.0
+    most_words: int | None = None
+    """Of a query, where the engine has such a limit."""
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -63,6 +65,7 @@ ENGINES: Mapping[str, Engine] = {
             ("web", "results"),
             ("url", "title", "description"),
             per_second=1,
+            most_words=50,
         ),
         Engine(
             "serpapi",
@@ -124,6 +127,8 @@ class Live:
         return self._pages.read(id)
 
     def _request(self, query: str) -> Any:
+        if self.engine.most_words:
+            query = " ".join(query.split()[: self.engine.most_words])
         sent = self.engine.ask(query, self.key)
         method = "POST" if "json" in sent else "GET"
         try:
@@ -134,7 +139,7 @@ class Live:
                     body += part
                     if len(body) > ANSWER_BYTES:
                         raise WorldError(f"{self.engine.name} answered with more than 4 MB")
-            return httpx.Response(200, content=body).json()
+            return _answered(httpx.Response(200, content=body).json())
         except httpx.TransportError as error:
             raise Passing(type(error).__name__) from None
         except httpx.HTTPError as error:
@@ -149,8 +154,17 @@ class Live:
         if status in (401, 403):
             of = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
             raise WorldError(f"{self.engine.name} refuses {of} (status {status})")
+        if status in (400, 414, 422):
+            raise Refused(f"{self.engine.name} does not take this query (status {status})")
         if status != 200:
             raise WorldError(f"{self.engine.name} answered with status {status}")
+
+
+def _answered(answer: Any) -> Any:
+    """SearXNG says that nothing was found, too, where the engines behind it did not answer."""
+    if isinstance(answer, dict) and not answer.get("results") and answer.get("unresponsive_engines"):
+        raise Passing("the engines behind it do not answer")
+    return answer
 
 
 def _rows(answer: Any, engine: Engine) -> list[Any]:

@@ -24,6 +24,7 @@ from agent2rl import __version__
 from agent2rl.core.errors import WorldError
 from agent2rl.environments.search.backend import PAGE_CHARACTERS
 from agent2rl.environments.search.live.html import readable
+from agent2rl.environments.search.withheld import names_the_benchmark
 
 MOST_BYTES = 2 << 20
 SECONDS = 15.0
@@ -72,6 +73,8 @@ class Pages:
     def read(self, url: str) -> str:
         end = time.monotonic() + self.seconds
         for _ in range(MOST_REDIRECTS + 1):
+            if names_the_benchmark(url):
+                raise WorldError("the page is the benchmark's own and is withheld")
             answer = self._get(url, end)
             if isinstance(answer, str):
                 url = urljoin(url, answer)
