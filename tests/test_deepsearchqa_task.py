@@ -269,14 +269,16 @@ def episodes(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_recorded_run_is_replayed_to_the_byte(bench: Bench, lands: Path) -> None:
+def test_a_recorded_run_is_replayed_to_the_byte(bench: Bench, cache: Path, lands: Path) -> None:
     """And its agent searches with the harness, at the world's door and nowhere else."""
     record, again = bench.home / "searches.jsonl", bench.home / "again.jsonl"
     data = ("--data-dir", str(lands))
     search = ("--search", f"local:{lands / 'pages'}", "--record-searches", str(record))
     options = ("--task", "deepsearchqa", "--model", "abacus", "--protocol", "paper", *RESEARCHER)
+    kept = {*(cache / "baselines").glob("*")}
     done = bench.run(VISITOR, *options, *data, *search, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
+    assert {*(cache / "baselines").glob("*")} == kept  # or the next record would lack its searches
     assert "Its capital is Tolm." in done.said["seen"]
     assert "ENVIRONMENT_URL" in done.said["alone"]
     assert not done.said["expert"]
@@ -287,7 +289,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: Bench, lands: Path) -> No
     assert baseline.value == 100
     how = baseline.how
     assert (how["searches"], how["opened"], how["failed"], how["not_recorded"]) == (4, 4, 0, 0)
-    assert len(str(how["searches_sha256"])) == 64
+    assert len(str(how["searches_sha256"])) == len(str(how["corpus_sha256"])) == 64
     played = done.paths.root / "baseline" / "feedback.jsonl"
     replay = ("--search", f"replay:{record}", "--results", str(again))
     scored = bench.cli("score", "deepsearchqa", str(played), *data, *replay)
