@@ -182,3 +182,8 @@ def test_any_texts_can_be_indexed_and_any_query_asked(query: str, texts: list[st
 def test_a_long_run_of_joins_or_marks_takes_no_time() -> None:
     assert terms("_" * 100_000) == []
     assert terms("é" + "\u0301" * 100_000 + " " + "_" * 100_000 + "'" * 1000)
+
+
+def test_a_mark_that_only_extends_letters_is_no_word_of_its_own() -> None:
+    assert terms("(\uff9f\u2200\uff9f) hat") == ["hat"]
+    assert terms("\uff92\uff9f hat") == ["\uff92\uff9f", "hat"]

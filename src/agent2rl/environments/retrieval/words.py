@@ -65,7 +65,7 @@ def _word(letter: str, number: str, join: str, mid_letter: str, mid_number: str,
     return f"(?<![{join}])(?:{low})*+{part}(?:(?:{low})++{part})*(?:{low})*"
 
 
-_NOT_LETTERS = rf"\W\d_{_NUMBERS}{_HAN}{_HIRAGANA}{_KATAKANA}{_SOUTHEAST}"
+_NOT_LETTERS = rf"\W\d_{_NUMBERS}{_HAN}{_HIRAGANA}{_KATAKANA}{_SOUTHEAST}\uff9e\uff9f"
 _AFTER = f"[{_EXTEND}]*+"
 _PICTURE = f"(?:[{_PICTURES}][\ufe0f\U0001f3fb-\U0001f3ff]?|[\U0001f3fb-\U0001f3ff])"
 
