@@ -20,7 +20,10 @@ TASK = "tests.beside_gsm8k:TASK"
 def test_a_grading_reads_what_lies_beside_the_examples_and_the_agent_cannot_find_it(bench: Bench) -> None:
     done = bench.run(
         f"""
-found = [folder for folder, _, names in os.walk("/") if {FILE!r} in names]
+found = []
+for folder, inner, names in os.walk("/"):
+    inner[:] = [] if folder in ("/proc", "/sys") else inner
+    found += [folder] if {FILE!r} in names else []
 say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained("v1")))
 """,
         *("--task", TASK, "--budget", "60s"),

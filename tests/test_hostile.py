@@ -47,6 +47,8 @@ for root, directories, names in os.walk("/", onerror=None):
         continue
     for name in names:
         path = os.path.join(root, name)
+        if ".so" in name:  # machine code
+            continue
         try:
             if os.path.getsize(path) > 20_000_000 or not os.path.isfile(path):
                 continue

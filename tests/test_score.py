@@ -65,7 +65,7 @@ def test_each_output_goes_to_its_own_example_whatever_the_order(bench: Bench) ->
         ("test", 300, 300),
     ]
     assert found.parts[0].score.value == pytest.approx(100 * 7 / 20)
-    assert found.parts[0].score.how == {"prompting": "given", "samples": 1}
+    assert found.parts[0].score.how == {"prompting": "given", "samples": 1, "evaluator": found.evaluator}
     assert found.evaluator == EVALUATOR.version
     told = [json.loads(line) for line in results.read_text().splitlines()]
     assert {row["id"] for row in told if row["score"] == 1} == right
