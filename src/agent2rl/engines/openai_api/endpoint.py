@@ -11,14 +11,13 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, UserError, WorldError
+from agent2rl.core.passing import Passing, retry_after
 
 PASSING = {408, 409, 429}
 """Besides all that begin with 5."""
@@ -41,14 +40,6 @@ class Patience:
     def pause(self, attempt: int) -> float:
         whole = min(self.first_seconds * 2.0 ** (attempt - 1), self.longest_seconds)
         return whole * random.uniform(0.5, 1.0)
-
-
-class Passing(Exception):
-    """A failure that may pass by itself, and how long the server wants to be left alone."""
-
-    def __init__(self, what: str, seconds: float = 0.0) -> None:
-        super().__init__(what)
-        self.seconds = seconds
 
 
 class Endpoint:
@@ -98,7 +89,7 @@ class Endpoint:
         except httpx.RequestError as error:
             raise WorldError(f"The endpoint's answer cannot be read: {self._clean(str(error))}") from None
         if response.status_code in PASSING or response.status_code >= 500:
-            raise Passing(self._words(response), retry_after(response))
+            raise Passing(self._words(response), retry_after(response.headers.get("Retry-After", "")))
         if not response.is_success:
             raise self._refusal(response)
         try:
@@ -141,14 +132,3 @@ class Endpoint:
         """One line, not too long, without the key, which a server may well repeat."""
         hidden = text.replace(self._key, "***") if self._key else text
         return " ".join(hidden.split())[:WORDS]
-
-
-def retry_after(response: httpx.Response) -> float:
-    """The seconds of Retry-After, written as a number or as a date; none is 0."""
-    said = response.headers.get("Retry-After", "")
-    with suppress(ValueError):
-        return max(0.0, float(said))
-    with suppress(ValueError):
-        date = parsedate_to_datetime(said)
-        return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
-    return 0.0

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.passing import Passing
 from agent2rl.environments.search.backend import Result
 from agent2rl.environments.search.live.pages import Pages
-from agent2rl.environments.search.live.patience import Passing, Patience
+from agent2rl.environments.search.live.patience import Patience
 
 SHOWN = 5
 

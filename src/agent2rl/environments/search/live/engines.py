@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 
 from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.passing import Passing, retry_after
 from agent2rl.environments.search.backend import Refused, Result
 from agent2rl.environments.search.live.pages import Pages, Place
-from agent2rl.environments.search.live.patience import Passing, Patience, retry_after
+from agent2rl.environments.search.live.patience import Patience
 
 SHOWN = 5
 """Results of a search."""

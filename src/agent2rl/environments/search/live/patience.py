@@ -3,21 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agent2rl.core.errors import WorldError
+from agent2rl.core.passing import Passing
 
 T = TypeVar("T")
-
-
-class Passing(Exception):
-    """A failure that may pass, and how long the server wants to be left alone."""
-
-    def __init__(self, what: str, seconds: float = 0.0) -> None:
-        super().__init__(what)
-        self.seconds = seconds
 
 
 @dataclass
@@ -53,10 +45,3 @@ class Patience:
             mine = max(now, self._next)
             self._next = mine + 1 / self.per_second
         time.sleep(mine - now)
-
-
-def retry_after(said: str) -> float:
-    """The seconds of such a header; a date or nonsense is 0."""
-    with suppress(ValueError):
-        return max(0.0, min(float(said), 3600.0))
-    return 0.0
