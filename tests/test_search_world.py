@@ -240,7 +240,10 @@ def test_a_data_directory_is_a_world(tmp_path: Path) -> None:
     assert world.expert is None
     corpus = read_corpus(tmp_path / "corpus")
     assert corpus.documents == DOCUMENTS
-    assert [result.snippet for result in corpus.search("Marr Talva")] == ["Bo Marr was …", "A storm delayed …"]
+    assert [result.snippet for result in corpus.search("Marr Talva")] == [
+        "Bo Marr was …",
+        "A storm delayed …",
+    ]
 
 
 def test_a_folder_of_texts_is_searched_too(tmp_path: Path) -> None:

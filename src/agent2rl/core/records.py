@@ -187,6 +187,23 @@ class Score(Record):
     """Prompting, sampling and whatever else decided it."""
 
 
+class WinRates(Record):
+    """What a judge's preferences over a reference come to, in percent."""
+
+    model: str
+    n: Annotated[int, Field(ge=1)]
+    missing: Annotated[int, Field(ge=0)] = 0
+    """Comparisons that failed, which are in no mean."""
+    win_rate: Percent
+    standard_error: float
+    length_controlled: Percent | None = None
+    """At equal length; None where instruction difficulties are not known."""
+    length_controlled_error: float | None = None
+    weights: tuple[float, float, float] | None = None
+    """What the regression gives length, difficulty and the model itself."""
+    difficulties_sha256: str | None = None
+
+
 class FileHash(Record):
     path: str
     size: int
