@@ -138,6 +138,8 @@ class ExampleResult(Record):
     output: str
     """The answer; in a world of many turns, the last action."""
     score: Share
+    residual: float = 0.0
+    """What was seen less what was expected, where the score is an expectation: intervals are over both."""
     note: str = ""
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
@@ -201,6 +203,8 @@ class WinRates(Record):
     length_controlled_error: float | None = None
     weights: tuple[float, float, float] | None = None
     """What the regression gives length, difficulty and the model itself."""
+    difficulties: str = "none"
+    """Whose difficulties these are."""
     difficulties_sha256: str | None = None
 
 

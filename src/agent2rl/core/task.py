@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings, Prompts
+from agent2rl.core.records import EvalResult, EvalSettings, Prompts, WinRates
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,13 @@ class Task:
     """The environment that the agent may train in: a name that the registry knows."""
     desk: frozenset[Literal["search", "judge"]] = frozenset()
     """What its evaluation may ask the harness for: the user names it; without a judge a rule decides."""
+    judged: bool = False
+    """Whether no rule can: then the user has to name a judge."""
+    annotated: Callable[[Path, Path | None], WinRates] | None = None
+    """What a file of a judge's preferences comes to, in the benchmark's own format; None: it has none.
+
+    Given the file, and the directory with the task's data where the user names one.
+    """
     withhold: Callable[[Splits], Splits] | None = None
     """Takes out of the training data what shows how it is done; None: nobody shows it."""
     exposes: Mapping[str, Path] = field(default_factory=dict)

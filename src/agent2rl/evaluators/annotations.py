@@ -91,6 +91,7 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
             "length_controlled": value,
             "length_controlled_error": spread,
             "weights": control.weights,
+            "difficulties": known.source,
             "difficulties_sha256": known.sha256,
         }
     )

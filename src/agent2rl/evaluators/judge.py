@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from agent2rl.core.desk import Asked, Desk, Unanswered
+from agent2rl.core.desk import Asked, Desk, Said, Unanswered
 from agent2rl.core.errors import GradingError
 
 T = TypeVar("T")
@@ -33,27 +33,41 @@ def judged(
     desk: Desk, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
 ) -> list[T | Missing]:
     """What the judge says to each, as its own function reads it; that raises ValueError where it cannot."""
-    found: list[T | Missing] = [Missing("it was not asked")] * len(questions)
+    found = replies(
+        desk, [Asked(messages=question) for question in questions], [_of_text(one) for one in read]
+    )
+    return list(found)
+
+
+def replies(
+    desk: Desk, asked: Sequence[Asked], read: Sequence[Callable[[Said], T]], most: float = MOST_MISSING
+) -> list[T | Missing]:
+    """The same, of all that the judge gives. More than the share `most` missing is an error."""
+    found: list[T | Missing] = [Missing("it was not asked")] * len(asked)
     lost = 0
     with ThreadPoolExecutor(THREADS) as pool:
-        asked = {
+        begun = {
             pool.submit(_ask, desk, question, reading): place
-            for place, (question, reading) in enumerate(zip(questions, read, strict=True))
+            for place, (question, reading) in enumerate(zip(asked, read, strict=True))
         }
-        for done in as_completed(asked):
-            found[asked[done]] = answer = done.result()
+        for done in as_completed(begun):
+            found[begun[done]] = answer = done.result()
             lost += isinstance(answer, Missing)
-            if isinstance(answer, Missing) and too_many(lost, len(questions)):
+            if isinstance(answer, Missing) and too_many(lost, len(asked), most):
                 pool.shutdown(cancel_futures=True)
-                raise missing_error(lost, len(questions), answer.why)
+                raise missing_error(lost, len(asked), answer.why)
     return found
 
 
-def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missing:
+def _of_text(read: Callable[[str], T]) -> Callable[[Said], T]:
+    return lambda said: read(said.text)
+
+
+def _ask(desk: Desk, asked: Asked, read: Callable[[Said], T]) -> T | Missing:
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            return read(desk.chat(Asked(messages=question, attempt=attempt)).text)
+            return read(desk.chat(asked.model_copy(update={"attempt": attempt})))
         except Unanswered as error:  # the harness has tried again itself
             return Missing(f"the judge did not answer: {error.message}")
         except ValueError as error:
@@ -61,8 +75,8 @@ def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missin
     return Missing(why)
 
 
-def too_many(missing: int, examples: int) -> bool:
-    return missing > MOST_MISSING * examples
+def too_many(missing: int, examples: int, most: float = MOST_MISSING) -> bool:
+    return missing > most * examples
 
 
 def missing_error(missing: int, examples: int, why: str) -> GradingError:

@@ -15,6 +15,7 @@ Not covered: where preferences and difficulties come from. The regression is sci
 
 import csv
 import hashlib
+import importlib.util
 import io
 import math
 from collections.abc import Sequence
@@ -29,11 +30,14 @@ from agent2rl.core.errors import GradingError, UserError
 
 Floats = NDArray[np.float64]
 COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
+OFFICIAL_SHA256 = "97aeec3f1c7de6dee6fd31fe66f1702623f4614c3efe1c6fc5f4927cd5fd674d"
+"""Of the official df_gamed.csv."""
 ANCHOR_WEIGHT = 0.1
 FOLDS = 5
 STRENGTHS = np.logspace(-4, 4, 10)
 SEED = 123
 TINY = 1e-15
+MEND = "Install agent2rl[judge]."
 FEWEST = 2 * FOLDS
 """Pairs from which on something can be fitted."""
 
@@ -58,6 +62,10 @@ class Difficulties:
     anchors: Floats
     """Rows of the explanation (as in `_explained`), the preference last."""
     sha256: str
+
+    @property
+    def source(self) -> str:
+        return "official" if self.sha256 == OFFICIAL_SHA256 else "not the official ones"
 
     @classmethod
     def read(cls, path: Path) -> "Difficulties":
@@ -162,13 +170,18 @@ def _fitted(explained: Floats, preferences: Floats, weights: Floats) -> tuple[An
     return fit(slice(None), best), best
 
 
+def require_library() -> None:
+    """Refuse before anything is spent on what could not be scored."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise UserError("Length control needs scikit-learn, which is not installed.", MEND)
+
+
 def _library() -> tuple[Any, Any]:
     """Two modules of scikit-learn, which takes a second to load."""
     try:
         from sklearn import linear_model, model_selection
     except ImportError as error:
         raise UserError(
-            f"Length control needs scikit-learn, and {error.name} is not installed.",
-            "Install agent2rl[judge].",
+            f"Length control needs scikit-learn, and {error.name} is not installed.", MEND
         ) from error
     return linear_model, model_selection

@@ -8,8 +8,9 @@ What fails is answered with status 502 and the reason. Not covered: who may ask.
 mounted into grading children alone.
 """
 
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationError
 
 from agent2rl.core.desk import About, Asked, Opened, Said, Searched
-from agent2rl.core.engine import Engine, Message, Sampling
+from agent2rl.core.engine import Engine, Message, Sampling, Scores, Weighs
 from agent2rl.core.errors import Agent2RLError, WorldError
 from agent2rl.core.records import Record
 from agent2rl.environments.search.backend import NOT_RECORDED, Backend, NotRecorded
@@ -75,20 +76,43 @@ class Judging:
     """A directory of answers, each under the hash of its question."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, asked: Asked) -> str:
+    def ask(self, asked: Asked) -> Said:
         key = sha256_text(canonical({"judge": self.name, **asked.model_dump(mode="json")}))
         path = self.kept / key[:2] / f"{key}.json"
         try:
-            return Said.model_validate_json(path.read_bytes()).text
+            return Said.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
-        chat = tuple(Message(role, text) for role, text in asked.messages)
-        sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
-        text = self.engine.generate([chat], sampling)[0].text
+        said = answer(self.engine, asked)
         with self._lock:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_record(path, Said(text=text))
-        return text
+            write_record(path, said)
+        return said
+
+
+def answer(engine: Engine, asked: Asked) -> Said:
+    """What an engine says; where it is to choose, how likely each choice is, if the engine can tell."""
+    chat = tuple(Message(role, text) for role, text in asked.messages)
+    sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
+    if asked.choices and isinstance(engine, Scores):
+        logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
+        likely = {choice: math.exp(log) for choice, log in zip(asked.choices, logs, strict=True)}
+        return Said(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
+    if asked.choices and isinstance(engine, Weighs):
+        weighed = engine.weigh([chat], sampling)[0]
+        return Said(text=weighed.text, likely=_chosen(weighed.first, asked.choices))
+    return Said(text=engine.generate([chat], sampling)[0].text)
+
+
+def _chosen(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:
+    """Of all first tokens those that are a choice, with or without space around them."""
+    if first is None:
+        return None
+    found: dict[str, float] = {}
+    for token, log in first.items():
+        if token.strip() in choices:
+            found[token.strip()] = found.get(token.strip(), 0.0) + math.exp(log)
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,7 +155,7 @@ def application(offer: Offer) -> FastAPI:
 
         @app.post("/chat")
         def chat(asked: Asked) -> JSONResponse:
-            return _answered(lambda: Said(text=judging.ask(asked)))
+            return _answered(lambda: judging.ask(asked))
 
     return app
 

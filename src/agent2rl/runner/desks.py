@@ -15,6 +15,8 @@ from agent2rl.grading.desk import Judging, Offer, Searching, served
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
 
+JUDGES = "For instance openai-api:MODEL@URL."
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -65,6 +67,8 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError("A replay is a record already.", "Leave out --record-searches.")
     if wanted.judge and "judge" not in task.desk:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
+    if needed and task.judged and not wanted.judge:
+        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
     if wanted.judge:
         registry.require_remote(wanted.judge)
 
