@@ -22,12 +22,12 @@ as long on this card (about 5 ms at 0.8e15 a second): larger batches are not bou
 
 Measured, one run (H200, torch 2.11, transformers 5.17; the CPU part on two cores of that machine):
 
-    0.5B    1 row        291 tokens/s    3.4 ms a step, least 0.21     6%
-    0.5B   64 rows    15,100 tokens/s    4.3 ms a step, least 0.25     6%
-    0.5B  256 rows    47,700 tokens/s    5.4 ms a step, least 0.37     7%
-    7B      1 row        126 tokens/s    7.9 ms a step, least 2.95    37%
-    7B     64 rows     6,900 tokens/s    9.3 ms a step, least 3.14    34%
-    7B    256 rows    19,000 tokens/s   13.5 ms a step, least 3.73    28%
+    0.5B    1 row        380 tokens/s    2.6 ms a step, least 0.21     8%
+    0.5B   64 rows    16,200 tokens/s    4.0 ms a step, least 0.25     6%
+    0.5B  256 rows    53,200 tokens/s    4.8 ms a step, least 0.37     8%
+    7B      1 row        143 tokens/s    7.0 ms a step, least 2.95    42%
+    7B     64 rows     7,500 tokens/s    8.5 ms a step, least 3.14    37%
+    7B    256 rows    20,500 tokens/s   12.5 ms a step, least 3.73    30%
 
     CPU, examples/s: engine 76.4; model.generate 26.1 in batches of 8 (2.9x), 28.0 of 16 (2.7x),
     37.6 of 32 (2.0x), 50.0 of 64 (1.5x); all 150 answers the same

@@ -40,6 +40,8 @@ def test_evaluation_data_cannot_be_found_anywhere(bench: Bench) -> None:
         f"""
 hidden = [text[::-1].encode() for text in {hidden!r}]
 shown = {shown!r}[::-1].encode()
+common = b"ow many "  # quick to rule out files by
+assert all(common in text for text in (*hidden, shown))
 leaks, seen, files = [], [], 0
 for root, directories, names in os.walk("/", onerror=None):
     if root.startswith(("/proc", "/sys", "/dev", "/usr/share", "/usr/lib")) and "agent2rl" not in root:
@@ -54,6 +56,8 @@ for root, directories, names in os.walk("/", onerror=None):
         except OSError:
             continue
         files += 1
+        if common not in content:
+            continue
         leaks += [path for text in hidden if text in content]
         seen += [path] if shown in content else []
 try:
@@ -374,8 +378,9 @@ def test_filling_the_disk_quota_is_survived(bench: Bench) -> None:
 say(first=submit(trained("m"))["verdict"])
 with open(OUTPUT / "fill", "wb") as file:
     while True:
-        file.write(os.urandom(1 << 20))
+        file.write(bytes(1 << 20))
         file.flush()
+        time.sleep(0.01)  # what is written before it is noticed is looked through later
 """,
         *BUDGET,
         "--max-disk",

@@ -72,7 +72,10 @@ class Desk:
     """The child's side. May be asked by many threads at once."""
 
     def __init__(self, socket: Path) -> None:
-        transport = httpx.HTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=48))
+        self._socket = socket
+        # A connection for each question: the desk is near, and nothing is left open.
+        limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
+        transport = httpx.HTTPTransport(uds=str(socket), limits=limits)
         self._client = httpx.Client(
             transport=transport, base_url="http://desk", timeout=SECONDS, trust_env=False
         )
@@ -89,10 +92,9 @@ class Desk:
     def chat(self, asked: Asked) -> Said:
         return Said.model_validate(self._ask("POST", "/chat", asked.model_dump(mode="json")))
 
-    def close(self) -> None:
-        self._client.close()
-
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        if not self._socket.exists():
+            raise Unanswered("the harness cannot be asked (it is not there)")
         try:
             answer = self._client.request(method, path, json=body)
             said = answer.json()

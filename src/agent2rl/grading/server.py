@@ -58,10 +58,14 @@ def serve(
 ) -> Iterator[Path]:
     """The socket's path. It lies in a directory of its own because such paths must be short.
 
+    The directory can be mounted into a sandbox, where another user reads it; its parent is closed to others.
     WebSockets are spoken where it is said how long their messages may be.
     """
     home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
-    socket = home / "http.sock"
+    shared = home / "s"
+    shared.mkdir()
+    shared.chmod(0o755)
+    socket = shared / "http.sock"
     config = uvicorn.Config(
         application,
         uds=str(socket),

@@ -14,6 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from agent2rl.engines.transformers.ragged import Ragged, attend, usable
+
 NAME = "agent2rl"
 FEW = 8
 """New tokens are few where there are so many times as many to look at."""
@@ -30,7 +32,10 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     rows, heads, tokens, size = query.shape
+    ragged: Ragged | None = options.pop("ragged", None)
     unusual = any(options.get(name) is not None for name in UNUSUAL)
+    if ragged is not None and usable(query) and not unusual:
+        return attend(query, key, value, ragged, options.get("scaling")), None
     many = tokens > 1 and tokens * FEW > key.shape[2]
     if many or attention_mask is None or heads == key.shape[1] or unusual:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)

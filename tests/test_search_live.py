@@ -1,0 +1,263 @@
+"""Live search engines, against servers on loopback: what they are asked, what goes wrong, what is opened."""
+
+import gzip
+import importlib.util
+import threading
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.core.errors import UserError, WorldError
+from agent2rl.environments.search import Local, Replay, Result
+from agent2rl.environments.search.choosing import NAMES, choose, whole
+from agent2rl.environments.search.live import ENGINES, Live, searxng
+from agent2rl.environments.search.live.html import readable
+from agent2rl.environments.search.live.pages import Pages, Place, is_public
+from agent2rl.environments.search.live.patience import Patience
+from tests.web import Asked, Page, Web, as_json, serving
+
+KEY = "sk-very-secret-0123456789"
+ROWS = {
+    "tavily": {"results": [{"url": "http://a", "title": "A", "content": "first", "score": 0.9}]},
+    "brave": {
+        "web": {"results": [{"url": "http://a", "title": "A", "description": "<strong>first</strong>"}]}
+    },
+    "serpapi": {"organic_results": [{"link": "http://a", "title": "A", "snippet": "first", "position": 1}]},
+}
+
+
+def quick(per_second: float = 1000, attempts: int = 4, answer_seconds: float = 5) -> Patience:
+    return Patience(per_second, attempts, first_seconds=0.01, answer_seconds=answer_seconds)
+
+
+def live(name: str, web: Web) -> Live:
+    return Live(ENGINES[name], KEY, quick(), url=web.url)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_engine_is_asked_as_it_wants_and_its_results_are_read(name: str) -> None:
+    with serving(lambda _: as_json(ROWS[name])) as web:
+        assert live(name, web).search("who & what") == (Result("http://a", "A", "first"),)
+        (asked,) = web.asked
+    said = {**asked.query, **(asked.body or {})}
+    assert "who & what" in (said.get("q"), said.get("query"))
+    assert KEY in str((asked.headers, said))
+    assert asked.method == ("POST" if name == "tavily" else "GET")
+
+
+def test_an_instance_of_searxng_is_asked_for_json() -> None:
+    rows = [{"url": f"http://a/{number}", "title": "", "content": None} for number in range(9)]
+    with serving(lambda _: as_json({"results": [*rows, {"no": "url"}, 7]})) as web:
+        found = choose(f"searxng:{web.url}/", {}).search("orin")
+        assert web.asked[0].query == {"q": "orin", "format": "json"}
+        assert web.asked[0].path == "/search"
+    assert found[0] == Result("http://a/0", "http://a/0", "")
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    number = count()
+    with serving(
+        lambda _: as_json({}, status, **{"Retry-After": "0"}) if next(number) < 2 else as_json(ROWS["brave"])
+    ) as web:
+        assert live("brave", web).search("orin")
+        assert len(web.asked) == 3
+
+
+def test_an_engine_that_stays_down_is_given_up() -> None:
+    with serving(lambda _: as_json({}, 503)) as web:
+        with pytest.raises(WorldError, match="tavily was asked 4 times without success: status 503"):
+            live("tavily", web).search("orin")
+        assert len(web.asked) == 4
+    with pytest.raises(WorldError, match="ConnectError"):
+        live("tavily", web).search("orin")
+
+
+def test_silence_has_an_end() -> None:
+    wait = threading.Event()
+
+    def silent(_: Asked) -> Page:
+        wait.wait(5)
+        return as_json({})
+
+    with serving(silent) as web:
+        slow = Live(ENGINES["brave"], KEY, quick(attempts=2, answer_seconds=0.1), url=web.url)
+        with pytest.raises(WorldError, match="ReadTimeout"):
+            slow.search("orin")
+        wait.set()
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (as_json({}, 401), "refuses the key in SERPAPI_API_KEY"),
+        (as_json({"error": KEY}, 400), "status 400"),
+        (Page(KEY), "did not answer with JSON"),
+        (as_json([1]), "something else than results"),
+        (Page("[" * 100_000), "did not answer with JSON"),
+        (Page(b" " * (5 << 20)), "more than 4 MB"),
+    ],
+)
+def test_what_goes_wrong_is_told_without_the_key(page: Page, said: str) -> None:
+    with serving(lambda _: page) as web:
+        backend = live("serpapi", web)
+        with pytest.raises(WorldError, match=said) as failed:
+            backend.search("orin")
+        assert len(web.asked) == 1
+    assert KEY not in str(failed.value)
+    assert KEY not in repr(backend)
+
+
+@pytest.mark.parametrize("answer", [{}, {"web": None}, {"web": {"results": {}}}, {"web": []}])
+def test_an_answer_without_results_finds_nothing(answer: object) -> None:
+    with serving(lambda _: as_json(answer)) as web:
+        assert live("brave", web).search("orin") == ()
+
+
+def test_no_engine_is_asked_faster_than_it_likes() -> None:
+    with serving(lambda _: as_json(ROWS["brave"])) as web:
+        backend = Live(ENGINES["brave"], KEY, quick(per_second=20), url=web.url)
+        begun = time.monotonic()
+        threads = [threading.Thread(target=backend.search, args=(str(number),)) for number in range(7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - begun >= 6 / 20
+        assert len(web.asked) == 7
+
+
+PAGE = """<html><head><title>Orin</title><style>p {}</style></head><body><nav>Menu</nav>
+<h1>Orin&nbsp;Foods</h1><script>alert("<p>no</p>")</script><p>Founded by <b>Ada</b> &amp; Bo.<p>In
+1920.</p><table><tr><td>a<td>b</tr></table></body></html>"""
+
+
+def test_a_page_is_read_as_its_words() -> None:
+    assert readable(PAGE) == "Orin Foods\nFounded by Ada & Bo.\nIn 1920.\na b"
+
+
+@given(st.text(alphabet="<>/ abp\"'=&;!-scriptdvhead", max_size=200))
+def test_any_text_can_be_read_as_a_page(text: str) -> None:
+    assert "\0" not in readable(text)
+
+
+def own(web: Web, most_bytes: int = 1 << 20, seconds: float = 5) -> Pages:
+    return Pages(Place.of(web.url), most_bytes, seconds)
+
+
+def test_a_found_page_is_opened_on_the_server_that_the_user_named() -> None:
+    def answer(asked: Asked) -> Page:
+        if asked.path == "/search":
+            return as_json({"results": [{"url": f"{web.url}/moved", "title": "Orin", "content": ""}]})
+        return Page(PAGE) if asked.path == "/page" else Page(status=302, headers={"Location": "/page"})
+
+    with serving(answer) as web:
+        backend = Live(searxng(web.url), patience=quick())
+        (found,) = backend.search("orin")
+        assert backend.open(found.id).startswith("Orin Foods\nFounded by Ada")
+
+
+def test_no_page_leads_into_a_private_network() -> None:
+    with serving(lambda _: Page("secret")) as inner:
+        name = inner.url.replace("127.0.0.1", "localhost")
+        for url in (inner.url, name, inner.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")):
+            with pytest.raises(WorldError, match=r"private network|cannot be read"):
+                Pages().read(url)
+        with (
+            serving(lambda _: Page(status=302, headers={"Location": inner.url})) as outer,
+            pytest.raises(WorldError, match="private network"),
+        ):
+            own(outer).read(outer.url)
+        assert inner.asked == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+        *("224.0.0.1", "::1", "::", "fe80::1%eth0", "fc00::1", "::ffff:10.0.0.1", "64:ff9b::a00:1"),
+        *("2002:a00:1::", "2001:0:a00:1::", "ff02::1", "255.255.255.255"),
+    ],
+)
+def test_an_address_inside_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+def test_an_address_outside_is_public() -> None:
+    assert is_public("93.184.216.34")
+    assert is_public("2606:2800:220:1:248:1893:25c8:1946")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://a/b", "http://", "http://u:p@a/", "gopher://a", "http://a:99999/", "x"],
+)
+def test_only_web_pages_are_opened(url: str) -> None:
+    with pytest.raises(WorldError, match="cannot be opened"):
+        Pages().read(url)
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (Page(status=404), "status 404"),
+        (Page(b"%PDF", headers={"Content-Type": "application/pdf"}), "no text but application/pdf"),
+        (Page(status=301, headers={"Location": "/"}), "without end"),
+        (Page(b"x", headers={"Content-Encoding": "br"}), "unknown way"),
+        (Page(b"no gzip", headers={"Content-Encoding": "gzip"}), "damaged"),
+    ],
+)
+def test_a_page_that_cannot_be_read_says_why(page: Page, said: str) -> None:
+    with serving(lambda _: page) as web, pytest.raises(WorldError, match=said):
+        own(web).read(web.url)
+
+
+def test_a_page_is_read_up_to_its_limit_however_it_is_packed() -> None:
+    headers = {"Content-Type": "text/plain; charset=latin-1", "Content-Encoding": "gzip"}
+    with serving(lambda _: Page(gzip.compress("é".encode("latin-1") * 100_000), headers=headers)) as web:
+        assert own(web, most_bytes=1000).read(web.url) == "é" * 1000
+    with serving(lambda _: Page(b"a" * 10_000, headers={"Content-Type": "text/plain"})) as web:
+        assert own(web, most_bytes=1000).read(web.url) == "a" * 1000
+
+
+def test_a_page_that_trickles_has_an_end() -> None:
+    wait = threading.Event()
+
+    def slow(_: Asked) -> Page:
+        wait.wait(5)
+        return Page()
+
+    with serving(slow) as web:
+        with pytest.raises(WorldError):
+            own(web, seconds=0.1).read(web.url)
+        wait.set()
+
+
+def test_backends_are_chosen_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("orin")
+    record = tmp_path / "record.jsonl"
+    record.write_text("")
+    assert isinstance(choose(f"local:{tmp_path}", {}), Local)
+    assert isinstance(choose(f"replay:{record}", {}), Replay)
+    assert isinstance(choose("brave", {"BRAVE_API_KEY": KEY}), Live)
+    if importlib.util.find_spec("ddgs"):
+        choose("ddgs", {})
+    for name, said in (
+        ("brave", "Set BRAVE_API_KEY"),
+        ("bing", "Backends: ddgs, tavily, brave"),
+        ("searxng", "searxng:URL"),
+        ("searxng:nonsense", "no address"),
+        ("ddgs:x", "no search backend"),
+        (f"local:{tmp_path / 'none'}", "nothing to search"),
+        (f"replay:{tmp_path / 'none'}", "no record"),
+    ):
+        with pytest.raises(UserError, match=said):
+            choose(name, {})
+    assert len(NAMES) == 7
+    assert whole("replay:x.jsonl") == f"replay:{Path('x.jsonl').resolve()}"
+    assert whole("brave") == "brave"
