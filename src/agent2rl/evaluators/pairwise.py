@@ -38,8 +38,6 @@ CONSTANTS = {
     'letter.\n\n"',
 }
 """Answers that know nothing of the instruction, and win where a judge can be had."""
-CONSTANT_EXAMPLES = 100
-"""Comparisons of each constant, at most."""
 FOLDER, FILE = "difficulties", "df_gamed.csv"
 """Where instruction difficulties lie, beside the examples."""
 
@@ -55,6 +53,8 @@ class Pairwise:
     """Decides where the run names no judge; None: then there is no score."""
     group: str = ""
     """The key of an example's meta that says its kind."""
+    constants: int = 100
+    """Comparisons of each constant answer, at most."""
 
     @property
     def version(self) -> str:
@@ -107,7 +107,7 @@ class Pairwise:
 
     def _constants(self, referee: Referee, examples: Sequence[Example], seed: int) -> dict[str, JsonValue]:
         """What each constant answer wins, in percent; None where the judge gives no preference."""
-        some = sorted(examples, key=lambda one: hashlib.sha256(one.id.encode()).digest())[:CONSTANT_EXAMPLES]
+        some = sorted(examples, key=lambda one: hashlib.sha256(one.id.encode()).digest())[: self.constants]
         won: dict[str, JsonValue] = {"examples": len(some)}
         for name, text in CONSTANTS.items():
             said = referee.prefer([self._comparison(example, text) for example in some], seed, most=1.0)
