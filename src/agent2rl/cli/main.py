@@ -17,6 +17,7 @@ COMMANDS = {
     "verify": "Check that a run's record still holds.",
     "check": "Check this machine, or a task.",
     "score": "Score the outputs of any model, without the model.",
+    "judge": "Measure a judge before it is trusted.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 

@@ -208,6 +208,34 @@ class WinRates(Record):
     difficulties_sha256: str | None = None
 
 
+class Estimate(Record):
+    """A mean in percent, and its standard error."""
+
+    value: float
+    error: float
+
+
+class Calibration(Record):
+    """A judge held against preferences that are known."""
+
+    judge: str
+    n: Annotated[int, Field(ge=1)]
+    missing: Annotated[int, Field(ge=0)]
+    """Comparisons to which it gave no answer in one order or in both."""
+    agreement: Estimate | None
+    """How often it is on the same side."""
+    consistency: Estimate | None
+    """How often it is on the same side in both orders."""
+    first: Estimate | None
+    """The share of the first answer: 50 where its place means nothing."""
+    longer: Estimate | None
+    """The share of the longer answer."""
+    longer_known: Estimate | None
+    """The same of the known preferences."""
+    by_probability: int
+    """Comparisons that were read from the judge's probabilities in both orders."""
+
+
 class FileHash(Record):
     path: str
     size: int

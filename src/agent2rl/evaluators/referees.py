@@ -102,7 +102,12 @@ class Judge:
     def prefer(
         self, comparisons: Sequence[Comparison], seed: int, most: float = MOST_MISSING
     ) -> list[Preference | Missing]:
-        first = [one.first(seed) for one in comparisons]
+        return self.placed(comparisons, [one.first(seed) for one in comparisons], most)
+
+    def placed(
+        self, comparisons: Sequence[Comparison], first: Sequence[bool], most: float = MOST_MISSING
+    ) -> list[Preference | Missing]:
+        """With the order as it is given: whether the output comes first."""
         asked = [
             Asked(messages=question(one, before), max_tokens=REPLY_TOKENS, choices=LETTERS)
             for one, before in zip(comparisons, first, strict=True)

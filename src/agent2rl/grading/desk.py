@@ -11,7 +11,7 @@ mounted into grading children alone.
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,9 @@ class Judging:
     engine: Engine
     kept: Path
     """A directory of answers, each under the hash of its question."""
+    one_by_one: bool = False
+    """Whether the engine answers one question at a time, as one that runs here does."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, asked: Asked) -> Said:
@@ -83,7 +86,8 @@ class Judging:
             return Said.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
-        said = answer(self.engine, asked)
+        with self._turn if self.one_by_one else nullcontext():
+            said = answer(self.engine, asked)
         with self._lock:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_record(path, said)

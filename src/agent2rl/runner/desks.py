@@ -12,10 +12,14 @@ from agent2rl.core.task import Task
 from agent2rl.environments.search.choosing import KEYS, KNOWN, choose
 from agent2rl.environments.search.replay import Recording
 from agent2rl.grading.desk import Judging, Offer, Searching, served
+from agent2rl.runner.assets import default_engine, model_directory, repeatable
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
 
-JUDGES = "For instance openai-api:MODEL@URL."
+HERE = "model"
+JUDGES = (
+    f"Write openai-api:MODEL@URL, or {HERE}:NAME for a model that runs here, such as {HERE}:smollm2-135m."
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,28 @@ def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) 
     """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
     _require(wanted, task, needed)
     with ExitStack() as stack:
-        judging = None
-        if wanted.judge:
-            engine = stack.enter_context(registry.engine(wanted.judge)(Path()))
-            judging = Judging(wanted.judge, engine, settings.cache / "judgements")
+        judging = stack.enter_context(judge(wanted.judge, settings)) if wanted.judge else None
         offer = Offer(_searching(wanted), judging)
         about = offer.about().model_dump()
         if wanted.record:  # which grows
             about["record_sha256"] = None
         socket = stack.enter_context(served(offer))
         yield Opened(socket, canonical(about) if socket else "")
+
+
+@contextmanager
+def judge(name: str, settings: Settings) -> Iterator[Judging]:
+    """The model that a name means: an engine's that is elsewhere, or one that is loaded here."""
+    head, _, model = name.partition(":")
+    here = head == HERE and bool(model)
+    if here:
+        directory = model_directory(model, settings.cache)
+        opening, name = registry.engine(default_engine(model, ())), f"{HERE}:{repeatable(model)}"
+    else:
+        registry.require_remote(name)
+        directory, opening = Path(), registry.engine(name)
+    with opening(directory) as engine:
+        yield Judging(name, engine, settings.cache / "judgements", one_by_one=here)
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -69,7 +85,7 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
     if needed and task.judged and not wanted.judge:
         raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
-    if wanted.judge:
+    if wanted.judge and not wanted.judge.startswith(f"{HERE}:"):
         registry.require_remote(wanted.judge)
 
 

@@ -69,9 +69,9 @@ def score(
 def annotated(name: str, file: Path, data_dir: Path | None) -> WinRates | None:
     """What a judge's preferences come to; None where the file is none of these, or the task has no format."""
     task = registry.task(name)
-    if task.annotated is None or not _is_list(file):
+    if task.published is None or not _is_list(file):
         return None
-    return task.annotated(file, data_dir)
+    return task.published.win_rates(file, data_dir)
 
 
 def _is_list(file: Path) -> bool:

@@ -35,5 +35,5 @@ TASK: Task = Task(
     evaluator=EVALUATOR,
     desk=frozenset({"judge"}),
     judged=True,
-    annotated=official.annotated,
+    published=official.Annotations(),
 )

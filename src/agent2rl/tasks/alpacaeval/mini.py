@@ -41,6 +41,6 @@ TASK: Task = replace(
         constants=EVALUATOR.constants,
     ),
     judged=False,
-    annotated=None,
+    published=None,
     exposes={"eval.py": Path(__file__).with_name("eval.py")},
 )

@@ -11,6 +11,7 @@ Other names that do: gpt4_1106_preview.outputs.json.xz, and df_gamed.RECONSTRUCT
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
-from agent2rl.core.task import Example, Splits
+from agent2rl.core.task import Example, Preferred, Splits
 from agent2rl.evaluators import hub
-from agent2rl.evaluators.annotations import loaded, win_rates
+from agent2rl.evaluators.annotations import loaded, read, win_rates
 from agent2rl.evaluators.examples import halves
 from agent2rl.evaluators.length_control import Difficulties, require_library
 from agent2rl.evaluators.pairwise import FILE, FOLDER
@@ -34,6 +35,7 @@ TRAIN_PARQUET = "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet"
 REFERENCES = ("alpaca_eval_gpt4_baseline.json", "gpt4_1106_preview.outputs.json.xz")
 DIFFICULTIES = ("df_gamed.csv", "df_gamed.RECONSTRUCTED.csv")
 TRAIN = "alpaca_data.json"
+ANNOTATIONS = "annotations"
 TRAIN_ROWS = 2000
 SPLIT_SEED = 0
 FEWEST = 4
@@ -54,12 +56,30 @@ def reference(example: Example) -> str:
     return example.target
 
 
-def annotated(file: Path, data_dir: Path | None) -> WinRates:
-    """The win rates of a judge's preferences in the official format."""
-    rows = instructions(references_file(data_dir))
-    known = difficulties_file(data_dir)
-    texts = {row.prompt: row.target for row in rows}
-    return win_rates(file, texts, Difficulties.read(known) if known else None)
+@dataclass(frozen=True)
+class Annotations:
+    """Preferences in the official format; in a directory those of several models lie in `annotations/`."""
+
+    def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
+        rows = instructions(references_file(data_dir))
+        known = difficulties_file(data_dir)
+        texts = {row.prompt: row.target for row in rows}
+        return win_rates(file, texts, Difficulties.read(known) if known else None)
+
+    def preferences(self, data_dir: Path | None) -> Sequence[Preferred]:
+        files = sorted((data_dir / ANNOTATIONS).glob("*.json*")) if data_dir else []
+        if not files:
+            raise UserError(
+                f"There are no preferences in {ANNOTATIONS}/ of {data_dir}.",
+                "--data-dir wants a directory that has a file for each model there, in the official format.",
+            )
+        known = {row.prompt: row for row in instructions(references_file(data_dir))}
+        return [
+            Preferred(known[row.instruction], row.output_2, row.share)
+            for file in files
+            for row in read(file)
+            if row.share is not None and row.instruction in known
+        ]
 
 
 def references_file(data_dir: Path | None) -> Path:
