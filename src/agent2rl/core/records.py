@@ -94,6 +94,8 @@ class RunSpec(Record):
     """A file that keeps every search and its results; what it holds is not searched again."""
     judge: str | None = None
     """The model that decides what an answer is worth; None: the task's own rule does."""
+    train_judge: str | None = None
+    """Another model, which the agent may ask while it trains."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None

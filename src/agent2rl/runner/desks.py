@@ -29,10 +29,11 @@ class Wanted:
     search: str | None = None
     record: str | None = None
     judge: str | None = None
+    train_judge: str | None = None
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Wanted":
-        return cls(spec.search, spec.record_searches, spec.judge)
+        return cls(spec.search, spec.record_searches, spec.judge, spec.train_judge)
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,15 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError("A replay is a record already.", "Leave out --record-searches.")
     if wanted.judge and "judge" not in task.desk:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
+    if wanted.train_judge and "judge" not in task.desk:
+        raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
+    if wanted.train_judge and wanted.train_judge == wanted.judge:
+        raise UserError("The judge that grades cannot be trained with.", "Name another for --train-judge.")
     if needed and task.judged and not wanted.judge:
         raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
-    if wanted.judge and not wanted.judge.startswith(f"{HERE}:"):
-        registry.require_remote(wanted.judge)
+    for name in filter(None, (wanted.judge, wanted.train_judge)):
+        if not name.startswith(f"{HERE}:"):
+            registry.require_remote(name)
 
 
 def _searching(wanted: Wanted) -> Searching | None:

@@ -25,7 +25,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import Asks, Evaluator, Example, Task, Written
-from agent2rl.runner import worlds
+from agent2rl.runner import training_judge, worlds
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -161,5 +161,5 @@ def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
-        world=worlds.instructions(task, spec.budget),
+        world=worlds.instructions(task, spec.budget) + training_judge.instructions(spec),
     )
