@@ -17,6 +17,9 @@ from agent2rl.store import ledger
 from agent2rl.tasks.alpacaeval.mini import TASK
 from tests.runs import Bench
 from tests.served import serve
+from tests.short_alpacaeval import CONSTANTS, INSTRUCTIONS
+
+ROOT = Path(__file__).resolve().parents[1]
 
 ASKS = """
 JUDGE = os.environ["JUDGE_URL"]
@@ -33,15 +36,16 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     with serve(Scripted(lambda _: "A")) as grader, serve(Scripted(lambda _: "Quite good.")) as other:
         run = bench.run(
             ASKS,
-            *("--task", "alpacaeval-mini", "--max-submissions", "1"),
+            *("--task", "tests.short_alpacaeval:TASK", "--max-submissions", "1"),
             *("--judge", f"openai-api:tiny@{grader.url}", "--train-judge", f"openai-api:tiny@{other.url}"),
+            PYTHONPATH=str(ROOT),
         )
     assert run.code == 0, run.errors
     assert run.said["reply"] == "Quite good."
     assert run.said["doors"] == ["GRADING_SERVER_URL", "JUDGE_URL"]
     assert "$JUDGE_URL/v1/chat/completions" in run.said["told"]
     assert len(other.questions) == 1
-    assert len(grader.questions) == 150 + 3 * 100
+    assert len(grader.questions) == INSTRUCTIONS + 3 * CONSTANTS
     baseline = run.result.baseline
     assert baseline is not None
     assert str(baseline.how["judge"]).startswith("openai-api:tiny@")
