@@ -58,7 +58,8 @@ from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.transformers import Transformers, open_engine, room
 from agent2rl.engines.transformers.loading import describe
-from agent2rl.evaluators.episodes import Episode, Episodes, Table, play
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.playing import Episode, Table, play
 from agent2rl.evaluators.telling import Telling
 
 SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20

@@ -1,5 +1,6 @@
 """The expert of ALFWorld: wins from the texts alone, and bears any text."""
 
+import random
 import tarfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from agent2rl.environments.alfworld import NOTHING, Game, Play
 from agent2rl.environments.alfworld.expert import PUTTING, Expert
 from agent2rl.environments.alfworld.expert.errand import Errand, read
 from agent2rl.environments.alfworld.expert.haunts import promise
+from agent2rl.tasks.alfworld.homes import homes
+from agent2rl.tasks.alfworld.layout import LEVELS
 from tests import alfworld_games
 
 LIMIT = 50
@@ -145,3 +148,17 @@ def test_official_games_are_won_from_their_texts_alone(
     assert len(games) >= 140
     assert sum(count <= LIMIT for count in taken) >= 0.99 * len(games)
     assert sum(taken) / len(taken) < mean
+
+
+def test_it_goes_on_from_what_another_did() -> None:
+    for number, home in enumerate(homes("train", 40, LEVELS["hard"])):
+        chance, play, expert = random.Random(number), Play(Game.read(home.data, home.id)), Expert()
+        for taken in range(LIMIT):
+            said = expert.act(play.observation)
+            if taken < 12:
+                said = chance.choice([*play.commands, "go to narnia 1", "take it", "think: hm"])
+                expert.instead(said)
+            play.step(said)
+            if play.won:
+                break
+        assert play.won, home.id

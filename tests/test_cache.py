@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.runner.cache import once
+from agent2rl.runner.cache import by_content, once
 
 
 class Maker:
@@ -75,3 +75,23 @@ def test_a_disk_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(MachineError, match="cannot be prepared"):
         once(tmp_path / "file" / "m", Maker())
+
+
+def test_what_is_kept_by_content_lies_beside_others_of_its_name_and_is_mended_when_damaged(
+    tmp_path: Path,
+) -> None:
+    first, one = by_content(tmp_path, "shop", lambda place: _write(place, "a"))
+    second, two = by_content(tmp_path, "shop", lambda place: _write(place, "b"))
+    (first / "text").write_text("damaged")
+
+    again, same = by_content(tmp_path, "shop", lambda place: _write(place, "a"))
+
+    assert (again, same) == (first, one)
+    assert (first / "text").read_text() == "a"
+    assert (second / "text").read_text() == "b"
+    assert one != two
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([first.name, second.name])
+
+
+def _write(place: Path, text: str) -> None:
+    (place / "text").write_text(text)

@@ -12,7 +12,7 @@ from agent2rl import registry
 from agent2rl.core import beside as besides
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings, RunSpec
+from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import Scripted
 from agent2rl.environments.search.world import open_world
@@ -20,10 +20,9 @@ from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.runner.desks import Wanted, opened
 from agent2rl.runner.settings import Settings
-from agent2rl.store.files import sha256_file
 from agent2rl.tasks.deepsearchqa import official
 from tests.runs import Bench
-from tests.search_models import TOWNS, judge, write_lands
+from tests.search_models import TOWNS, silent_at_times, write_lands
 from tests.served import answer as fault
 from tests.served import serve
 from tests.tiny_models import write_tiny_llama
@@ -237,25 +236,53 @@ def test_what_a_run_cannot_search_or_judge_with_is_refused(
         pass
 
 
+VISITOR = """
+from agent2rl.core.errors import UserError
+from agent2rl.environments.faces import open_world
+
+def ask(path, body):
+    request = urllib.request.Request(os.environ["ENVIRONMENT_URL"] + path, json.dumps(body).encode(),
+        {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+ask("/reset", {"episode_id": "mine"})
+seen = ask("/step", {"episode_id": "mine", "action": {"text": "search[capital of Arlen]"}})
+say(seen=json.dumps(seen))
+world = open_world()
+try:
+    world.environment().reset(world.games[0])
+except UserError as error:
+    say(alone=str(error), expert=world.expert is not None)
+"""
+
+
 def test_a_recorded_run_is_replayed_to_the_byte(bench: Bench, lands: Path) -> None:
+    """And its agent searches with the harness, at the world's door and nowhere else."""
     record, again = bench.home / "searches.jsonl", bench.home / "again.jsonl"
     data = ("--data-dir", str(lands))
     search = ("--search", f"local:{lands / 'pages'}", "--record-searches", str(record))
-    done = bench.cli("run", *LANDS, *RESEARCHER, *data, *search, "--protocol", "paper", PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["baseline"]["value"] == 100
-    how = result["baseline"]["how"]
+    options = ("--task", "deepsearchqa", "--model", "abacus", "--protocol", "paper", *RESEARCHER)
+    done = bench.run(VISITOR, *options, *data, *search, PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log
+    assert "Its capital is Tolm." in done.said["seen"]
+    assert "ENVIRONMENT_URL" in done.said["alone"]
+    assert not done.said["expert"]
+    assert done.result.rollouts
+    assert done.result.rollouts.witnessed.steps == 1
+    baseline = done.result.baseline
+    assert baseline
+    assert baseline.value == 100
+    how = baseline.how
     assert (how["searches"], how["opened"], how["failed"], how["not_recorded"]) == (4, 4, 0, 0)
-    assert how["searches_sha256"] == sha256_file(record)
-    assert len(record.read_text().splitlines()) == 8
-    played = bench.runs / result["run_id"] / "baseline" / "feedback.jsonl"
+    assert len(str(how["searches_sha256"])) == 64
+    played = done.paths.root / "baseline" / "feedback.jsonl"
     replay = ("--search", f"replay:{record}", "--results", str(again))
-    done = bench.cli("score", "deepsearchqa", str(played), *data, *replay)
-    assert done.returncode == 0, done.stderr
+    scored = bench.cli("score", "deepsearchqa", str(played), *data, *replay)
+    assert scored.returncode == 0, scored.stderr
     assert sorted(again.read_bytes().splitlines()) == sorted(played.read_bytes().splitlines())
-    spec = RunSpec.model_validate_json((played.parents[1] / "spec.json").read_bytes())
-    assert (spec.search, spec.record_searches) == (f"local:{lands / 'pages'}", str(record))
+    assert done.result.spec.search == f"local:{lands / 'pages'}"
+    assert done.result.spec.record_searches == str(record)
 
 
 def test_searches_that_fail_are_a_failed_grading_and_no_score(bench: Bench, lands: Path) -> None:
@@ -277,22 +304,27 @@ def test_searches_that_fail_are_a_failed_grading_and_no_score(bench: Bench, land
         assert not path.is_file() or secret not in path.read_text(errors="replace")
 
 
-def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, lands: Path) -> None:
+def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, mini: Splits) -> None:
     outputs = bench.home / "outputs.jsonl"
-    splits = registry.task("deepsearchqa").load(lands)
-    rows = [{"id": one.id, "output": one.target} for one in splits.feedback]
-    outputs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with serve(Scripted(judge)) as server:
-        options = ("score", "deepsearchqa", str(outputs), "--data-dir", str(lands), "--json")
+    rows = [{"id": one.id, "output": one.target.rpartition("\n")[2]} for one in mini.feedback[:60]]
+
+    def write(first: str) -> None:
+        said = [{**rows[0], "output": first}, *rows[1:]]
+        outputs.write_text("".join(json.dumps(row) + "\n" for row in said))
+
+    with serve(Scripted(silent_at_times)) as server:
         named = f"openai-api:tiny@{server.url}"
-        done = bench.cli(*options, "--judge", named)
+        options = ("score", "deepsearchqa-mini", str(outputs), "--judge", named, "--json")
+        write("answer[hush]")
+        done = bench.cli(*options)
         assert done.returncode == 0, done.stderr
         score = json.loads(done.stdout)["parts"][0]["score"]
-        assert (score["value"], score["missing"]) == (100, 0)
+        assert (score["value"], score["n"], score["missing"]) == (100, 59, 1)
         assert score["how"]["judge"].startswith(named)
-        outputs.write_text("".join(json.dumps({**row, "output": "answer[x]"}) + "\n" for row in rows))
+        rows = [{**row, "output": "answer[nobody]"} for row in rows]
+        write("answer[nobody]")
         server.faults.extend([fault(400)] * 100)
-        done = bench.cli(*options, "--judge", named)
+        done = bench.cli(*options)
     assert done.returncode == 1
     assert "could not be judged" in done.stderr
     assert done.stdout == ""

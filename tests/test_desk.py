@@ -28,7 +28,7 @@ from agent2rl.evaluators.answers import question, reading, require_searches
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.grading.desk import Judging, Offer, Searching, served
 from agent2rl.store.files import sha256_file
-from tests.search_models import judge, told
+from tests.search_models import judge, silent_at_times, told
 from tests.served import answer as fault
 from tests.served import serve
 
@@ -227,10 +227,6 @@ class TestJudge:
         assert answer not in system.content
         assert told(heard[0])[1] == answer
         assert user.content.count("Right items: ") == 1
-
-
-def silent_at_times(chat: Chat) -> str:
-    return "?" if "hush" in told(chat)[1] else judge(chat)
 
 
 NAMES = ("precision", "recall", "f1")

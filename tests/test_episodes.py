@@ -15,7 +15,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import Scripted
-from agent2rl.evaluators.episodes import FULL, Episodes
+from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.playing import FULL
 from agent2rl.evaluators.telling import spoken
 from tests.stairs import EXAMPLES, TELLING, Stairs
 
@@ -131,6 +132,34 @@ def test_a_slow_world_is_stepped_by_many_hands_and_gives_the_same_episodes() -> 
     four = EXAMPLES[4:]  # none of which can be climbed in time, so that all go on to the end
     slow = replace(evaluator(Slow), slow=True).evaluate(Scripted(climber), four, EvalSettings())
     assert slow == evaluator().evaluate(Scripted(climber), four, EvalSettings())
+
+
+class Halves(Stairs):
+    """Every step up is worth a share of the whole way."""
+
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), reward=self.height / self.goal)
+
+
+def test_where_success_has_a_bound_it_is_the_score_and_the_reward_stands_beside_it() -> None:
+    graded = replace(evaluator(Halves), success=1.0, also=(0.5, 0.9))
+    found = graded.evaluate(Scripted(climber), EXAMPLES, EvalSettings()).results
+    assert [result.score for result in found] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert [result.metrics["reward"] for result in found] == [1, 1, 1, 1, 4 / 5, 4 / 6, 4 / 7, 4 / 8]
+    assert [result.metrics["reward>=0.5"] for result in found] == [1] * 8
+    assert [result.metrics["reward>=0.9"] for result in found] == [1] * 4 + [0] * 4
+    plain = evaluator(Halves).evaluate(Scripted(climber), EXAMPLES, EvalSettings()).results
+    assert [result.score for result in plain] == [result.metrics["reward"] for result in found]
+    assert not any(result.metrics for result in plain)
+    versions = {one.version for one in (evaluator(), graded, replace(graded, also=()))}
+    assert len(versions) == 3
+
+
+def test_several_episodes_are_marked_together() -> None:
+    graded = replace(evaluator(Halves), success=1.0, also=(0.5,))
+    settings = EvalSettings(samples=2, temperature=1.0)
+    (found,) = graded.evaluate(Scripted(climber), EXAMPLES[4:5], settings).results
+    assert found.metrics == {"pass@1": 0, "pass@2": 0, "reward": 4 / 5, "reward>=0.5": 1}
 
 
 def test_an_evaluator_of_episodes_is_an_evaluator() -> None:

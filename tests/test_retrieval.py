@@ -1,12 +1,13 @@
 """Search: words, stems, lengths and scores that were worked out by hand."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.retrieval import Index, terms
+from agent2rl.environments.retrieval import Index, postings, terms
 from agent2rl.environments.retrieval.bm25 import quantised
 from agent2rl.environments.retrieval.porter import stem
 
@@ -101,6 +102,53 @@ def test_a_score_is_bm25_with_anserinis_parameters() -> None:
 
     assert [hit.id for hit in hits] == ["b", "a"]
     assert [hit.score for hit in hits] == pytest.approx([worth(2, 4), worth(1, 2)], rel=1e-6)
+
+
+def test_the_ranking_is_that_of_the_formula_written_out_plainly() -> None:
+    """Texts of every length, words of every frequency, queries that repeat words: score by score."""
+    chance = random.Random(0)
+    words = [f"w{number}" for number in range(60)]
+    weights = [1 / (1 + number) for number in range(60)]
+    texts = {
+        f"{number:03}": " ".join(chance.choices(words, weights, k=chance.randrange(90)))
+        for number in range(300)
+    }
+    index = Index.of(texts.items())
+    for _ in range(40):
+        query = " ".join(chance.choices(words, k=chance.randrange(1, 12)))
+        hits = index.search(query, 20)
+        plain = _plainly(texts, query.split())
+        best = sorted(plain.values(), reverse=True)[:20]
+        assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-5)
+        assert [plain[hit.id] for hit in hits] == pytest.approx(best, rel=1e-5)
+        assert index.found(query, 20) == [hit.id for hit in hits]
+
+
+def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
+    """What each text that has a word of the query is worth."""
+    split = {name: text.split() for name, text in texts.items()}
+    filled = [words for words in split.values() if words]
+    mean = sum(map(len, filled)) / len(filled)
+    having = {word: sum(word in words for words in filled) for word in query}
+
+    def worth(words: list[str]) -> float:
+        norm = 0.9 * (1 - 0.4 + 0.4 * quantised(len(words)) / mean)
+        total = 0.0
+        for word in query:
+            often, texts = words.count(word), having[word]
+            total += math.log(1 + (len(filled) - texts + 0.5) / (texts + 0.5)) * often / (often + norm)
+        return total
+
+    return {name: worth(words) for name, words in split.items() if set(words) & set(query)}
+
+
+def test_parts_are_put_together_as_if_there_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [(f"{number:02}", f"red hat {number % 7} " * (number % 3)) for number in range(50)]
+    whole = Index.of(texts).search("red hat 3", 50)
+    monkeypatch.setattr(postings, "PART_TERMS", 5)
+    assert Index.of(texts).search("red hat 3", 50) == whole
+    monkeypatch.setattr(postings, "PART_TEXTS", 1)
+    assert Index.of(texts).search("red hat 3", 50) == whole
 
 
 def test_a_word_that_is_asked_for_twice_counts_twice() -> None:

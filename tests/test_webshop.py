@@ -125,11 +125,15 @@ def test_pages_can_be_shorter_for_a_small_context() -> None:
         " | B000000002 | Red Party Pumps, Low | $20.0"
     )
     assert "B000000001" in found.step("click[next >]")
+    bare = visit("search[party pumps]", "click[b000000002]", layout=Layout(" | ", head=False))
+    assert bare.observation.startswith("< Prev | Red Party Pumps, Low | Price: $20.0 | Rating: N.A. | Desc")
+    assert "Find me women's pumps" in bare.step("click[back to search]")
     store = Store(lambda _: SHOP)
     seen = store.reset(example(layout={"separator": "\n"}))
     assert seen.observation == "WebShop\nInstruction:\nFind me women's pumps\nSearch"
-    with pytest.raises(UserError, match="cannot be laid out"):
-        store.reset(example(layout={"shown": 0}))
+    for wrong in ({"shown": 0}, {"separator": 3}, {"head": "no"}):
+        with pytest.raises(UserError, match="cannot be laid out"):
+            store.reset(example(layout=wrong))
 
 
 def test_searching_works_from_every_page() -> None:

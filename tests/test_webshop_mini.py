@@ -1,6 +1,5 @@
 """The miniature of WebShop: its generated shop and goals."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.errors import UserError
+from agent2rl.core.beside import VARIABLE
+from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import Shop, Store
 from agent2rl.environments.webshop.nouns import by
@@ -31,23 +31,30 @@ def test_the_miniature_is_found_by_its_name() -> None:
     assert registry.task("webshop-mini") is TASK
 
 
-def test_the_answers_of_all_goals_win_within_their_steps() -> None:
-    here, carried = Store(lambda _: shop()), Store()
-    assert all(reward(here, one, one.target.splitlines()) == 1 for one in SPLITS.train)
-    assert all(
-        reward(carried, one, one.target.splitlines()) == 1 for one in (*SPLITS.feedback, *SPLITS.heldout)
-    )
+@pytest.fixture
+def grading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that grades, with its shop where a grading has it."""
+    write = SPLITS.beside["shop"]
+    assert not isinstance(write, Path)
+    write(tmp_path / "shop")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return Store()
+
+
+def test_the_answers_of_all_goals_win_within_their_steps(grading: Store) -> None:
+    for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout):
+        assert all(reward(grading, one, one.target.splitlines()) == 1 for one in part)
     assert max(len(one.target.splitlines()) for one in SPLITS.train) < STEPS
 
 
-def test_nonsense_is_worth_nothing() -> None:
-    assert all(reward(Store(), one, ["dance", "click[buy now]"]) == 0 for one in SPLITS.feedback[:5])
+def test_nonsense_is_worth_nothing(grading: Store) -> None:
+    assert all(reward(grading, one, ["dance", "click[buy now]"]) == 0 for one in SPLITS.feedback[:5])
 
 
 def test_scoring_buys_what_training_never_buys() -> None:
     parts = [{wanted(one).asin for one in part} for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)]
     assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [120, 120]
-    assert len(SPLITS.train) > 500
+    assert len(SPLITS.train) == 480
     assert not parts[0] & parts[1]
     assert not parts[0] & parts[2]
     assert not parts[1] & parts[2]
@@ -64,7 +71,11 @@ def test_the_agent_gets_the_shop_without_what_scoring_asks_for(tmp_path: Path) -
     assert {*seen.products} == {*shop().products}
     assert seen.prices == shop().prices
     assert {goal.asin for goal in seen.goals} == {wanted(one).asin for one in SPLITS.train}
-    assert "instruction" not in json.dumps([one.meta["shop"] for one in SPLITS.feedback])
+
+
+def test_the_grader_gets_the_shop_without_what_anybody_asks_for(grading: Store, tmp_path: Path) -> None:
+    assert grading.find(SPLITS.feedback[0]).prices == shop().prices
+    assert not any('"instruction"' in path.read_text() for path in (tmp_path / "shop").iterdir())
 
 
 def test_a_look_alike_is_the_same_but_for_its_price() -> None:
@@ -123,8 +134,9 @@ def test_a_folder_is_refused_and_answers_can_be_withheld() -> None:
     assert not any(one.target for one in TASK.withhold(SPLITS).train)
 
 
-def test_an_example_without_its_shop_is_refused() -> None:
-    with pytest.raises(UserError, match="carries no shop"):
+def test_without_a_grading_there_is_no_shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(GradingError, match="only a grading"):
         Store().reset(SPLITS.train[0])
 
 

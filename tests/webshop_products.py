@@ -106,6 +106,48 @@ def write(folder: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> None:
     (folder / "reviews.json").write_text(json.dumps(REVIEWS))
 
 
+def write_many(folder: Path, people: bool = False) -> None:
+    """Forty kinds of hats in every one of fifty colours: enough goals for all splits, and, if it is said, as
+    many that people wrote."""
+    kinds = [f"{chr(97 + number // 26)}{chr(97 + number % 26)}lo" for number in range(40)]
+    colours = [f"shade {number}" for number in range(50)]
+    rows = [
+        row(
+            f"B{number:03}",
+            f"{kind} hat",
+            small_description=[f"made of {kind}"],
+            customization_options=options(color=colours),
+            query="hat",
+            product_category="Clothing › Hats",
+        )
+        for number, kind in enumerate(kinds)
+    ]
+    known = {
+        f"B{number:03}": {
+            "attributes": [kind],
+            "instruction": f"Find me a {kind} hat",
+            "instruction_attributes": [kind],
+        }
+        for number, kind in enumerate(kinds)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "items_shuffle_40.json").write_text(json.dumps(rows))
+    (folder / "items_ins_v2_40.json").write_text(json.dumps(known))
+    if people:
+        said = {
+            asin: [
+                {
+                    "instruction": f"i want a {one['attributes'][0]} hat in {colour}.",
+                    "instruction_attributes": one["attributes"],
+                    "instruction_options": [colour],
+                }
+                for colour in colours
+            ]
+            for asin, one in known.items()
+        }
+        (folder / "items_human_ins.json").write_text(json.dumps(said))
+
+
 def goal(**others: Any) -> Goal:
     """For the first pair of pumps, in dark blue and 6."""
     return Goal(

@@ -16,6 +16,7 @@ COMMANDS = {
     "show": "Show a run: going, finished or crashed.",
     "verify": "Check that a run's record still holds.",
     "check": "Check this machine, or a task.",
+    "play": "Play a task's training games yourself.",
     "score": "Score the outputs of any model, without the model.",
     "judge": "Measure a judge before it is trusted.",
     "list": "List tasks, agents, models, engines or sandboxes.",
@@ -54,6 +55,7 @@ def cli() -> None:
       agent2rl run --task gsm8k-mini --agent script:my.py   with your script as the agent
       agent2rl show RUN                                     look at a run again
       agent2rl score gsm8k-mini outputs.jsonl               score what any model said
+      agent2rl play webshop-mini                            do yourself what a model is to learn
     """
 
 

@@ -175,16 +175,17 @@ def print_episode(number: int, result: ExampleResult) -> None:
     kind = f" ({result.group})" if result.group else ""
     console.print(Text.assemble((str(number), "bold"), "  ", _plain(result.id + kind), "\n"))
     if not result.trajectory:
-        console.print(Text(_lines(result.output)))
+        console.print(Text(lines(result.output)))
     for turn in result.trajectory:
         if turn.action:
-            console.print(Text(f"> {_lines(turn.action)}", "bold"))
-        console.print(Text(f"{_lines(turn.observation)}\n"))
+            console.print(Text(f"> {lines(turn.action)}", "bold"))
+        console.print(Text(f"{lines(turn.observation)}\n"))
     note = f"; {_plain(result.note)}" if result.note else ""
     console.print(Text(f"score {result.score:g}{note}"))
 
 
-def _lines(text: str) -> str:
+def lines(text: str) -> str:
+    """A text of several lines, none of which steers the terminal."""
     return "\n".join(_plain(line) for line in text.split("\n"))
 
 

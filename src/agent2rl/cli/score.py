@@ -97,8 +97,11 @@ def _print(found: Scoring) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     for part in found.parts:
-        if part.missing and part.score.split in ("train", "test"):
-            console.print(_missing(part), markup=False)
+        if part.score.split in ("train", "test"):
+            if part.missing:
+                console.print(_missing(part), markup=False)
+            if part.score.missing:
+                console.print(f"{part.score.missing} {part.score.split} examples could not be judged.")
 
 
 def _print_rates(found: WinRates, as_json: bool) -> None:
@@ -116,6 +119,6 @@ def _print_rates(found: WinRates, as_json: bool) -> None:
 
 
 def _missing(part: PartScore) -> str:
-    left = part.of - part.score.n
+    left = part.of - part.score.n - part.score.missing
     names = ", ".join(part.missing) + (", …" if left > len(part.missing) else "")
     return f"{left:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"

@@ -72,10 +72,10 @@ class Desk:
     """The child's side. May be asked by many threads at once."""
 
     def __init__(self, socket: Path) -> None:
-        self._socket = socket
+        self._socket = socket.resolve()  # a socket's path must be short, and a link to it need not be
         # A connection for each question: the desk is near, and nothing is left open.
         limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
-        transport = httpx.HTTPTransport(uds=str(socket), limits=limits)
+        transport = httpx.HTTPTransport(uds=str(self._socket), limits=limits)
         self._client = httpx.Client(
             transport=transport, base_url="http://desk", timeout=SECONDS, trust_env=False
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agent2rl.core.task import Example
 
@@ -40,10 +40,28 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
+class Lists(Protocol):
+    """An environment that can say what can be done now. It says so to people; a model has to find out."""
+
+    def commands(self) -> tuple[str, ...]:
+        """Actions that do something, letter for letter; free words, as of a search, are not among them."""
+        ...
+
+
 class Expert(Protocol):
     """Plays one episode well: it is given each observation in turn, the first included."""
 
     def act(self, observation: str) -> str: ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """An expert that can go on from what another did."""
+
+    def instead(self, action: str) -> None:
+        """Not what it said last was done, but this. The next observation is the answer to it."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from agent2rl.core.task import Example
 from agent2rl.environments.search.actions import read
 from agent2rl.environments.search.answers import MATCHER, MOST_CHARACTERS, Gold, Marks, normal
 from agent2rl.environments.search.research import Research, right_answer
-from agent2rl.evaluators.episodes import Episode, Settled
+from agent2rl.evaluators.episodes import Settled
 from agent2rl.evaluators.judge import Messages, Missing, json_object, judged
+from agent2rl.evaluators.playing import Episode
 
 MOST_FAILED = 0.05
 """The share of searches that may fail."""
@@ -67,7 +68,7 @@ def require_searches(counts: Mapping[str, int]) -> None:
         why = f" ({unknown} of what was asked is not recorded)" if unknown else ""
         raise GradingError(
             f"Of {asked} searches {failed} failed{why}.",
-            "What was answered after that says nothing of the model; grade again when searches work.",
+            "What was answered after that says nothing of the model. Is --search named, and does it answer?",
         )
 
 

@@ -1,50 +1,27 @@
-"""Plays a world with a model: many episodes at once, one batch for each turn.
+"""Plays a world with a model, and says what the episodes are worth.
 
-Every episode that is alive has its turn in every batch; one that ends makes room for the next that waits. A
-conversation is kept by the engine where it can (`core.engine.conversations`), so that a turn reads only what
-is new. An episode's answers depend on the model, the example and the seed, and not on its company.
-
-An episode ends when the world says so, when its steps are used up, or when the conversation has outgrown the
-model's context: then it is over with what it has.
+How they are played, many at once, is in `playing`; how the world is put to the model, in `telling`.
 """
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
+from statistics import fmean
 from string import Template
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import JsonValue
 
-from agent2rl.core.engine import (
-    Chat,
-    Completion,
-    Conversations,
-    Engine,
-    Given,
-    Sampling,
-    conversations,
-    templated,
-)
-from agent2rl.core.environment import Environment, Step
-from agent2rl.core.errors import GradingError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult, Prompts, Turn
+from agent2rl.core.engine import Engine, Given, Sampling, conversations, templated
+from agent2rl.core.environment import Environment
+from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, Prompts
 from agent2rl.core.task import Example
 from agent2rl.evaluators.asking import drawn, passes, result
-from agent2rl.evaluators.progress import Progress
+from agent2rl.evaluators.playing import Episode, Recited, Table, play
 from agent2rl.evaluators.telling import Telling, spoken
-
-T = TypeVar("T")
 
 LIVE = 256
 """Episodes that are played at once."""
-THREADS = 32
-"""Steps of a slow world that are taken at once."""
-FULL = "the conversation outgrew the model's context"
-SILENT = "there are no more actions"
 
 
 @dataclass(frozen=True)
@@ -57,12 +34,12 @@ class Settled:
     """For the record."""
 
 
-def as_played(_: Sequence["Episode"], __: Sequence[Environment]) -> Settled:
+def as_played(_: Sequence[Episode], __: Sequence[Environment]) -> Settled:
     """The world's rewards stand."""
     return Settled()
 
 
-Settle = Callable[[Sequence["Episode"], Sequence[Environment]], Settled]
+Settle = Callable[[Sequence[Episode], Sequence[Environment]], Settled]
 """Given the episodes, whose rewards and marks it may change, and the places where they were played."""
 
 
@@ -77,6 +54,11 @@ class Episodes:
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
     temperature: float = 1.0
     """For several episodes of one example."""
+    success: float | None = None
+    """The reward from which on an episode scores 1, and below it 0; the mean reward is reported beside the
+    score. None: the reward is the score."""
+    also: tuple[float, ...] = ()
+    """Where else success could begin: the share of such episodes is reported beside the score."""
     live: int = LIVE
     slow: bool = False
     """Whether a step takes the world so long that others should not wait for it, as a search may."""
@@ -87,8 +69,9 @@ class Episodes:
 
     @property
     def version(self) -> str:
+        marks = () if self.success is None else (self.success, self.also)
         calls = (f"{call.__module__}.{call.__qualname__}" for call in self._further.values())
-        settings = repr((self.telling, self.group, self.sampling, self.temperature, *calls))
+        settings = repr((self.telling, self.group, self.sampling, self.temperature, *marks, *calls))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
@@ -124,6 +107,8 @@ class Episodes:
                 ("group", repr(self.group)),
                 ("sampling", repr(self.sampling)),
                 ("temperature", repr(self.temperature)),
+                ("success", repr(self.success)),
+                ("also", repr(self.also)),
                 *((name, call.__qualname__) for name, call in calls.items()),
             )
         )
@@ -147,9 +132,9 @@ class Episodes:
     def kind(self, example: Example) -> str:
         return str(example.meta.get(self.group, "")) if self.group else ""
 
-    def _table(self, engine: Engine, settings: EvalSettings) -> tuple["Table", dict[str, str | int | float]]:
+    def _table(self, engine: Engine, settings: EvalSettings) -> tuple[Table, dict[str, str | int | float]]:
         if isinstance(engine, Given):
-            given = Table(_Recited(engine), self.telling, True, self.sampling, self.action)
+            given = Table(Recited(engine), self.telling, True, self.sampling, self.action)
             return given, {"prompting": "given"}
         as_chat = templated(engine)
         sampling = drawn(self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop)
@@ -160,16 +145,23 @@ class Episodes:
             "max_tokens": sampling.max_tokens,
         }
 
-    def _result(self, example: Example, episodes: Sequence["Episode"]) -> ExampleResult:
-        found = result(example, [episode.attempt() for episode in episodes], passes)
-        marks = {name: mean([episode.marks[name] for episode in episodes]) for name in episodes[0].marks}
-        return found.model_copy(
-            update={
-                "group": self.kind(example),
-                "trajectory": tuple(episodes[0].turns),
-                "metrics": {**found.metrics, **marks},
-            }
-        )
+    def _result(self, example: Example, episodes: Sequence[Episode]) -> ExampleResult:
+        found = result(example, [episode.attempt(self.success) for episode in episodes], passes)
+        more = {
+            "group": self.kind(example),
+            "trajectory": tuple(episodes[0].turns),
+            "metrics": {**found.metrics, **self._beside(episodes)},
+        }
+        return found.model_copy(update=more)
+
+    def _beside(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """What is reported with the score of an example's episodes."""
+        rewards = [episode.reward for episode in episodes]
+        found = {name: fmean(episode.marks[name] for episode in episodes) for name in episodes[0].marks}
+        if self.success is None:
+            return found
+        shares = {f"reward>={least:g}": fmean(reward >= least for reward in rewards) for least in self.also}
+        return {**found, "reward": fmean(rewards), **shares}
 
 
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.
@@ -190,122 +182,3 @@ EVALUATOR = $evaluator
 if __name__ == "__main__":
     main(EVALUATOR)
 '''
-
-
-class Episode:
-    """One example, being played in a world of its own."""
-
-    def __init__(self, example: Example, number: int = 0, kind: str = "") -> None:
-        self.example, self.number, self.kind = example, number, kind
-        self.name = f"{example.id}#{number}"
-        self.turns: list[Turn] = []
-        self.reward = 0.0
-        self.marks: Mapping[str, float] = {}
-        self.note = ""
-        self.over = False
-
-    def saw(self, action: str, step: Step) -> None:
-        self.turns.append(Turn(action=action, observation=step.observation))
-        self.reward = max(self.reward, step.reward)
-        self.marks = step.marks
-        self.over = step.done
-
-    def attempt(self) -> Attempt:
-        return Attempt(output=self.turns[-1].action, score=self.reward, note=self.note)
-
-
-@dataclass
-class Table:
-    """Where the model sits: it is told what each episode sees, and says what it does."""
-
-    talk: Conversations
-    telling: Telling
-    as_chat: bool
-    sampling: Sampling
-    action: Callable[[str], str] = spoken
-
-    def turn(self, playing: Sequence[Episode]) -> dict[Episode, Completion]:
-        told = {episode.name: self._told(episode) for episode in playing}
-        replies = self.talk.extend(told, self.sampling)
-        return {episode: replies[episode.name] for episode in playing}
-
-    def _told(self, episode: Episode) -> Chat:
-        seen = episode.turns[-1].observation
-        if len(episode.turns) == 1:
-            return self.telling.first(seen, self.as_chat, episode.kind)
-        return self.telling.then(seen, self.as_chat)
-
-
-def play(
-    episodes: Sequence[Episode],
-    world: Callable[[], Environment],
-    table: Table,
-    live: int,
-    slow: bool = False,
-) -> tuple[Environment, ...]:
-    """All episodes to their ends, and where they were played.
-
-    Where the world is slow, others are asked while some wait for it.
-    """
-    waiting, free = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
-    places = tuple(free)
-    tell = Progress(len(episodes), "episodes played")
-    acting: dict[Future[Step], tuple[Episode, Environment, str]] = {}
-    with ThreadPoolExecutor(THREADS) if slow else _Here() as hands:
-        while waiting or acting:
-            while waiting and free:
-                episode, place = waiting.popleft(), free.pop()
-                acting[hands.submit(place.reset, episode.example)] = (episode, place, "")
-            seeing: dict[Episode, Environment] = {}
-            for ended in sorted(wait(acting, return_when=FIRST_COMPLETED).done, key=list(acting).index):
-                episode, place, action = acting.pop(ended)
-                episode.saw(action, ended.result())
-                seeing[episode] = place
-            going = [episode for episode in seeing if not episode.over]
-            for episode, reply in table.turn(going).items() if going else ():
-                if reply.full:
-                    episode.note, episode.over = reply.text or FULL, True
-                else:
-                    action = table.action(reply.text)
-                    acting[hands.submit(seeing[episode].step, action)] = (episode, seeing[episode], action)
-            over = [episode for episode in seeing if episode.over]
-            free += [seeing[episode] for episode in over]
-            table.talk.drop([episode.name for episode in over])
-            tell(len(episodes) - len(waiting) - len(acting))
-    for place in places:
-        place.close()
-    return places
-
-
-class _Here(Executor):
-    """Does what it is given at once, in this thread."""
-
-    def submit(self, call: Callable[..., T], /, *given: object, **named: object) -> Future[T]:
-        done: Future[T] = Future()
-        done.set_result(call(*given, **named))
-        return done
-
-
-class _Recited:
-    """Given outputs as conversations: an episode's is its actions, one a line."""
-
-    def __init__(self, engine: Given) -> None:
-        self._engine = engine
-        self._left: dict[str, deque[str]] = {}
-
-    def extend(self, turns: Mapping[str, Chat], _: Sampling) -> dict[str, Completion]:
-        return {name: self._next(name) for name in turns}
-
-    def drop(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._left.pop(name, None)
-
-    def _next(self, name: str) -> Completion:
-        if name not in self._left:
-            example, _, number = name.rpartition("#")
-            given = self._engine.given(example)
-            if int(number) >= len(given):
-                raise GradingError(f"There is no given output {number} for {example!r}.")
-            self._left[name] = deque(given[int(number)].splitlines())
-        left = self._left[name]
-        return Completion(left.popleft(), tokens=0) if left else Completion(SILENT, tokens=0, full=True)

@@ -34,7 +34,14 @@ def main(evaluator: Episodes) -> None:
         print(f"{name:32} {100 * mean:6.2f}  of {len(results)}")
     if given.episodes:
         given.episodes.write_text("".join(one.model_dump_json() + "\n" for one in found.results))
-    print(json.dumps({"score": 100 * sum(one.score for one in found.results) / len(found.results)}))
+    means = {
+        name: _percent([one.metrics[name] for one in found.results]) for name in found.results[0].metrics
+    }
+    print(json.dumps({"score": _percent([one.score for one in found.results]), **means}))
+
+
+def _percent(shares: Sequence[float]) -> float:
+    return 100 * sum(shares) / len(shares)
 
 
 def _by_kind(results: Sequence[ExampleResult]) -> dict[str, list[ExampleResult]]:

@@ -28,6 +28,8 @@ from agent2rl.grading.server import serve
 from agent2rl.store.files import canonical, sha256_file, sha256_text, write_record
 
 PAGE_CHARACTERS = 20_000
+CONNECTIONS = 256
+"""A grading's, and those of the world that is served to the agent."""
 
 
 class Query(Record):
@@ -181,5 +183,5 @@ def served(offer: Offer) -> Iterator[Path | None]:
     if not offer:
         yield None
         return
-    with serve(application(offer)) as socket:
+    with serve(application(offer), CONNECTIONS) as socket:
         yield socket

@@ -23,6 +23,11 @@ def headline(view: RunView) -> Rows:
     ]
     if spec.prompts:
         rows.append(("prompts", f"{spec.prompts.name}: the user's, not the task's"))
+    if spec.search:
+        kept = f", kept in {spec.record_searches}" if spec.record_searches else ""
+        rows.append(("search", spec.search + kept))
+    if spec.judge:
+        rows.append(("judge", spec.judge))
     if not spec.expert:
         rows.append(("expert", "withheld"))
     if view.baseline:
@@ -91,12 +96,13 @@ def _before_and_after(view: RunView) -> tuple[Score | None, Score | None]:
 
 
 def _samples(view: RunView) -> Rows:
-    """How the model was asked, where that is not the usual way, and what all samples are worth together."""
+    """How the model was asked, where that is not the usual way, and what else is known of its answers: what
+    all samples are worth together, and what a task reports beside its score."""
     scores = [score for score in _before_and_after(view) if score]
     ways = list(dict.fromkeys(_asked(score) for score in scores))
     rows: Rows = [("asked", " → ".join(way or "as usual" for way in ways))] if any(ways) else []
     for name in scores[-1].metrics if scores else ():
-        if name.endswith(f"@{scores[-1].how.get('samples')}"):
+        if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
             rows.append((name, f"{' → '.join(values)} ({scores[-1].split})"))
     return rows
@@ -191,7 +197,8 @@ def messages(view: RunView) -> Rows:
 
 
 def scored(score: Score) -> str:
-    return f"{score.value:.2f} {interval(score.ci)}"
+    missing = f", {many(score.missing, 'example')} missing" if score.missing else ""
+    return f"{score.value:.2f} {interval(score.ci)}{missing}"
 
 
 def interval(ci: Interval) -> str:

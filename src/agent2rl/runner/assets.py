@@ -19,7 +19,7 @@ from agent2rl.grading.child import BesideFolder, SplitFile
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.worker import ExampleRow
 from agent2rl.runner import hub
-from agent2rl.runner.cache import each_time, once
+from agent2rl.runner.cache import by_content, each_time, once
 from agent2rl.store.files import sha256_file, sha256_text
 
 Tell = Callable[[str], None]
@@ -136,8 +136,10 @@ def beside_folders(loaded: Splits, cache: Path) -> dict[str, BesideFolder]:
     """The user's own folders as they are; generated ones out of the cache."""
     found = {}
     for name, folder in loaded.beside.items():
-        place = folder.resolve() if isinstance(folder, Path) else each_time(cache / "beside" / name, folder)
-        found[name] = BesideFolder(place, manifest_of(place).sha256)
+        if isinstance(folder, Path):
+            found[name] = BesideFolder(folder.resolve(), manifest_of(folder.resolve()).sha256)
+        else:
+            found[name] = BesideFolder(*by_content(cache / "beside", name, folder))
     return found
 
 

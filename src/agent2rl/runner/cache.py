@@ -39,6 +39,22 @@ def each_time(target: Path, write: Write) -> Path:
     return target
 
 
+def by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
+    """Written, and put under its name and its hash: others' with the same name stay. With the whole hash."""
+    try:
+        with _partial(folder / name) as partial:
+            write(partial)
+            _open_to_all(partial)
+            sha256 = manifest_of(partial).sha256
+            target = folder / f"{name}-{sha256[:16]}"
+            if not target.is_dir() or manifest_of(target).sha256 != sha256:
+                shutil.rmtree(target, ignore_errors=True)
+                partial.rename(target)
+    except OSError as error:
+        raise _unusable(folder / name, error) from error
+    return target, sha256
+
+
 def once(target: Path, make: Write) -> Path:
     """Make it, unless it is there as it was made. Whoever comes while it is being made waits."""
     record = target.with_name(f"{target.name}.json")

@@ -101,6 +101,10 @@ def _searching(wanted: Wanted) -> Searching | None:
     backend = choose(wanted.search, secrets(KEYS))
     if wanted.record:
         path = Path(wanted.record)
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise UserError(f"Searches cannot be recorded in {path}: {error.strerror}.") from error
         return Searching(wanted.search, Recording(backend, wanted.search, path), path)
     head, _, argument = wanted.search.partition(":")
     return Searching(wanted.search, backend, Path(argument) if head == "replay" else None)

@@ -161,10 +161,11 @@ def _parts(splits: Splits, found: EvalResult) -> Iterator[PartScore]:
     results = {result.id: result for result in found.results}
     for part, examples in parts.items():
         there = tuple(results[example.id] for example in examples if example.id in results)
-        missing = [example.id for example in examples if example.id not in results]
+        unmarked = {one.id: found.missing[one.id] for one in examples if one.id in found.missing}
+        missing = [example.id for example in examples if example.id not in {*results, *unmarked}]
         if there:
             yield PartScore(
                 of=len(examples),
-                score=statistics.score(EvalResult(results=there, how=found.how), part),
+                score=statistics.score(EvalResult(results=there, missing=unmarked, how=found.how), part),
                 missing=tuple(missing[:5]),
             )

@@ -24,6 +24,8 @@ class Settings:
     """CUDA_VISIBLE_DEVICES: the GPUs to grade on, where not all are to be used."""
     python_path: tuple[Path, ...] = ()
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
+    display: bool = False
+    """DISPLAY or WAYLAND_DISPLAY: whether there is a screen that a browser could open on."""
 
 
 def settings() -> Settings:
@@ -35,6 +37,7 @@ def settings() -> Settings:
         agents=_paths("AGENT2RL_AGENTS"),
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
+        display=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
     )
 
 

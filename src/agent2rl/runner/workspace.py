@@ -16,16 +16,13 @@ import json
 from pathlib import Path, PurePosixPath
 from string import Template
 
-from pydantic import JsonValue
-
-from agent2rl import registry
 from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
-from agent2rl.core.task import Asks, Evaluator, Example, Task, Written
-from agent2rl.runner import training_judge, worlds
+from agent2rl.core.task import Task, Written
+from agent2rl.runner import data, training_judge, worlds
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -57,9 +54,7 @@ def model_path(spec: RunSpec) -> PurePosixPath:
 def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> Brief:
     for name in ("data", "code", "output", str(model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
-    rows = [_row(example, task.evaluator, assets.base.templated) for example in assets.train]
-    with (workspace / "data" / "train.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(_line(row) for row in rows)
+    data.write(workspace / "data", task, assets.train, assets.folders, assets.base.templated)
     for name, source in task.exposes.items():
         target = workspace / name
         if target.exists() or name in RESERVED:
@@ -68,13 +63,6 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
         target.write_bytes(source.read_bytes())
     if isinstance(task.evaluator, Written):
         (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
-    for name, folder in assets.folders.items():
-        if not isinstance(folder, Path):
-            (workspace / "data" / name).mkdir()
-            folder(workspace / "data" / name)
-    if task.world:
-        card = json.dumps({"world": registry.world_address(task.world)})
-        (workspace / "data" / "world.json").write_text(card + "\n", encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     instructions = _instructions(seen_at, spec, task)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
@@ -132,23 +120,6 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
             if isinstance(folder, Path)
         ),
     )
-
-
-def _line(row: dict[str, JsonValue]) -> str:
-    """A line of JSON, also for programs that end lines at what else Unicode calls a line's end."""
-    text = json.dumps(row, ensure_ascii=False)
-    for end in "\x85\u2028\u2029":
-        text = text.replace(end, f"\\u{ord(end):04x}")
-    return text + "\n"
-
-
-def _row(example: Example, evaluator: Evaluator, templated: bool) -> dict[str, JsonValue]:
-    """A training example; where the model is asked one thing, `prompt` is what, as a list of messages."""
-    row: dict[str, JsonValue] = {"id": example.id, "question": example.prompt, "answer": example.target}
-    if isinstance(evaluator, Asks):
-        chat = evaluator.chat(example, templated)
-        row["prompt"] = [{"role": message.role, "content": message.content} for message in chat]
-    return {**row, **example.meta}
 
 
 def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:

@@ -52,7 +52,7 @@ def _shown(place: Environment, expert: Expert, game: Example, arena: Arena, as_c
         chat = (*chat, *told, Message("assistant", action))
         step = place.step(action)
         told = arena.telling.then(step.observation, as_chat)
-        if step.won or step.reward > 0:
+        if step.won:
             won = chat
     return won
 

@@ -67,6 +67,9 @@ class Household:
         observation = self.play.step(action)
         return self._stand(observation, reward=float(self.play.won))
 
+    def commands(self) -> tuple[str, ...]:
+        return tuple(self.play.commands) if self.play else ()
+
     def close(self) -> None:
         self.play = None
 

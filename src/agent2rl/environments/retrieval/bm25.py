@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agent2rl.environments.retrieval.postings import Postings, collected
 from agent2rl.environments.retrieval.words import terms
 
 K1, B = np.float32(0.9), np.float32(0.4)
@@ -34,55 +35,67 @@ class Index:
 
     ids: tuple[str, ...]
     """In order, so that the order of places is the order among equals."""
-    _postings: dict[str, tuple[NDArray[np.int32], NDArray[np.float32]]]
-    """Term → the places of the texts that have it, and for each one plus frequency over norm."""
-    _filled: int
-    """Texts that have any term at all."""
+    _numbers: dict[str, int]
+    """Term → its number."""
+    _starts: "array[int]"
+    """Where a term's postings begin, by its number; they end where the next one's begin."""
+    _places: NDArray[np.int32]
+    """Of the texts that have the term."""
+    _grown: NDArray[np.float32]
+    """For each of them one plus frequency over norm."""
+    _rarities: NDArray[np.float32]
+    """By the term's number."""
 
     @classmethod
     def of(cls, texts: Iterable[tuple[str, str]]) -> "Index":
         """Texts are read one at a time, and none is kept."""
-        ids: list[str] = []
-        lengths = array("q")
-        seen: dict[str, tuple[array[int], array[int]]] = {}
-        for place, (key, text) in enumerate(texts):
-            count = Counter(terms(text))
-            ids.append(key)
-            lengths.append(count.total())
-            for term, frequency in count.items():
-                if term not in seen:
-                    seen[term] = (array("i"), array("i"))
-                places, frequencies = seen[term]
-                places.append(place)
-                frequencies.append(frequency)
+        ids, found = collected((key, terms(text)) for key, text in texts)
         order = sorted(range(len(ids)), key=ids.__getitem__)
-        rank = np.argsort(np.array(order, dtype=np.int32)).astype(np.int32)
-        filled = sum(length > 0 for length in lengths)
-        inverse = _inverse_norms(np.array(lengths, dtype=np.int64), filled)
-        postings = {}
-        for term, (places, frequencies) in seen.items():
-            where = np.array(places, dtype=np.int32)
-            often = np.array(frequencies, dtype=np.float32)
-            postings[term] = (rank[where], _ONE + often * inverse[where])
-        return cls(tuple(ids[place] for place in order), postings, filled)
+        rank = np.empty(len(ids), dtype=np.int32)
+        rank[order] = np.arange(len(ids), dtype=np.int32)
+        lengths = np.array(found.lengths, dtype=np.int64)
+        filled = int(np.count_nonzero(lengths))
+        places, grown = _laid_out(found, rank, _inverse_norms(lengths, filled))
+        return cls(
+            ids=tuple(ids[place] for place in order),
+            _numbers=found.numbers,
+            _starts=array("q", found.starts),
+            _places=places,
+            _grown=grown,
+            _rarities=_rarities(filled, np.diff(found.starts)),
+        )
 
     def search(self, query: str, most: int) -> list[Hit]:
         """The texts that share a term with the query, the best first."""
+        best, scores = self._ranked(query, most)
+        return [Hit(self.ids[place], score) for place, score in zip(best, scores, strict=True)]
+
+    def found(self, query: str, most: int) -> list[str]:
+        """The ids alone."""
+        return [self.ids[place] for place in self._ranked(query, most)[0]]
+
+    def _ranked(self, query: str, most: int) -> tuple[list[int], list[float]]:
+        """The places of the best, and their scores."""
         asked = list(Counter(terms(query)).items())[:_LONGEST_QUERY]
-        found = [(self._postings[term], times) for term, times in asked if term in self._postings]
-        if not found or most < 1:
-            return []
-        scores = np.zeros(len(self.ids), dtype=np.float64)
-        for (where, grown), times in found:
-            weight = np.float32(times) * _rarity(self._filled, len(where))
-            scores[where] += weight - weight / grown
-        single = scores.astype(np.float32)
-        matched = np.flatnonzero(single)
-        if len(matched) > most:
-            least = np.partition(single[matched], -most)[-most]
-            matched = matched[single[matched] >= least]
-        best = matched[np.argsort(-single[matched], kind="stable")][:most]
-        return [Hit(self.ids[place], float(single[place])) for place in best]
+        known = {self._numbers[term]: times for term, times in asked if term in self._numbers}
+        if not known or most < 1:
+            return [], []
+        starts = self._starts
+        parts = [slice(starts[number], starts[number + 1]) for number in known]
+        each = self._rarities[list(known)] * np.array(list(known.values()), dtype=np.float32)
+        weight = np.repeat(each, [part.stop - part.start for part in parts])
+        worth = weight - weight / np.concatenate([self._grown[part] for part in parts])
+        where = np.concatenate([self._places[part] for part in parts])
+        scores = np.bincount(where, weights=worth).astype(np.float32)  # added up in double precision
+        best = _best(scores, most)
+        return best.tolist(), scores[best].tolist()
+
+
+def _best(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
+    """The places of the largest scores above 0, the largest first, equals in their order."""
+    least = np.partition(scores, -most)[-most] if len(scores) > most else 0
+    there = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
+    return there[np.argsort(-scores[there], kind="stable")][:most]
 
 
 def quantised(length: int) -> int:
@@ -101,5 +114,18 @@ def _inverse_norms(lengths: NDArray[np.int64], filled: int) -> NDArray[np.float3
     return inverse
 
 
-def _rarity(texts: int, having: int) -> np.float32:
-    return np.float32(np.log(1 + (texts - having + 0.5) / (having + 0.5)))
+def _rarities(texts: int, having: NDArray[np.int64]) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
+    return found
+
+
+def _laid_out(
+    found: Postings, rank: NDArray[np.int32], inverse: NDArray[np.float32]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Term after term. The parts are given up as they are read, so that nothing is held twice."""
+    total = int(found.starts[-1])
+    places, grown = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.float32)
+    for where, texts, often in found.taken():
+        places[where] = rank[texts]
+        grown[where] = _ONE + often.astype(np.float32) * inverse[texts]
+    return places, grown

@@ -18,6 +18,7 @@ _LAST = (
     *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "sion", "tion"),
     *("ou", "ism", "ate", "iti", "ous", "ive", "ize"),
 )
+_REPLACED = tuple(suffix for suffix, _ in (*_DOUBLE, *_SINGLE))
 
 
 def stem(word: str) -> str:
@@ -27,7 +28,8 @@ def stem(word: str) -> str:
     word = _past(_plural(word))
     if word.endswith("y") and _vowel(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
+    if word.endswith(_REPLACED):
+        word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
     return _final(_last(word))
 
 
@@ -66,6 +68,8 @@ def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def _last(word: str) -> str:
+    if not word.endswith(_LAST):
+        return word
     for suffix in _LAST:
         if word.endswith(suffix):
             rest = word[: -3 if suffix in ("sion", "tion") else -len(suffix)]

@@ -5,7 +5,7 @@ more simply than there: Hebrew quotes, key caps, flags, skin tones and marks of 
 """
 
 import re
-from functools import lru_cache
+from itertools import chain
 
 from agent2rl.environments.retrieval.porter import stem
 
@@ -51,6 +51,8 @@ _PICTURES = (  # Extended_Pictographic of Unicode 11
 _MID_BOTH = "'.\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _MID_LETTER = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a" + _MID_BOTH
 _MID_NUMBER = ",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b" + _MID_BOTH
+_ALWAYS = "abcdefghijklmnopqrstuvwxyz0123456789_:.',;"
+"""The ASCII letters that a word may have; at every other one a text can be cut without looking further."""
 _JOIN = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
 
 
@@ -75,21 +77,35 @@ _ANY = re.compile(
     f"|(?:[{_KATAKANA}]{_AFTER})+|(?:[{_SOUTHEAST}]{_AFTER})+|[{_HAN}{_HIRAGANA}]{_AFTER}"
 )
 _POSSESSIVES = ("'s", "\u2019s", "\uff07s")
+_CUT = bytes(ord(" ") if code < 128 and chr(code) not in _ALWAYS else code for code in range(256))
+"""For UTF-8, whose other letters have no byte below 128."""
+_KEPT, _SHORT = 1 << 17, 40
+"""So many short pieces are remembered with their terms: most of a text has been met before."""
 
 
 def terms(text: str) -> list[str]:
     """What is indexed of a text, and what a query asks for: in order, repeated as they occur."""
-    found = []
-    small = text.lower()
-    for word in (_ASCII if small.isascii() else _ANY).findall(small):
-        for start in range(0, len(word), LONGEST):
-            term = _term(word[start : start + LONGEST])
-            if term:
-                found.append(term)
-    return found
+    cut = text.lower().encode("utf-8", "surrogatepass").translate(_CUT).decode("utf-8", "surrogatepass")
+    return list(chain.from_iterable(map(_TERMS.__getitem__, cut.split(" "))))
 
 
-@lru_cache(maxsize=1 << 16)
+class _Terms(dict[str, tuple[str, ...]]):
+    """A piece of a text, from one sign that is in no word to the next → its terms."""
+
+    def __missing__(self, piece: str) -> tuple[str, ...]:
+        words = (_ASCII if piece.isascii() else _ANY).findall(piece)
+        cut = (word[start : start + LONGEST] for word in words for start in range(0, len(word), LONGEST))
+        found = tuple(term for term in map(_term, cut) if term)
+        if len(piece) <= _SHORT:
+            if len(self) >= _KEPT:
+                self.clear()
+            self[piece] = found
+        return found
+
+
+_TERMS = _Terms({"": ()})
+
+
 def _term(word: str) -> str:
     """The stem of a word; nothing for a stop word."""
     if word.endswith(_POSSESSIVES):

@@ -78,6 +78,10 @@ class Research:
         out = self.taken >= self.limit
         return self._step(self._look(said, self.backend), done=out, cut=out)
 
+    def commands(self) -> tuple[str, ...]:
+        """What can be opened, by the numbers of the last list."""
+        return tuple(f"open[{number}]" for number, _ in enumerate(self.listed, 1))
+
     def close(self) -> None:
         self.backend = None
 

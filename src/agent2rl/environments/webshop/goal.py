@@ -69,12 +69,14 @@ class Goal:
 
 
 def build_goals(
-    products: Iterable[Product], kind: Kind = "generated", seed: int = SEED
+    products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED
 ) -> tuple[tuple[Goal, ...], dict[str, float]]:
-    """All goals in the official order, and what each product costs."""
+    """All goals in the official order, and what each product costs. Without a kind, no goals."""
     shelf = tuple(products)
     chance = random.Random(seed)
     prices = {one.asin: _price(one, chance) for one in shelf}
+    if kind is None:
+        return (), prices
     make = _generated if kind == "generated" else _human
     goals = [goal for one in shelf for goal in make(one, prices[one.asin], chance)]
     random.Random(SHUFFLE).shuffle(goals)

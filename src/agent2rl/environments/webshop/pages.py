@@ -25,6 +25,8 @@ class Layout:
     separator: str = " [SEP] "
     shown: int = 10
     """Results on a page."""
+    head: bool = True
+    """Whether every page says again what is asked for, and shows the way back to the search."""
 
     def text(self, texts: Iterable[str]) -> str:
         return self.separator.join(_visible(texts))
@@ -37,14 +39,14 @@ def start(instruction: str) -> Texts:
     return ("WebShop", "Instruction:", instruction, SEARCH)
 
 
-def results(instruction: str, products: Sequence[Product], page: int, total: int) -> Texts:
+def results(instruction: str | None, products: Sequence[Product], page: int, total: int) -> Texts:
     turn = (PREVIOUS, NEXT) if page > 1 else (NEXT,)
-    listed = (text for one in products for text in (one.asin, one.title, one.price))
+    listed = [text for one in products for text in (one.asin, one.title, one.price)]
     return (*_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
 
 
-def item(instruction: str, product: Product, with_attributes: bool) -> Texts:
-    options = (text for name, values in product.options.items() for text in (name, *values))
+def item(instruction: str | None, product: Product, with_attributes: bool) -> Texts:
+    options = [text for name, values in product.options.items() for text in (name, *values)]
     return (
         *_head(instruction, PREVIOUS),
         *options,
@@ -60,7 +62,7 @@ def sub_pages(with_attributes: bool) -> Texts:
     return SUB_PAGES if with_attributes else SUB_PAGES[:-1]
 
 
-def sub_page(instruction: str, product: Product, name: str) -> Texts:
+def sub_page(instruction: str | None, product: Product, name: str) -> Texts:
     return (*_head(instruction, PREVIOUS), *_body(product, name))
 
 
@@ -80,8 +82,9 @@ def done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
     )
 
 
-def _head(instruction: str, *buttons: str) -> Texts:
-    return ("Instruction:", instruction, BACK, *buttons)
+def _head(instruction: str | None, *buttons: str) -> Texts:
+    """What a page begins with; its buttons alone where the instruction is not said again."""
+    return buttons if instruction is None else ("Instruction:", instruction, BACK, *buttons)
 
 
 def _body(product: Product, name: str) -> Iterator[str]:
@@ -97,7 +100,6 @@ def _body(product: Product, name: str) -> Iterator[str]:
         yield from (product.category, product.query, product.product_category)
 
 
-def _visible(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        if text and (text.strip(_BLANKS) or "\n" not in text):
-            yield text.strip()
+def _visible(texts: Iterable[str]) -> list[str]:
+    bare = [(text.strip(), text) for text in texts]
+    return [one for one, text in bare if one or (text and (text.strip(_BLANKS) or "\n" not in text))]

@@ -64,7 +64,7 @@ class Product:
     @property
     def price(self) -> str:
         """As it is shown."""
-        return " to ".join(f"${price}" for price in self.pricing)
+        return " to ".join([f"${price}" for price in self.pricing])
 
     @property
     def text(self) -> str:
@@ -151,19 +151,29 @@ def _options(rows: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _read(folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True) -> Any:
+def official_file(folder: Path, name: str) -> Path | None:
+    """The one file of a name, compressed or not; None where there is none."""
     paths = sorted(path for path in folder.glob(f"{name}*") if path.name.endswith((".json", ".json.xz")))
-    if not paths and not needed:
-        return kind()
-    if len(paths) != 1:
+    if len(paths) > 1:
         raise UserError(
             f"There are {len(paths)} files {name}*.json in {folder}.", "Name a folder with one of each."
         )
+    return paths[0] if paths else None
+
+
+def _read(folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True) -> Any:
+    path = official_file(folder, name)
+    if path is None and needed:
+        raise UserError(f"There is no file {name}*.json in {folder}.", "Put WebShop's own files there.")
+    return kind() if path is None else read_file(path, kind)
+
+
+def read_file(path: Path, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     try:
-        data = paths[0].read_bytes()
-        read = json.loads(lzma.decompress(data) if paths[0].suffix == ".xz" else data)
+        data = path.read_bytes()
+        read = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
     except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
-        raise UserError(f"{paths[0]} cannot be read: {type(error).__name__}: {error}.") from error
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
     if not isinstance(read, kind):
-        raise UserError(f"{paths[0]} holds no {kind.__name__}.")
+        raise UserError(f"{path} holds no {kind.__name__}.")
     return read

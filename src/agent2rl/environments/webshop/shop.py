@@ -23,17 +23,17 @@ class Shop:
 
     @classmethod
     def load(
-        cls, folder: Path, kind: Kind = "generated", seed: int = SEED, products: int | None = None
+        cls, folder: Path, kind: Kind | None = "generated", seed: int = SEED, products: int | None = None
     ) -> "Shop":
         """Of official files, the first so many products if it is said."""
         return cls.of(load_products(folder, products), kind, seed)
 
     @classmethod
-    def of(cls, products: Iterable[Product], kind: Kind = "generated", seed: int = SEED) -> "Shop":
+    def of(cls, products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED) -> "Shop":
         shelf = tuple(products)
         goals, prices = build_goals(shelf, kind, seed)
         index = Index.of((one.asin, one.text) for one in shelf)
         return cls({one.asin: one for one in shelf}, prices, goals, index)
 
     def search(self, query: str) -> tuple[Product, ...]:
-        return tuple(self.products[hit.id] for hit in self.index.search(query, FOUND))
+        return tuple([self.products[asin] for asin in self.index.found(query, FOUND)])

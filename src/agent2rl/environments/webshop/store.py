@@ -3,21 +3,24 @@
 Not covered: prompts, and finding the action in what a model wrote.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
+from agent2rl.core.beside import beside
 from agent2rl.core.environment import Step
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.examples import steps
 from agent2rl.environments.webshop.goal import Goal
 from agent2rl.environments.webshop.pages import OFFICIAL, Layout
-from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, read_products
 from agent2rl.environments.webshop.shop import Shop
+from agent2rl.environments.webshop.tools import click
 from agent2rl.environments.webshop.visit import Visit
 
+SHOP = "shop"
+"""The folder of the products, beside the examples that score and in the data that is trained on."""
 STEPS = 15
 """In an episode, actions that do nothing included, unless an example's `steps` says otherwise."""
 
@@ -25,24 +28,22 @@ Find = Callable[[Example], Shop]
 """Where the shop is that an example plays in."""
 
 
-def carried(example: Example) -> Shop:
-    """The shop that an example carries in its `shop`, file by file, as evaluation files have small ones."""
-    files = example.meta.get("shop")
-    if not isinstance(files, dict) or not {PRODUCTS, INSTRUCTIONS} <= files.keys():
-        raise UserError(f"The example {example.id!r} carries no shop.")
-    return _stocked(json.dumps(files))
-
-
 @lru_cache(maxsize=4)
-def _stocked(files: str) -> Shop:
-    return Shop.of(read_products(json.loads(files), "an example"))
+def opened(folder: Path) -> Shop:
+    """The shop in a folder of official files, without what is asked for in it; read once."""
+    return Shop.load(folder, kind=None)
+
+
+def graded(_: Example) -> Shop:
+    """The shop that lies beside the examples of a grading."""
+    return opened(beside(SHOP))
 
 
 @dataclass
 class Store:
     """The step that buys has the purchase's reward; 1 wins. After the end nothing happens any more."""
 
-    find: Find = carried
+    find: Find = graded
     visit: Visit | None = field(default=None, init=False)
     taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
@@ -62,6 +63,11 @@ class Store:
         self.visit.step(action)
         return self._stand(self.visit, self.visit.score.reward if self.visit.score else 0.0)
 
+    def commands(self) -> tuple[str, ...]:
+        """The clicks. Searching works everywhere, and the button for it does nothing by itself."""
+        shown = self.visit.available.clickables if self.visit else ()
+        return tuple(click(name) for name in shown if name != "search")
+
     def close(self) -> None:
         self.visit = None
 
@@ -77,10 +83,11 @@ def layout(example: Example) -> Layout:
     said = example.meta.get("layout", {})
     if not isinstance(said, dict):
         raise UserError(f"The example {example.id!r} has no layout.")
-    separator, shown = said.get("separator", OFFICIAL.separator), said.get("shown", OFFICIAL.shown)
-    if not isinstance(separator, str) or not isinstance(shown, int) or shown < 1:
-        raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
-    return Layout(separator, shown)
+    whole = {**asdict(OFFICIAL), **said}
+    match whole:
+        case {"separator": str(separator), "shown": int(shown), "head": bool(head)} if shown > 0:
+            return Layout(separator, shown, head)
+    raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
 
 
 def wanted(example: Example) -> Goal:

@@ -30,10 +30,25 @@ class Available(NamedTuple):
     clickables: tuple[str, ...]
 
 
+class Seen(NamedTuple):
+    """What the page shows, for those who draw it."""
+
+    found: int
+    """Results of the last search."""
+    number: int
+    """Which page of them it is."""
+    listed: tuple[Product, ...]
+    """The results on this page."""
+    product: Product | None
+    """What is looked at."""
+    sub_page: str
+    """Of a product; its title as `pages` has it."""
+
+
 class Visit:
     __slots__ = (
-        *("_attributes", "_found", "_layout", "_number", "_product", "_published", "_sub_page"),
-        *("goal", "observation", "options", "page", "score", "shop"),
+        *("_attributes", "_available", "_found", "_layout", "_number", "_product", "_published"),
+        *("_sub_page", "goal", "observation", "options", "page", "score", "shop"),
     )
 
     def __init__(
@@ -57,14 +72,23 @@ class Visit:
         self._number = 1
         self._product: Product | None = None
         self._sub_page = ""
-        self.observation = layout.text(self._shown())
+        self._available: Available | None = None
+        self._arrive()
 
     @property
     def available(self) -> Available:
         """What is there to click, in the official order and spelling."""
-        buttons = [button.lower() for button in self._buttons()]
-        links = [one.asin.lower() for one in self._listed()]
-        return Available(self.page == "start", tuple(dict.fromkeys([*buttons, *links, *self._choices()])))
+        if self._available is None:
+            buttons = [button.lower() for button in self._buttons()]
+            links = [one.asin.lower() for one in self._listed()]
+            names = tuple(dict.fromkeys([*buttons, *links, *self._choices()]))
+            self._available = Available(self.page == "start", names)
+        return self._available
+
+    @property
+    def seen(self) -> Seen:
+        sub_page = self._sub_page if self.page == "sub-page" else ""
+        return Seen(len(self._found), self._number, self._listed(), self._product, sub_page)
 
     def step(self, action: str) -> str:
         """Act, and see what is seen then. After the purchase nothing happens any more."""
@@ -74,8 +98,12 @@ class Visit:
                 self._search(argument)
             elif name in _CLICKS and argument != "search" and argument in self.available.clickables:
                 self._click(argument)
-            self.observation = self._layout.text(self._shown())
         return self.observation
+
+    def _arrive(self) -> None:
+        """At a page; what can be clicked there is found out when it is asked for."""
+        self._available = None
+        self.observation = self._layout.text(self._shown())
 
     def _search(self, query: str) -> None:
         self._found = self.shop.search(query)
@@ -84,6 +112,7 @@ class Visit:
     def _turn(self, number: int) -> None:
         """To a page of the results; what was chosen before is forgotten."""
         self.page, self._number, self._product, self.options = "results", number, None, {}
+        self._arrive()
 
     def _click(self, name: str) -> None:
         """Buttons first, as officially: an option that is called like one is one."""
@@ -92,6 +121,7 @@ class Visit:
             self._buy(product)
         elif name == pages.BACK.lower():
             self.page, self._found, self._product, self.options = "start", (), None, {}
+            self._arrive()
         elif name == pages.NEXT.lower() and self.page == "results":
             self._turn(self._number + 1)
         elif name == pages.PREVIOUS.lower() and self.page == "results":
@@ -100,21 +130,25 @@ class Visit:
             self._turn(self._number)
         elif name in _SUB_PAGES and product is not None:
             self.page, self._sub_page = "sub-page", _SUB_PAGES[name]
+            self._arrive()
         else:
             self._look(name)
 
     def _look(self, name: str) -> None:
         """At a product of the results, or again at the one that is looked at, with an option more."""
+        if self.page == "item":  # which looks the same whatever is chosen
+            self.options[self._choices()[name]] = name
+            return
         if self.page == "results":
             self._product = next(one for one in self._listed() if one.asin.lower() == name)
-        elif name in self._choices():
-            self.options[self._choices()[name]] = name
         self.page = "item"
+        self._arrive()
 
     def _buy(self, product: Product) -> None:
         price = self.shop.prices[product.asin]
         self.score = score(product, self.goal, price, self.options.values(), as_published=self._published)
         self.page = "done"
+        self._arrive()
 
     def _listed(self) -> tuple[Product, ...]:
         first = (self._number - 1) * self._layout.shown
@@ -136,13 +170,13 @@ class Visit:
         return (pages.BACK, pages.PREVIOUS) if self.page == "sub-page" else ()
 
     def _shown(self) -> pages.Texts:
-        instruction, product = self.goal.instruction, self._product
+        instruction, product = self.goal.instruction if self._layout.head else None, self._product
         if self.score is not None and product is not None:
             return pages.done(product.asin, self.options, self.score.reward)
         if self.page == "results":
             return pages.results(instruction, self._listed(), self._number, len(self._found))
         if product is None:
-            return pages.start(instruction)
+            return pages.start(self.goal.instruction)
         if self.page == "sub-page":
             return pages.sub_page(instruction, product, self._sub_page)
         return pages.item(instruction, product, self._attributes)

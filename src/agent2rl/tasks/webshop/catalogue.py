@@ -98,12 +98,11 @@ def _line(dice: random.Random, category: str, thing: str) -> list[_Made]:
     pairs = [(material, look) for material in MATERIALS[category] for look in LOOKS]
     bought = dice.sample(pairs, sum(part is not None for part in PARTS))
     alike = dice.sample(bought, len(PARTS) - len(bought))
-    models = dice.sample(range(10, 100), len(PARTS))
     line: list[_Made] = []
-    for part, model, (material, look) in zip(PARTS, models, [*bought, *alike], strict=True):
+    for part, (material, look) in zip(PARTS, [*bought, *alike], strict=True):
         price = dice.randint(5, 45) + (DEAR if part is None else 0)
         row: dict[str, JsonValue] = {
-            "name": f"{thing} {model}",
+            "name": thing,
             "full_description": f"A {material} {thing} by {dice.choice(BRANDS)}.",
             "small_description": [f"{material} {thing}", f"it is {look}"],
             "pricing": f"${price}.0",
@@ -123,7 +122,7 @@ def _line(dice: random.Random, category: str, thing: str) -> list[_Made]:
 
 def _options(dice: random.Random, category: str) -> dict[str, JsonValue]:
     options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in dice.sample(COLOURS, 4)]}
-    if category in (KITCHEN, CLOTHES):
+    if category == CLOTHES:
         options["size"] = [{"value": "small"}, {"value": "large"}]
     return options
 

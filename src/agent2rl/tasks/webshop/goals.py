@@ -1,9 +1,9 @@
 """Goals as examples: what is asked, and actions that fulfil it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Example
+from agent2rl.core.task import Example, Splits
 from agent2rl.environments.webshop import Goal, Shop, Visit
 from agent2rl.environments.webshop.pages import OFFICIAL, Layout
 from agent2rl.environments.webshop.store import STEPS
@@ -18,7 +18,7 @@ def example(shop: Shop, goal: Goal, name: str, steps: int = STEPS, layout: Layou
         meta={
             "goal": goal.record(),
             "steps": steps,
-            "category": goal.product_category.split(" › ")[0],
+            "category": shop.products[goal.asin].category,
             "layout": asdict(layout),
         },
     )
@@ -31,13 +31,25 @@ def walkthrough(shop: Shop, goal: Goal, layout: Layout = OFFICIAL) -> tuple[str,
     """
     visit = Visit(shop, goal, layout=layout)
     wanted = shop.products[goal.asin]
-    query = " ".join([*goal.attributes, wanted.query])
-    if wanted not in shop.search(query):
-        raise UserError(f"The search {query!r} does not find {goal.asin}.")
-    actions = [f"search[{query}]"]
+    actions = [f"search[{_query(shop, goal)}]"]
     visit.step(actions[0])
     while wanted.asin.lower() not in visit.available.clickables:
         actions.append("click[next >]")
         visit.step(actions[-1])
     chosen = [value for _, value in goal.options]
     return (*actions, *(f"click[{name}]" for name in (wanted.asin.lower(), *chosen, "buy now")))
+
+
+def _query(shop: Shop, goal: Goal) -> str:
+    """The first that finds the product: what is asked for in a few words, in its own, or the very title."""
+    wanted = shop.products[goal.asin]
+    queries = (" ".join([*goal.attributes, wanted.query]), goal.instruction, wanted.title)
+    for query in queries:
+        if wanted in shop.search(query):
+            return query
+    raise UserError(f"No search finds the product {goal.asin}.", "Use the official files.")
+
+
+def withhold(splits: Splits) -> Splits:
+    """The training goals without the actions that fulfil them."""
+    return replace(splits, train=tuple(replace(one, target="") for one in splits.train))

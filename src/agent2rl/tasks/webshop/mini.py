@@ -1,6 +1,5 @@
 """WebShop in miniature: a generated shop in the official file format, small enough for a tiny model."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,14 +10,15 @@ from agent2rl.core.task import Example, Splits, Task
 from agent2rl.environments.webshop import Shop
 from agent2rl.environments.webshop.pages import Layout
 from agent2rl.environments.webshop.product import read_products
-from agent2rl.environments.webshop.world import SHOP
+from agent2rl.environments.webshop.store import SHOP
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.webshop import EVALUATOR, goals
+from agent2rl.tasks.webshop import TASK as WEBSHOP
 from agent2rl.tasks.webshop.catalogue import Part, stock
 
 STEPS = 12
 SCORING = 120
-LAYOUT = Layout(separator=" | ", shown=5)
+LAYOUT = Layout(separator=" | ", shown=4, head=False)
 """A tiny model has a small context, and the official separator is five tokens to it."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
@@ -33,15 +33,11 @@ def load(data_dir: Path | None) -> Splits:
         raise UserError("webshop-mini is generated and reads no files.", "Leave out --data-dir.")
     return Splits(
         train=_examples("train"),
-        feedback=_carrying(_examples("feedback")[:SCORING]),
-        heldout=_carrying(_examples("heldout")[:SCORING]),
+        feedback=_examples("feedback")[:SCORING],
+        heldout=_examples("heldout")[:SCORING],
         folders={SHOP: lambda place: stock().write(place, ("train",))},
+        beside={SHOP: lambda place: stock().write(place)},
     )
-
-
-def withhold(splits: Splits) -> Splits:
-    """The training goals without the actions that fulfil them."""
-    return replace(splits, train=tuple(replace(one, target="") for one in splits.train))
 
 
 def _examples(part: Part) -> tuple[Example, ...]:
@@ -52,18 +48,17 @@ def _examples(part: Part) -> tuple[Example, ...]:
     )
 
 
-def _carrying(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """With the shop, but without what is asked of anybody."""
-    files = stock().files()
-    return tuple(replace(one, meta={**one.meta, "shop": files}) for one in examples)
-
-
-TASK: Task = Task(
+TASK: Task = replace(
+    WEBSHOP,
     id="webshop-mini",
-    level=3,
-    description=Path(__file__).with_name("description.md").read_text(encoding="utf-8"),
+    description=WEBSHOP.description
+    + """
+## The miniature
+
+The shop is generated and small. The goals that score you ask for products of it that no training goal asks
+for.
+""",
     load=load,
+    # An action is one line; what a small model says beyond it would only fill its context.
     evaluator=replace(EVALUATOR.prompted(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
-    world="webshop",
-    withhold=withhold,
 )

@@ -10,6 +10,10 @@ from collections.abc import Iterable
 Action = tuple[str, ...]
 
 _LISTED = re.compile(r"\ban? ([a-z]+ \d+)", re.IGNORECASE)
+_COMMAND = re.compile(
+    r"(go to|open|close|examine|use|take|move|put|clean|heat|cool) ([a-z]+ \d+)"
+    r"(?: (?:from|to|in/on|with) ([a-z]+ \d+))?"
+)
 _SHUT = re.compile(r"\bis (?:closed|shut)\b", re.IGNORECASE)
 
 
@@ -22,6 +26,13 @@ def kind_of(name: str) -> str:
     return name.partition(" ")[0]
 
 
+def understood(command: str) -> Action:
+    """What a command comes down to; nothing where it changes nothing that is kept in mind."""
+    found = _COMMAND.fullmatch(command.strip())
+    verb, *names = (part for part in found.groups() if part) if found else ("",)
+    return ("put" if verb == "move" else verb, *names)
+
+
 class Memory:
     def __init__(self, fixtures: Iterable[str] = ()) -> None:
         self.fixtures = list(dict.fromkeys(fixtures))
@@ -32,6 +43,7 @@ class Memory:
         self.near: set[str] = set()
         """The fixtures known to be within reach."""
         self.held = ""
+        self.held_from = ""
         self.treated: set[str] = set()
         """The things that were cleaned, heated or cooled, and those that cannot be."""
 
@@ -55,8 +67,10 @@ class Memory:
                 self._look(fixture, answer)
             case (("open" | "examine"), fixture):
                 self._look(fixture, answer)
+            case "close", fixture:
+                self.shut.add(fixture)
             case "take", thing, fixture:
-                self.held = thing
+                self.held, self.held_from = thing, fixture
                 self._remove(thing, fixture)
             case "put", thing, fixture:
                 self.held = ""

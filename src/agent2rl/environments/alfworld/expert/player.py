@@ -8,13 +8,13 @@ It decides anew at every step: carry on with the thing in hand, else fetch a wan
 known, else look where such things are usually found. It is deterministic.
 
 It is not told when it has won: asked further, it brings more things of the kind, since those it brought may
-not have counted. Not covered: things inside other things, tasks in free words, and taking over a game that
-another has begun.
+not have counted. Told what was done `instead` of what it said, it goes on from there. Not covered: things
+inside other things, and tasks in free words.
 """
 
 from agent2rl.environments.alfworld.expert.errand import Errand, read
 from agent2rl.environments.alfworld.expert.haunts import promise
-from agent2rl.environments.alfworld.expert.memory import Action, Memory, kind_of, listed
+from agent2rl.environments.alfworld.expert.memory import Action, Memory, kind_of, listed, understood
 from agent2rl.environments.alfworld.play import NOTHING
 
 TASK = "Your task is to:"
@@ -37,17 +37,31 @@ class Expert:
         self._refusals = 0
         """How often putting the thing in hand came to nothing."""
         self._last: Action = IDLE
+        self._own = True
+        """Whether what was done last is what it said."""
 
     def act(self, observation: str) -> str:
         if self.errand is None:
             self._begin(observation)
         elif NOTHING in observation:
-            self._rethink()
+            if self._own:  # what another tried in vain says nothing of what it believed itself
+                self._rethink()
         else:
             self._refusals = 0
             self.memory.learn(self._last, observation)
-        self._last = self._next()
+        self._last, self._own = self._next(), True
         return self._spell(self._last)
+
+    def instead(self, action: str) -> None:
+        match understood(action):
+            case "examine", thing if thing == self.memory.held:
+                done: Action = IDLE  # what is seen then is no place
+            case (("clean" | "heat" | "cool") as verb, thing, _) if self.errand and verb != self.errand.verb:
+                done = IDLE
+                self.memory.treated.discard(thing)  # it may have undone the one that is wanted
+            case other:
+                done = other
+        self._last, self._own = done, False
 
     def _begin(self, observation: str) -> None:
         room, _, task = observation.partition(TASK)
@@ -65,9 +79,10 @@ class Expert:
     def _next(self) -> Action:
         if self.errand is None:
             return IDLE
-        if self.memory.held:
-            return self._finish(self.errand, self.memory.held)
-        return self._fetch(self.errand)
+        held, origin = self.memory.held, self.memory.held_from
+        if held and kind_of(held) != self.errand.kind:  # another took it, and a hand holds one thing only
+            return self._reach(origin) or ("put", held, origin)
+        return self._finish(self.errand, held) if held else self._fetch(self.errand)
 
     def _finish(self, errand: Errand, thing: str) -> Action:
         """Carry on with the thing in hand."""

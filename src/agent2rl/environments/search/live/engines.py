@@ -147,7 +147,7 @@ class Live:
         if status == 429 or status >= 500:
             raise Passing(f"status {status}", retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
-            of = f"the key in {self.engine.key}" if self.engine.key else "the request"
+            of = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
             raise WorldError(f"{self.engine.name} refuses {of} (status {status})")
         if status != 200:
             raise WorldError(f"{self.engine.name} answered with status {status}")

@@ -1,35 +1,41 @@
 """What training makes of a model in a world: SFT on the expert's games, then GRPO on its own; several seeds.
 
-    python benchmarks/alfworld_lift.py                              # the seedling on alfworld-mini, 3 seeds
-    python benchmarks/alfworld_lift.py --sft-epochs 0               # GRPO alone
-    python benchmarks/alfworld_lift.py --task alfworld --train DATA/train --test DATA/valid_seen \\
+    python benchmarks/world_lift.py                                 # the seedling on alfworld-mini, 3 seeds
+    python benchmarks/world_lift.py --task webshop-mini             # any task with a world and an expert
+    python benchmarks/world_lift.py --sft-epochs 0                  # GRPO alone
+    python benchmarks/world_lift.py --task alfworld --train DATA/train --test DATA/valid_seen \\
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
-    python benchmarks/alfworld_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
+    python benchmarks/world_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
-model is saved, opened by the engine and plays greedily. Then a table: means over seeds, lowest and highest in
-brackets. The first stage is the untouched model, which is graded once.
+model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. Then a
+table: means over seeds, lowest and highest in brackets. The first stage is the untouched model, which is
+graded once.
 """
 
 import argparse
 import json
+import os
 import random
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
+from agent2rl.core import beside
+from agent2rl.core.environment import World
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.environments.alfworld import Household, shelf
 from agent2rl.environments.alfworld.expert import Expert
-from agent2rl.environments.alfworld.world import GAMES
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.telling import spoken
+from agent2rl.runner.data import training_world
 from agent2rl.tasks.alfworld import games as official
 from agent2rl.training import models
 from agent2rl.training.arena import Arena
@@ -48,33 +54,20 @@ Scores = dict[str, float]
 class Subject:
     """A task as its trainer sees it."""
 
-    def __init__(self, task: Task, chosen: argparse.Namespace) -> None:
+    def __init__(self, task: Task, world: World, tests: Mapping[str, Sequence[Example]]) -> None:
         evaluator = task.evaluator
         assert isinstance(evaluator, Episodes)
-        self._evaluator = evaluator
-        self._place = tempfile.TemporaryDirectory()
-        folder = chosen.train or Path(self._place.name)
-        if chosen.train:
-            self._tests = {"feedback": official.scoring(chosen.test)[: chosen.test_games]}
-            names = ["/".join(path.parts[-3:-1]) for path in sorted(folder.glob("*/*/game.tw-pddl"))]
-            random.Random(0).shuffle(names)
-            self.games: Sequence[Example] = [Example(name, "", "") for name in names]
-        else:
-            splits = task.load(None)
-            self._tests = {split: getattr(splits, split)[: chosen.test_games] for split in SPLITS}
-            self.games = splits.train
-            write = splits.folders[GAMES]
-            assert callable(write)
-            write(folder)
-        find = shelf(folder)
+        assert world.expert is not None
+        self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
+        self.games = world.games
         self.arena = Arena(
-            lambda: Household(find), evaluator.telling, spoken, evaluator.sampling, evaluator.kind
+            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.kind
         )
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
     ) -> list[tuple[Spoken, ...]]:
-        return list(demonstrations(model, tokenizer, self.arena, Expert, self.games[:count]))
+        return list(demonstrations(model, tokenizer, self.arena, self._expert, self.games[:count]))
 
     def score(self, directory: Path) -> Scores:
         found: Scores = {}
@@ -82,7 +75,30 @@ class Subject:
             for split, games in self._tests.items():
                 results = self._evaluator.evaluate(engine, games, EvalSettings()).results
                 found[split] = round(100 * fmean(result.score for result in results), 1)
+                for name in results[0].metrics:
+                    mean = fmean(result.metrics[name] for result in results)
+                    print(f"{split} {name} {100 * mean:.1f}", file=sys.stderr)
         return found
+
+
+@contextmanager
+def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
+    if chosen.train:
+        names = ["/".join(path.parts[-3:-1]) for path in sorted(chosen.train.glob("*/*/game.tw-pddl"))]
+        random.Random(0).shuffle(names)
+        find = shelf(chosen.train)
+        world = World(tuple(Example(name, "", "") for name in names), lambda: Household(find), Expert)
+        tests = {"feedback": official.scoring(chosen.test)[: chosen.test_games]}
+        yield Subject(registry.task(chosen.task), world, tests)
+        return
+    with training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
+        splits = task.load(None)
+        for name, write in splits.beside.items():
+            (Path(place) / name).mkdir()
+            assert callable(write)
+            write(Path(place) / name)
+        os.environ[beside.VARIABLE] = place
+        yield Subject(task, world, {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS})
 
 
 def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Scores]]:
@@ -156,13 +172,13 @@ def main() -> None:
     )
     parser.add_argument("--pass-tokens", type=int, default=16384, help="in one pass of GRPO's update")
     chosen = parser.parse_args()
-    subject = Subject(registry.task(chosen.task), chosen)
-    found = {"base": [subject.score(chosen.model)]}
-    print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
-    for seed in chosen.seeds:
-        for stage, scores in stages(subject, chosen, seed):
-            found.setdefault(stage, []).append(scores)
-    print("\n".join(table(found)))
+    with subject(chosen) as trained:
+        found = {"base": [trained.score(chosen.model)]}
+        print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
+        for seed in chosen.seeds:
+            for stage, scores in stages(trained, chosen, seed):
+                found.setdefault(stage, []).append(scores)
+        print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

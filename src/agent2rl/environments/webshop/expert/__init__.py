@@ -1,0 +1,5 @@
+"""An expert for WebShop that has nothing but what it reads; hidden in runs that withhold it."""
+
+from agent2rl.environments.webshop.expert.shopper import Expert
+
+__all__ = ["Expert"]

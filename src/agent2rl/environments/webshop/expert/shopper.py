@@ -1,0 +1,109 @@
+"""Shops as a careful person would: search for what is asked, look at what is cheap enough, read its features,
+choose and buy; and take the best of what was seen when the steps run out.
+
+It reads pages and nothing else: not the goal, not the products' files. A product fits if every word that is
+asked for stands on its pages, so the expert is wrong where another has them all, or where the wanted one says
+it in other words.
+"""
+
+from agent2rl.environments.webshop import pages
+from agent2rl.environments.webshop.expert.reading import Offer, Wish, offers, separator, words
+
+STEPS = 12
+"""It buys within so many, the fewest that an episode has."""
+
+
+class Expert:
+    def __init__(self) -> None:
+        self._between = ""
+        self._wish = Wish.read("")
+        self._taken = 0
+        self._offers: list[Offer] | None = None
+        """What the search found and is cheap enough."""
+        self._asin = ""
+        """The product that is looked at."""
+        self._seen: dict[str, set[str]] = {}
+        """Words of the pages of every product that was looked at."""
+        self._options: dict[str, int] = {}
+        """How many of the options that are asked for each of them has."""
+        self._decided = False
+        """Whether the one that is looked at, or gone to, is to be bought."""
+        self._chosen: set[str] = set()
+
+    def act(self, observation: str) -> str:
+        self._taken += 1
+        self._between = self._between or separator(observation)
+        pieces = observation.split(self._between)
+        if pieces[0] == "WebShop":
+            self._wish = Wish.read(pieces[2] if len(pieces) > 2 else "")
+            return self._search()
+        pieces = pieces[3:] if pieces[0] == "Instruction:" else pieces
+        if pages.NEXT in pieces[:3]:
+            return self._pick(pieces)
+        self._seen.setdefault(self._asin, set()).update(words(" ".join(pieces[1:])))
+        return self._consider(pieces) if pieces[-1:] == [pages.BUY] else self._conclude()
+
+    def _search(self) -> str:
+        return f"search[{self._wish.query}]"
+
+    def _pick(self, pieces: list[str]) -> str:
+        """From the results: what is decided on, or the next that could be it."""
+        if self._offers is None:
+            listed = offers(pieces)
+            self._offers = [one for one in listed if one.price <= self._wish.most] or listed[:1]
+        if not self._decided:
+            left = self._left()
+            if not left:
+                return self._search()  # nothing was found: there is nothing to be done
+            self._asin = left[0]
+        return f"click[{self._asin.lower()}]"
+
+    def _consider(self, pieces: list[str]) -> str:
+        """On a product's page: read its features, choose and buy, or on to one that has the options."""
+        options = [piece.lower() for piece in pieces[1:] if self._wish.chooses(piece)]
+        self._options[self._asin] = len(set(options))
+        if not self._decided and not self._fits() and self._room(len(options)):
+            if self._whole():
+                return f"click[{pages.FEATURES.lower()}]"
+            if not self._stays():
+                return self._search()
+        self._decided = True
+        for option in options:
+            if option not in self._chosen:
+                self._chosen.add(option)
+                return f"click[{option}]"
+        return f"click[{pages.BUY.lower()}]"
+
+    def _conclude(self) -> str:
+        """On the page of features: back to buy the product, or on to the next."""
+        return f"click[{pages.PREVIOUS.lower()}]" if self._stays() else self._search()
+
+    def _stays(self) -> bool:
+        """Whether this product is the one. It is the best that was seen, if no other can be looked at."""
+        here = self._asin
+        if self._fits():
+            self._decided = True
+        elif not self._left() or not self._room(len(self._wish.options)):
+            self._asin, self._decided = self._best(), True
+        return self._decided and self._asin == here
+
+    def _fits(self) -> bool:
+        return self._whole() and self._wish.words <= self._seen[self._asin]
+
+    def _whole(self) -> bool:
+        """Whether it has all options that are asked for by name."""
+        return self._options.get(self._asin, 0) >= len(self._wish.options)
+
+    def _best(self) -> str:
+        def worth(asin: str) -> int:
+            return len(self._wish.words & self._seen[asin]) + self._options.get(asin, 0)
+
+        return max(self._seen, key=worth)
+
+    def _left(self) -> list[str]:
+        """What has not been looked at."""
+        return [offer.asin for offer in self._offers or () if offer.asin not in self._seen]
+
+    def _room(self, choices: int) -> bool:
+        """Whether a step can be spared before a product is gone to, chosen for and bought."""
+        return self._taken + choices + 2 <= STEPS

@@ -1,0 +1,129 @@
+"""One person's game in a world: what a model would see, say and be given, turn by turn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+
+from agent2rl.core.environment import Follows, Lists, Step, World
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example
+
+SHOWN = 80
+"""Letters of a name in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    action: str
+    """Empty for the first: the game begins by itself."""
+    step: Step
+
+
+class Game:
+    """One training game after another. They are numbered from 1, and after the last comes the first."""
+
+    def __init__(self, world: World, number: int = 1) -> None:
+        self.world = world
+        self.environment = world.environment()
+        self.closed = False
+        self.begin(number)
+
+    def begin(self, number: int) -> None:
+        self.number = (number - 1) % len(self.world.games) + 1
+        self.turns = [Turn("", self.environment.reset(self.example))]
+
+    def act(self, action: str) -> Step:
+        if self.over:
+            raise UserError("The game is over.", "Play it again, or the next one.")
+        step = self.environment.step(action)
+        self.turns.append(Turn(action, step))
+        return step
+
+    def close(self) -> None:
+        self.closed = True
+        self.environment.close()
+
+    @property
+    def example(self) -> Example:
+        return self.world.games[self.number - 1]
+
+    @property
+    def now(self) -> Step:
+        return self.turns[-1].step
+
+    @property
+    def over(self) -> bool:
+        return self.now.done
+
+    @property
+    def steps(self) -> int:
+        return len(self.turns) - 1
+
+    @property
+    def allowed(self) -> int | None:
+        """Steps, where the game says how many."""
+        said = self.example.meta.get("steps")
+        return said if isinstance(said, int) else None
+
+    @property
+    def reward(self) -> float:
+        """The best step's, as in grading."""
+        return max(turn.step.reward for turn in self.turns)
+
+    def commands(self) -> tuple[str, ...]:
+        """What can be done now, where the world can say it."""
+        world = self.environment
+        return world.commands() if isinstance(world, Lists) and not self.over else ()
+
+    def expert(self) -> str:
+        """What the world's expert would do now."""
+        if self.world.expert is None:
+            raise UserError("This world has no expert.", "The training data may have an answer.")
+        if self.over:
+            raise UserError("The game is over.", "Play it again, or the next one.")
+        expert, said = self.world.expert(), ""
+        for turn in self.turns:
+            if turn.action != said:
+                if not isinstance(expert, Follows):
+                    raise UserError(
+                        "This world's expert cannot go on from what another did.",
+                        f"Where you said {turn.action!r}, it said {said!r}. Play again to follow it.",
+                    )
+                expert.instead(turn.action)
+            said = expert.act(turn.step.observation)
+        return said
+
+    def outcome(self) -> str:
+        """How it ended, in words."""
+        how = "Won" if self.now.won else "Out of steps, not won" if self.now.cut else "Over, not won"
+        return f"{how}. Reward {self.reward:.3g} after {self.steps} {'step' if self.steps == 1 else 'steps'}."
+
+
+def find(world: World, name: str | None) -> int:
+    """The number of the game that a person names by its number or its id; the first, if none is named."""
+    if not world.games:
+        raise UserError("This world has no training games.")
+    if name is None:
+        return 1
+    for number, game in enumerate(world.games, start=1):
+        if name in (str(number), game.id):
+            return number
+    raise UserError(
+        f"There is no training game {name[:SHOWN]!r}.",
+        f"They are numbered from 1 to {len(world.games)}; the first is {world.games[0].id!r}. "
+        "Feedback and held-out games are not played.",
+    )
+
+
+def actions(world: World) -> list[tuple[str, str]]:
+    """The world's actions as they are written, each with what it does; none where any text is one."""
+    return [_written(tool) for tool in world.tools]
+
+
+def _written(tool: Callable[..., str]) -> tuple[str, str]:
+    about = (tool.__doc__ or "").strip().partition("\n")[0]
+    parameters = signature(tool).parameters
+    if all(one.annotation is str for one in parameters.values()):
+        return tool(*(f"<{name}>" for name in parameters)), about
+    name = getattr(tool, "__name__", "action")
+    return f"{name}({', '.join(parameters)})", about

@@ -1,0 +1,25 @@
+"""ALFWorld's miniature with a few games, for those who play them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agent2rl.core.task import Splits, Task
+from agent2rl.tasks.alfworld.games import example, put
+from agent2rl.tasks.alfworld.homes import homes
+from agent2rl.tasks.alfworld.mini import TASK as MINI
+
+GAMES = 3
+STEPS = 20
+
+
+def load(_: Path | None) -> Splits:
+    train = tuple(example(home.data, home.id, STEPS) for home in homes("train", GAMES))
+    return Splits(train, feedback=(), heldout=(), folders={"games": _write})
+
+
+def _write(place: Path) -> None:
+    for home in homes("train", GAMES):
+        put(place, home.id, home.data)
+
+
+TASK: Task = replace(MINI, id="few-homes", load=load)

@@ -1,0 +1,32 @@
+"""WebShop and its miniature made short: a few goals of a few steps, for whole runs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from agent2rl.core.engine import Sampling
+from agent2rl.core.task import Splits, Task
+from agent2rl.tasks.webshop import EVALUATOR
+from agent2rl.tasks.webshop import TASK as WEBSHOP
+from agent2rl.tasks.webshop.mini import TASK as MINI
+
+TRAIN, GOALS, STEPS = 20, 2, 3
+QUICK = replace(EVALUATOR, sampling=Sampling(max_tokens=5))
+
+
+def short(load: Callable[[Path | None], Splits]) -> Callable[[Path | None], Splits]:
+    def few(data_dir: Path | None) -> Splits:
+        whole = load(data_dir)
+        feedback, heldout = (
+            tuple(replace(one, meta={**one.meta, "steps": STEPS}) for one in part[:GOALS])
+            for part in (whole.feedback, whole.heldout)
+        )
+        return replace(
+            whole, train=whole.train[:TRAIN], feedback=feedback, heldout=heldout, test=(*feedback, *heldout)
+        )
+
+    return few
+
+
+TASK: Task = replace(WEBSHOP, id="short-webshop", load=short(WEBSHOP.load), evaluator=QUICK)
+SHORT_MINI: Task = replace(MINI, id="short-webshop-mini", load=short(MINI.load), evaluator=QUICK)
