@@ -2,6 +2,9 @@
 
 import json
 import lzma
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from agent2rl.runner import desks
 from agent2rl.runner.preflight import check_task
 from agent2rl.runner.settings import Settings
 from agent2rl.tasks.alpacaeval import TASK
+from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
 
 REFERENCES = [
@@ -125,3 +129,30 @@ def test_preferences_in_the_official_format_are_scored_by_the_command(bench: Ben
 
 def test_the_registry_knows_the_task() -> None:
     assert registry.task("alpacaeval") is TASK
+
+
+LOAD = """
+from agent2rl.tasks.alpacaeval import TASK
+from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
+splits = TASK.load(None)
+print(len(splits.train), len(splits.feedback), len(splits.heldout), splits.train[1].prompt.split())
+"""
+
+
+def test_the_hubs_cache_is_read_at_the_pinned_revisions(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    pytest.importorskip("sklearn")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    official = tmp_path / "datasets--tatsu-lab--alpaca_eval" / "snapshots" / HUB_REVISION
+    official.mkdir(parents=True)
+    (official / "alpaca_eval_gpt4_baseline.json").write_text(json.dumps(REFERENCES), encoding="utf-8")
+    (official / "df_gamed.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    train = tmp_path / "datasets--tatsu-lab--alpaca" / "snapshots" / TRAIN_REVISION / TRAIN_PARQUET
+    train.parent.mkdir(parents=True)
+    parquet.write_table(pyarrow.Table.from_pylist(TRAIN), train)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "2000 4 5 ['Add', '1.', '1']", done.stderr

@@ -54,7 +54,7 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     (entry,) = [
         one
         for one in ledger.read(run.paths.ledger, run.paths.ledger_head).entries
-        if one.kind == "train-judge"
+        if one.kind == "train_judge"
     ]
     assert (entry.data["questions"], entry.data["failed"]) == (1, 0)
     assert grader.url not in run.log

@@ -26,7 +26,7 @@ from agent2rl.core.task import Example
 from agent2rl.evaluators.asking import Answers, Asking
 from agent2rl.evaluators.judge import Missing
 from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
-from agent2rl.evaluators.referees import Comparison, Judge, Preference, Referee, Rule
+from agent2rl.evaluators.referees import MOST_CHARACTERS, Comparison, Judge, Preference, Referee, Rule
 
 CONSTANTS = {
     "empty": "",
@@ -81,10 +81,16 @@ class Pairwise:
         worth, how = _controlled(judged, _known())
         constants = self._constants(referee, examples, settings.seed)
         read: dict[str, JsonValue] = dict(Counter(found.by for _, found in judged))
+        seen: dict[str, JsonValue] = {
+            "judge": referee.name,
+            "read_from": read,
+            "cut": sum(len(one.output) > MOST_CHARACTERS for one, _ in judged),
+            "constants": constants,
+        }
         return EvalResult(
             results=tuple(self._results(answers, judged, worth)),
             missing=missing,
-            how={**answers.how, "judge": referee.name, "read_from": read, **how, "constants": constants},
+            how={**answers.how, **seen, **how},
         )
 
     def chat(self, example: Example, templated: bool) -> Chat:
@@ -152,13 +158,12 @@ def _controlled(
 ) -> tuple[list[_Worth], dict[str, JsonValue]]:
     """What each comparison counts, and how that came about."""
     shares = [found.share for _, found in judged]
-    if known is None:
-        why = "win_rate: there are no instruction difficulties to control length by"
+    rows = [row for one, _ in judged if isinstance(row := one.example.meta.get("row"), int)]
+    if known is None or len(rows) < len(judged):
+        why = "win_rate: the difficulties of the instructions, to control length by, are not known"
         return [_Worth(share, share) for share in shares], {"score": why}
-    pairs = [
-        Pair(found.share, len(one.reference) - len(one.output), _row(one.example)) for one, found in judged
-    ]
-    control = controlled(pairs, known)
+    shorter = [len(one.reference) - len(one.output) for one, _ in judged]
+    control = controlled([Pair(*of) for of in zip(shares, shorter, rows, strict=True)], known)
     parts = zip(shares, np.clip(control.expected, 0, 1), control.residual, strict=True)
     value, error = rate(control.expected)
     return [_Worth(share, float(score), float(rest)) for share, score, rest in parts], {
@@ -169,13 +174,6 @@ def _controlled(
         "difficulties": known.source,
         "difficulties_sha256": known.sha256,
     }
-
-
-def _row(example: Example) -> int:
-    row = example.meta.get("row")
-    if not isinstance(row, int):
-        raise GradingError(f"The example {example.id} does not say which instruction it is.")
-    return row
 
 
 def _known() -> Difficulties | None:

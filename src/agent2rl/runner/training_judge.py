@@ -33,7 +33,7 @@ def doors(spec: RunSpec, settings: Settings, recorder: Recorder) -> Iterator[tup
             with serve(application(teacher)) as socket:
                 yield (Door(VARIABLE, socket),)
         finally:
-            recorder.entry("train-judge", judge=judging.name, **teacher.counts)
+            recorder.entry("train_judge", judge=judging.name, **teacher.counts)
 
 
 def instructions(spec: RunSpec) -> str:
