@@ -36,7 +36,7 @@ fix: $(READY)
 
 # torch is pinned in this file, and left out of the lock: its registry build pulls in gigabytes for GPUs.
 lock:
-	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --extra smollm2 --extra humaneval --extra trl --extra search --group dev --universal \
+	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --extra smollm2 --extra humaneval --extra trl --extra search --extra judge --group dev --universal \
 	  --python-version 3.11 --no-annotate --no-header --override <(echo "torch; sys_platform == 'none'") \
 	  --upgrade | grep -v '^torch==' > requirements.lock
 

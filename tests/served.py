@@ -30,6 +30,8 @@ class Question(BaseModel, extra="forbid"):
     temperature: float
     seed: int
     stop: list[str] = []
+    logprobs: bool = False
+    top_logprobs: int = 0
 
     def chat(self) -> Chat:
         return tuple(Message(said["role"], said["content"]) for said in self.messages)
@@ -44,6 +46,8 @@ class Served:
         self.faults: deque[Fault] = deque()
         self.pause_seconds = 0.0
         """How long each chat takes, besides the engine's time."""
+        self.tells: Callable[[Question], Any] | None = None
+        """What it says of how likely tokens were, where it is asked; None: nothing."""
         self.questions: list[Question] = []
         self.keys: list[str | None] = []
         self.most_in_flight = 0
@@ -60,8 +64,9 @@ class Served:
         with self._turn:
             (reply,) = self._engine.generate([question.chat()], question.sampling())
         said = {"role": "assistant", "content": reply.text}
+        told = {"logprobs": self.tells(question)} if question.logprobs and self.tells else {}
         answer = {
-            "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": said, "finish_reason": "stop", **told}],
             "usage": {"completion_tokens": reply.tokens},
         }
         return Response(json.dumps(answer), media_type="application/json")

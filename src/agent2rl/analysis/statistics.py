@@ -29,7 +29,7 @@ def score(evaluation: EvalResult, split: Part) -> Score:
     results = evaluation.results
     return Score(
         value=_percent([result.score for result in results]),
-        ci=_interval([result.score for result in results]),
+        ci=_interval([result.score + result.residual for result in results]),
         n=len(results),
         missing=len(evaluation.missing),
         split=split,
@@ -53,21 +53,23 @@ def _interval(values: Sequence[float]) -> Interval:
     if all(value in (0.0, 1.0) for value in values):
         return wilson(int(sum(values)), len(values))
     low, high = _bootstrap(np.array(values))
-    return Interval(low=100 * low, high=100 * high, method="bootstrap")
+    return Interval(low=100 * max(0.0, low), high=100 * min(1.0, high), method="bootstrap")
 
 
 def compare(before: EvalResult, after: EvalResult) -> Comparison:
     """Mean difference over the same examples with a paired bootstrap; what either side misses is left out."""
-    was = {result.id: result.score for result in before.results}
-    now = {result.id: result.score for result in after.results}
+    was = {result.id: result for result in before.results}
+    now = {result.id: result for result in after.results}
     if {*was, *before.missing} != {*now, *after.missing}:
         raise ValueError("a paired comparison needs the same examples on both sides")
-    differences = np.array([now[name] - was[name] for name in now if name in was])
-    if not len(differences):
+    both = [(was[name], now[name]) for name in now if name in was]
+    if not both:
         raise ValueError("no example has a result on both sides")
-    low, high = _bootstrap(differences)
+    improvement = float(np.mean([new.score - old.score for old, new in both]))
+    seen = np.array([new.score + new.residual - old.score - old.residual for old, new in both])
+    low, high = _bootstrap(seen)
     return Comparison(
-        improvement=100 * float(differences.mean()),
+        improvement=100 * improvement,
         ci=Interval(low=100 * low, high=100 * high, method="paired-bootstrap"),
     )
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
     "score": "Score the outputs of any model, without the model.",
+    "judge": "Measure a judge before it is trusted.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 

@@ -76,6 +76,9 @@ search = click.option(
     "local:FOLDER or replay:FILE, for tasks that search.",
 )
 judge = click.option(
-    "--judge", metavar="ENGINE", help="Who marks answers: openai-api:MODEL@URL.  [default: the task's rule]"
+    "--judge",
+    metavar="NAME",
+    help="Who marks answers: openai-api:MODEL@URL, or model:NAME for one that runs here.  "
+    "[default: the task's rule]",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -84,6 +84,11 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @judge
 @click.option(
+    "--train-judge",
+    metavar="NAME",
+    help="Another judge, for the agent, at $JUDGE_URL.  [default: none]",
+)
+@click.option(
     "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
@@ -160,6 +165,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         search=whole(options["search"]) if options["search"] else None,
         record_searches=str(options["record_searches"].resolve()) if options["record_searches"] else None,
         judge=options["judge"],
+        train_judge=options["train_judge"],
         expert=not options["no_expert"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )

@@ -9,9 +9,10 @@ from rich.table import Table
 from agent2rl import registry
 from agent2rl.cli.options import as_json, judge, search
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import WinRates
 from agent2rl.report.tables import interval
 from agent2rl.runner.desks import Wanted
-from agent2rl.runner.scoring import PartScore, Scoring, score
+from agent2rl.runner.scoring import PartScore, Scoring, annotated, score
 from agent2rl.runner.settings import settings
 from agent2rl.store.files import write_atomically
 
@@ -55,6 +56,12 @@ def command(
     agent2rl score gsm8k outputs.jsonl --data-dir DIR
     agent2rl score gsm8k-mini outputs.jsonl --results results.jsonl
 
+    For alpacaeval, OUTPUTS may be a file of a judge's preferences in the official format instead (a JSON
+    list, packed with xz or not): then the raw and the length-controlled win rate are printed.
+
+    \b
+    agent2rl score alpacaeval annotations.json
+
     The same rule as in runs decides, in the same sandbox. `test` is feedback and held-out together. Examples
     without an output are not counted, and the table says how many are.
 
@@ -62,6 +69,9 @@ def command(
     """
     where = settings()
     name = registry.in_folders(task, (*tasks_dir, *where.tasks))
+    if rates := annotated(name, outputs, data_dir):
+        _print_rates(rates, as_json)
+        return
     found, every = score(name, outputs, data_dir, where, sandbox, Wanted(search, judge=judge))
     if results:
         lines = "".join(result.model_dump_json() + "\n" for result in every)
@@ -92,6 +102,20 @@ def _print(found: Scoring) -> None:
                 console.print(_missing(part), markup=False)
             if part.score.missing:
                 console.print(f"{part.score.missing} {part.score.split} examples could not be judged.")
+
+
+def _print_rates(found: WinRates, as_json: bool) -> None:
+    if as_json:
+        click.echo(found.model_dump_json())
+        return
+    table = Table(found.model or "model", "win rate", "standard error")
+    table.add_row("raw", f"{found.win_rate:.2f}", f"{found.standard_error:.2f}")
+    if found.length_controlled is not None:
+        error = found.length_controlled_error or 0.0
+        table.add_row("length-controlled", f"{found.length_controlled:.2f}", f"{error:.2f}")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"{found.n:,} preferences, {found.missing:,} missing; difficulties: {found.difficulties}")
 
 
 def _missing(part: PartScore) -> str:

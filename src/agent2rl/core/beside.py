@@ -16,10 +16,16 @@ VARIABLE = "AGENT2RL_BESIDE"
 
 def beside(name: str) -> Path:
     """The folder of this name. A relative place is one below the current directory."""
-    place = os.environ.get(VARIABLE)
-    if not place:
+    if not os.environ.get(VARIABLE):
         raise GradingError(f"There is no folder {name!r} here: only a grading has what lies beside examples.")
-    found = Path(place).absolute() / name
-    if not found.is_dir():
+    found = found_beside(name)
+    if found is None:
         raise GradingError(f"The task's data has no folder {name!r}.")
     return found
+
+
+def found_beside(name: str) -> Path | None:
+    """The same; None where there is no such folder."""
+    place = os.environ.get(VARIABLE)
+    found = Path(place).absolute() / name if place else None
+    return found if found and found.is_dir() else None

@@ -52,10 +52,14 @@ class Asked(Record):
     max_tokens: int = Field(default=1024, ge=1, le=8192)
     attempt: int = 0
     """The same question with another number is put anew; with the same one it is answered as before."""
+    choices: tuple[str, ...] = ()
+    """What the answer may begin with, where one of these is wanted: then it is said how likely each is."""
 
 
 class Said(Record):
     text: str
+    likely: dict[str, float] | None = None
+    """The probability of each choice that the judge gives any; None where that is not known."""
 
 
 class Unanswered(WorldError):

@@ -1,6 +1,6 @@
 """An engine answers chats with text. It knows nothing of tasks.
 
-`Engine` is what every engine can do. Some can do more (`Scores`, `Converses`, `Templated`, `Given`), which
+`Engine` is what every engine can do. Some can do more (`Scores`, `Weighs`, `Converses`, …), which
 `isinstance` tells; `conversations` and `templated` serve every engine, with whatever it has to offer.
 """
 
@@ -66,6 +66,22 @@ class Scores(Protocol):
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
         """The natural log-probability of each continuation as the reply to its chat."""
         ...
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A reply, and how it might have begun."""
+
+    text: str
+    first: Mapping[str, float] | None
+    """Natural log-probabilities of the likeliest first tokens; None where they are not given."""
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """An engine that asks a model elsewhere, and may be told how likely other first tokens were."""
+
+    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]: ...
 
 
 @runtime_checkable

@@ -94,6 +94,8 @@ class RunSpec(Record):
     """A file that keeps every search and its results; what it holds is not searched again."""
     judge: str | None = None
     """The model that decides what an answer is worth; None: the task's own rule does."""
+    train_judge: str | None = None
+    """Another model, which the agent may ask while it trains."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
@@ -140,6 +142,8 @@ class ExampleResult(Record):
     output: str
     """The answer; in a world of many turns, the last action."""
     score: Share
+    residual: float = 0.0
+    """What was seen less what was expected, where the score is an expectation: intervals are over both."""
     note: str = ""
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
@@ -187,6 +191,53 @@ class Score(Record):
     """The mean over each kind of example, where there are several."""
     how: dict[str, JsonValue] = {}
     """Prompting, sampling and whatever else decided it."""
+
+
+class WinRates(Record):
+    """What a judge's preferences over a reference come to, in percent."""
+
+    model: str
+    n: Annotated[int, Field(ge=1)]
+    missing: Annotated[int, Field(ge=0)] = 0
+    """Comparisons that failed, which are in no mean."""
+    win_rate: Percent
+    standard_error: float
+    length_controlled: Percent | None = None
+    """At equal length; None where instruction difficulties are not known."""
+    length_controlled_error: float | None = None
+    weights: tuple[float, float, float] | None = None
+    """What the regression gives length, difficulty and the model itself."""
+    difficulties: str = "none"
+    """Whose difficulties these are."""
+    difficulties_sha256: str | None = None
+
+
+class Estimate(Record):
+    """A mean in percent, and its standard error."""
+
+    value: float
+    error: float
+
+
+class Calibration(Record):
+    """A judge held against preferences that are known."""
+
+    judge: str
+    n: Annotated[int, Field(ge=1)]
+    missing: Annotated[int, Field(ge=0)]
+    """Comparisons to which it gave no answer in one order or in both."""
+    agreement: Estimate | None
+    """How often it is on the same side."""
+    consistency: Estimate | None
+    """How often it is on the same side in both orders."""
+    first: Estimate | None
+    """The share of the first answer: 50 where its place means nothing."""
+    longer: Estimate | None
+    """The share of the longer answer."""
+    longer_known: Estimate | None
+    """The same of the known preferences."""
+    by_probability: int
+    """Comparisons that were read from the judge's probabilities in both orders."""
 
 
 class FileHash(Record):

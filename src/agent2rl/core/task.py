@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings, Prompts
+from agent2rl.core.records import EvalResult, EvalSettings, Prompts, WinRates
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,27 @@ class RunsPrograms(Protocol):
 
 
 @dataclass(frozen=True)
+class Preferred:
+    """A preference of the benchmark's own judge: for an output (1) or for the example's reference (0)."""
+
+    example: Example
+    output: str
+    share: float
+
+
+class Published(Protocol):
+    """Preferences as a benchmark publishes them. `data_dir` is the task's data, where the user names it."""
+
+    def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
+        """What a file of preferences comes to."""
+        ...
+
+    def preferences(self, data_dir: Path | None) -> Sequence[Preferred]:
+        """All that there are, to measure another judge by."""
+        ...
+
+
+@dataclass(frozen=True)
 class Task:
     id: str
     level: Literal[1, 2, 3]
@@ -98,6 +119,10 @@ class Task:
     """The environment that the agent may train in: a name that the registry knows."""
     desk: frozenset[Literal["search", "judge"]] = frozenset()
     """What its evaluation may ask the harness for: the user names it; without a judge a rule decides."""
+    judged: bool = False
+    """Whether no rule can: then the user has to name a judge."""
+    published: Published | None = None
+    """The preferences of the benchmark's own judge, where there are any."""
     withhold: Callable[[Splits], Splits] | None = None
     """Takes out of the training data what shows how it is done; None: nobody shows it."""
     exposes: Mapping[str, Path] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from agent2rl.core.desk import Asked, Desk, Unanswered
+from agent2rl.core.desk import Asked, Desk, Said, Unanswered
 from agent2rl.core.errors import GradingError
 
 T = TypeVar("T")
@@ -37,41 +37,57 @@ def judged(
 
     Of all examples a few may be missing, those included that nobody need be asked about.
     """
-    found: list[T | Missing] = [Missing("it was not asked")] * len(questions)
+    asked = [Asked(messages=question) for question in questions]
+    return list(replies(desk, examples, asked, [_of_text(one) for one in read]))
+
+
+def replies(
+    desk: Desk,
+    examples: int,
+    asked: Sequence[Asked],
+    read: Sequence[Callable[[Said], T]],
+    most: float = MOST_MISSING,
+) -> list[T | Missing]:
+    """The same, of all that the judge gives. More than the share `most` missing is an error."""
+    found: list[T | Missing] = [Missing("it was not asked")] * len(asked)
     lost = 0
     with ThreadPoolExecutor(THREADS) as pool:
-        asked = {
+        begun = {
             pool.submit(_ask, desk, question, reading): place
-            for place, (question, reading) in enumerate(zip(questions, read, strict=True))
+            for place, (question, reading) in enumerate(zip(asked, read, strict=True))
         }
-        for done in as_completed(asked):
-            found[asked[done]] = answer = done.result()
+        for done in as_completed(begun):
+            found[begun[done]] = answer = done.result()
             lost += isinstance(answer, Missing)
-            if isinstance(answer, Missing) and too_many(lost, examples):
+            if isinstance(answer, Missing) and too_many(lost, examples, most):
                 pool.shutdown(cancel_futures=True)
                 raise missing_error(lost, examples, answer.why)
     return found
 
 
-def _ask(desk: Desk, question: Messages, read: Callable[[str], T]) -> T | Missing:
+def _of_text(read: Callable[[str], T]) -> Callable[[Said], T]:
+    return lambda said: read(said.text)
+
+
+def _ask(desk: Desk, asked: Asked, read: Callable[[Said], T]) -> T | Missing:
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            asked = Asked(messages=question, attempt=attempt)
-            found = read(desk.chat(asked).text)
+            put = asked.model_copy(update={"attempt": attempt})
+            found = read(desk.chat(put))
         except Unanswered as error:  # the harness has tried again itself
             return Missing(error.message)
         except ValueError as error:
             why = f"the judge's answer cannot be read: {error}"
         else:
             with suppress(Unanswered):  # then it is asked again another time
-                desk.keep(asked)
+                desk.keep(put)
             return found
     return Missing(why)
 
 
-def too_many(missing: int, examples: int) -> bool:
-    return missing > MOST_MISSING * examples
+def too_many(missing: int, examples: int, most: float = MOST_MISSING) -> bool:
+    return missing > most * examples
 
 
 def missing_error(missing: int, examples: int, why: str) -> GradingError:

@@ -100,7 +100,7 @@ REFUSALS = _answers(403, 413, 422, 429)
 
 def application(service: Service, task: str) -> FastAPI:
     app = FastAPI(title="agent2rl grading", version=__version__, docs_url=None, redoc_url=None)
-    app.add_middleware(_BodyLimit)
+    app.add_middleware(BodyLimit)
     freezing = anyio.CapacityLimiter(1)
 
     def answer(submission: Submission) -> SubmissionAnswer:
@@ -240,11 +240,18 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class _BodyLimit:
+class BodyLimit:
     """Reads no more of a request than a path needs: the agent must not fill the harness's memory."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        most: int = BODY_BYTES,
+        mend: str = "Save the model in the workspace and send its path, not its bytes.",
+    ) -> None:
         self._app = app
+        self._most = most
+        self._mend = mend
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -256,9 +263,8 @@ class _BodyLimit:
                 return None
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
-            if size > BODY_BYTES:
-                mend = "Save the model in the workspace and send its path, not its bytes."
-                refusal = problem(413, "Too large", f"A request has at most {BODY_BYTES} bytes.", mend)
+            if size > self._most:
+                refusal = problem(413, "Too large", f"A request has at most {self._most} bytes.", self._mend)
                 return await refusal(scope, receive, send)
             if not message.get("more_body", False):
                 break

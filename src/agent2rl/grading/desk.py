@@ -12,9 +12,10 @@ mounted into grading children alone.
 """
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationError
 
 from agent2rl.core.desk import About, Asked, Opened, Said, Searched
-from agent2rl.core.engine import Engine, Message, Sampling
+from agent2rl.core.engine import Engine, Message, Sampling, Scores, Weighs
 from agent2rl.core.errors import Agent2RLError, WorldError
 from agent2rl.core.records import Record
 from agent2rl.environments.search.backend import (
@@ -88,26 +89,28 @@ class Judging:
     engine: Engine
     kept: Path
     """A directory of answers, each under the hash of its question."""
+    one_by_one: bool = False
+    """Whether the engine answers one question at a time, as one that runs here does."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _said: dict[Path, Said] = field(default_factory=dict)
     """What nobody has read yet."""
 
-    def ask(self, asked: Asked) -> str:
+    def ask(self, asked: Asked) -> Said:
         path = self._place(asked)
         try:
-            return Said.model_validate_json(path.read_bytes()).text
+            return Said.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
-        chat = tuple(Message(role, text) for role, text in asked.messages)
-        sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
         try:
-            text = self.engine.generate([chat], sampling)[0].text
+            with self._turn if self.one_by_one else nullcontext():
+                said = answer(self.engine, asked)
         except Exception as error:
             _log.warning("The judge did not answer: %s", error)
             raise WorldError(SILENT) from None
         with self._lock:
-            self._said[path] = Said(text=text)
-        return text
+            self._said[path] = said
+        return said
 
     def keep(self, asked: Asked) -> Said:
         path = self._place(asked)
@@ -121,6 +124,31 @@ class Judging:
     def _place(self, asked: Asked) -> Path:
         key = sha256_text(canonical({"judge": self.name, **asked.model_dump(mode="json")}))
         return self.kept / key[:2] / f"{key}.json"
+
+
+def answer(engine: Engine, asked: Asked) -> Said:
+    """What an engine says; where it is to choose, how likely each choice is, if the engine can tell."""
+    chat = tuple(Message(role, text) for role, text in asked.messages)
+    sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
+    if asked.choices and isinstance(engine, Scores):
+        logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
+        likely = {choice: math.exp(log) for choice, log in zip(asked.choices, logs, strict=True)}
+        return Said(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
+    if asked.choices and isinstance(engine, Weighs):
+        weighed = engine.weigh([chat], sampling)[0]
+        return Said(text=weighed.text, likely=_chosen(weighed.first, asked.choices))
+    return Said(text=engine.generate([chat], sampling)[0].text)
+
+
+def _chosen(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:
+    """Of all first tokens those that are a choice, with or without space around them."""
+    if first is None:
+        return None
+    found: dict[str, float] = {}
+    for token, log in first.items():
+        if token.strip() in choices:
+            found[token.strip()] = found.get(token.strip(), 0.0) + math.exp(log)
+    return found
 
 
 @dataclass(frozen=True)
@@ -164,7 +192,7 @@ def application(offer: Offer) -> FastAPI:
 
         @app.post("/chat")
         def chat(asked: Asked) -> JSONResponse:
-            return _answered(lambda: Said(text=judging.ask(asked)))
+            return _answered(lambda: judging.ask(asked))
 
         @app.post("/keep")
         def keep(asked: Asked) -> JSONResponse:

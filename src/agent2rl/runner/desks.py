@@ -13,8 +13,14 @@ from agent2rl.environments.search.choosing import KEYS, KNOWN, choose, is_live
 from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording
 from agent2rl.grading.desk import Judging, Offer, Searching, served
+from agent2rl.runner.assets import default_engine, model_directory, repeatable
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
+
+HERE = "model"
+JUDGES = (
+    f"Write openai-api:MODEL@URL, or {HERE}:NAME for a model that runs here, such as {HERE}:smollm2-135m."
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +30,11 @@ class Wanted:
     search: str | None = None
     record: str | None = None
     judge: str | None = None
+    train_judge: str | None = None
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Wanted":
-        return cls(spec.search, spec.record_searches, spec.judge)
+        return cls(spec.search, spec.record_searches, spec.judge, spec.train_judge)
 
 
 @dataclass(frozen=True)
@@ -45,17 +52,29 @@ def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) 
     """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
     _require(wanted, task, needed)
     with ExitStack() as stack:
-        judging = None
-        if wanted.judge:
-            engine = stack.enter_context(registry.engine(wanted.judge)(Path()))
-            judging = Judging(wanted.judge, engine, settings.cache / "judgements")
+        judging = stack.enter_context(judge(wanted.judge, settings)) if wanted.judge else None
         offer = Offer(_searching(wanted, stack), judging)
         about = offer.about().model_dump()
         if wanted.record:  # which grows
             about["record_sha256"] = None
         socket = stack.enter_context(served(offer))
-        repeatable = not wanted.search or not (wanted.record or is_live(wanted.search))
-        yield Opened(socket, canonical(about) if socket else "", repeatable)
+        live = wanted.search is not None and (bool(wanted.record) or is_live(wanted.search))
+        yield Opened(socket, canonical(about) if socket else "", repeatable=not live)
+
+
+@contextmanager
+def judge(name: str, settings: Settings) -> Iterator[Judging]:
+    """The model that a name means: an engine's that is elsewhere, or one that is loaded here."""
+    head, _, model = name.partition(":")
+    here = head == HERE and bool(model)
+    if here:
+        directory = model_directory(model, settings.cache)
+        opening, name = registry.engine(default_engine(model, ())), f"{HERE}:{repeatable(model)}"
+    else:
+        registry.require_remote(name)
+        directory, opening = Path(), registry.engine(name)
+    with opening(directory) as engine:
+        yield Judging(name, engine, settings.cache / "judgements", one_by_one=here)
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -69,8 +88,15 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError("A replay is a record already.", "Leave out --record-searches.")
     if wanted.judge and "judge" not in task.desk:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
-    if wanted.judge:
-        registry.require_remote(wanted.judge)
+    if wanted.train_judge and "judge" not in task.desk:
+        raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
+    if wanted.train_judge and wanted.train_judge == wanted.judge:
+        raise UserError("The judge that grades cannot be trained with.", "Name another for --train-judge.")
+    if needed and task.judged and not wanted.judge:
+        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
+    for name in filter(None, (wanted.judge, wanted.train_judge)):
+        if not name.startswith(f"{HERE}:"):
+            registry.require_remote(name)
 
 
 def _searching(wanted: Wanted, stack: ExitStack) -> Searching | None:

@@ -62,6 +62,10 @@ def check_task(
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     if "search" in task.desk:
         yield _search(wanted)
+    if task.judged:
+        mend = "Then measure it: agent2rl judge calibrate."
+        yield Finding("judge", "missing", "a run has to name one, with --judge", mend)
+        return
     with desks.opened(wanted, task, settings, needed=False) as desk:
         child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS, desk)
         for split, examples in splits.items():

@@ -32,7 +32,7 @@ from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.grading.worker import prompted
-from agent2rl.runner import desks, machine, workspace, worlds
+from agent2rl.runner import desks, machine, training_judge, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.settings import Settings, secrets
@@ -77,8 +77,9 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             with (
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
+                training_judge.doors(spec, settings, recorder) as taught,
             ):
-                doors = (Door("GRADING_SERVER_URL", socket), *more)
+                doors = (Door("GRADING_SERVER_URL", socket), *more, *taught)
                 told = worlds.told(task, brief, service)
                 command = _with_secrets(agent.command(told), agent.secrets, recorder)
                 recorder.entry("started", deadline=service.start())

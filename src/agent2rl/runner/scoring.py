@@ -13,7 +13,7 @@ from typing import Any
 from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score
+from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score, WinRates
 from agent2rl.core.task import Asks, Example, Splits
 from agent2rl.runner import desks, replay
 from agent2rl.runner.assets import test_set
@@ -64,6 +64,23 @@ def score(
         found = replay.grade(child, examples, outputs)
     parts = tuple(_parts(splits, found))
     return Scoring(task=task.id, evaluator=task.evaluator.version, parts=parts), found.results
+
+
+def annotated(name: str, file: Path, data_dir: Path | None) -> WinRates | None:
+    """What a judge's preferences come to; None where the file is none of these, or the task has no format."""
+    task = registry.task(name)
+    if task.published is None or not _is_list(file):
+        return None
+    return task.published.win_rates(file, data_dir)
+
+
+def _is_list(file: Path) -> bool:
+    """Whether it is one JSON list, or packed: outputs are lines of objects."""
+    try:
+        with file.open("rb") as opened:
+            return file.suffix == ".xz" or opened.read(1 << 12).lstrip()[:1] == b"["
+    except OSError as error:
+        raise UserError(f"Cannot read {file}: {error.strerror}.") from error
 
 
 def read(file: Path, splits: Splits) -> dict[str, list[str]]:

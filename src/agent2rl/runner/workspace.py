@@ -22,7 +22,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import Task, Written
-from agent2rl.runner import data, worlds
+from agent2rl.runner import data, training_judge, worlds
 from agent2rl.runner.assets import Assets, is_directory
 
 MODES = {
@@ -132,5 +132,5 @@ def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
-        world=worlds.instructions(task, spec.budget),
+        world=worlds.instructions(task, spec.budget) + training_judge.instructions(spec),
     )

@@ -15,23 +15,27 @@ Not covered: streaming, tools, and models that want `max_completion_tokens` in p
 import asyncio
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 
-from agent2rl.core.engine import Chat, Completion, OpenEngine, Sampling
+from agent2rl.core.engine import Chat, Completion, OpenEngine, Sampling, Weighed
 from agent2rl.core.errors import UserError
-from agent2rl.engines.openai_api.answers import completion, model_names
+from agent2rl.engines.openai_api.answers import Stops, completion, model_names, weighed
 from agent2rl.engines.openai_api.endpoint import Endpoint, Patience
 from agent2rl.engines.openai_api.loop import Loop
+
+T = TypeVar("T")
 
 REMOTE: bool = True
 """It loads no directory, so that the registry can say so without importing it."""
 KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
 IN_FLIGHT = 32
+CANDIDATES = 20
+"""First tokens that are asked for: the most that endpoints give."""
 LISTED = 10
 """Models that an error names."""
 NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?P<url>https?://\S+)")
@@ -48,6 +52,7 @@ class OpenAIAPI:
         in_flight: int = IN_FLIGHT,
     ) -> None:
         self.in_flight = in_flight
+        self._tells = True
         self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
         self._loop = Loop()
         try:
@@ -59,7 +64,17 @@ class OpenAIAPI:
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
         if sampling.max_tokens <= 0:  # which servers refuse
             return [Completion("", tokens=0) for _ in chats]
-        return self._loop.run(self._replies(chats, sampling))
+        return self._loop.run(self._all(chats, sampling, completion))
+
+    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]:
+        """With the likeliest first tokens, where the endpoint tells them; some refuse to be asked."""
+        if self._tells:
+            try:
+                return self._loop.run(self._all(chats, sampling, weighed, CANDIDATES))
+            except UserError:
+                self._tells = False  # if it is something else, the next line says so
+        plain = self._loop.run(self._all(chats, sampling, completion))
+        return [Weighed(said.text, None) for said in plain]
 
     def close(self) -> None:
         self._loop.close(self._endpoint.close())
@@ -84,24 +99,30 @@ class OpenAIAPI:
             f"Name one. {WRITE}",
         )
 
-    async def _replies(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+    async def _all(
+        self, chats: Sequence[Chat], sampling: Sampling, read: Callable[[object, Stops], T], first: int = 0
+    ) -> list[T]:
         places = asyncio.Semaphore(self.in_flight)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._reply(self._request(chat, sampling, index), sampling, places))
+                    group.create_task(
+                        self._reply(self._request(chat, sampling, index, first), sampling, places, read)
+                    )
                     for index, chat in enumerate(chats)
                 ]
         except ExceptionGroup as failed:  # the first failure has cancelled the rest
             raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _reply(self, body: Any, sampling: Sampling, places: asyncio.Semaphore) -> Completion:
+    async def _reply(
+        self, body: Any, sampling: Sampling, places: asyncio.Semaphore, read: Callable[[object, Stops], T]
+    ) -> T:
         async with places:
             answer = await self._endpoint.ask("POST", "/chat/completions", body)
-        return completion(answer, sampling.stop)
+        return read(answer, sampling.stop)
 
-    def _request(self, chat: Chat, sampling: Sampling, index: int) -> dict[str, Any]:
+    def _request(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
         return {
             "model": self.model,
@@ -110,6 +131,7 @@ class OpenAIAPI:
             "temperature": sampling.temperature,
             "seed": sampling.seed_of(index),
             **({"stop": stop} if stop else {}),
+            **({"logprobs": True, "top_logprobs": first} if first else {}),
         }
 
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from agent2rl.core.engine import Completion
+from agent2rl.core.engine import Completion, Weighed
 from agent2rl.core.errors import WorldError
 
 T = TypeVar("T", bound=BaseModel)
+Stops = tuple[str, ...]
 
 
 class Said(BaseModel):
@@ -21,9 +22,25 @@ class Said(BaseModel):
     refusal: Any = None
 
 
+class Candidate(BaseModel):
+    token: str
+    logprob: float
+
+
+class Place(BaseModel):
+    """One place of a reply, and which tokens might have stood there."""
+
+    top_logprobs: list[Candidate] = []
+
+
+class Logprobs(BaseModel):
+    content: list[Place] | None = None
+
+
 class Choice(BaseModel):
     message: Said
     finish_reason: str | None = None
+    logprobs: Any = None
 
 
 class Usage(BaseModel):
@@ -43,7 +60,7 @@ class Models(BaseModel):
     data: list[Named]
 
 
-def completion(answer: object, stops: tuple[str, ...]) -> Completion:
+def completion(answer: object, stops: Stops) -> Completion:
     reply = _read(Reply, answer)
     text = _text(reply.choices[0])
     # A lone surrogate cannot be written down as UTF-8.
@@ -52,6 +69,17 @@ def completion(answer: object, stops: tuple[str, ...]) -> Completion:
         text = text.partition(stop)[0]
     counted = reply.usage.completion_tokens if reply.usage else None
     return Completion(text, tokens=len(text.split()) if counted is None else counted)
+
+
+def weighed(answer: object, stops: Stops) -> Weighed:
+    """A server that does not tell first tokens leaves them out, or says something else in their place."""
+    try:
+        told = Logprobs.model_validate(_read(Reply, answer).choices[0].logprobs)
+    except ValidationError:
+        told = Logprobs()
+    candidates = told.content[0].top_logprobs if told.content else []
+    first = {one.token: one.logprob for one in candidates}
+    return Weighed(completion(answer, stops).text, first or None)
 
 
 def model_names(answer: object) -> list[str]:

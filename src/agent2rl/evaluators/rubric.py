@@ -1,0 +1,83 @@
+"""A judge that ships: the qualities of a short answer that can be checked without a model.
+
+What an instruction asks for stands in its example's meta: `value` (what answers it), `others` (what else was
+mentioned, and is beside the point), `language`, `length` and `form`. An answer is worth the share of five
+qualities that it has: it answers, in the language, length and form that was asked for, without refusing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from agent2rl.core.task import Example
+
+NAME = "rubric-1"
+"""Changes whenever the same answer could be worth something else."""
+SPEECH = {
+    "English": "i is was are lives works with born old years the that this it do not know",
+    "German": "ich ist war sind wohnt arbeitet mit kam zur welt jahre alt das die so nicht",
+}
+"""Small words that tell a language."""
+REFUSALS = re.compile(
+    r"\b(sorry|cannot|can't|unable|do not know|don't know|won't|weiß nicht)\b", re.IGNORECASE
+)
+
+
+def worth(output: str, example: Example) -> float:
+    return share(output, example.meta)
+
+
+def share(output: str, asked: Mapping[str, JsonValue]) -> float:
+    """Of the qualities, those that an answer has; nothing is worth nothing."""
+    kept = qualities(output, asked)
+    return sum(kept.values()) / len(kept) if output.strip() else 0.0
+
+
+def qualities(output: str, asked: Mapping[str, JsonValue]) -> dict[str, bool]:
+    others = asked["others"]
+    assert isinstance(others, list)
+    return {
+        "answers": _says(output, str(asked["value"])) and not any(_says(output, str(one)) for one in others),
+        "language": _language(output) == asked["language"],
+        "length": _length(output, str(asked["length"])),
+        "form": _form(output, str(asked["form"])),
+        "willing": not REFUSALS.search(output),
+    }
+
+
+def _says(output: str, value: str) -> bool:
+    return re.search(rf"\b{re.escape(value)}\b", output, re.IGNORECASE) is not None
+
+
+def _language(output: str) -> str | None:
+    """The one language whose small words it has; None where it has those of none, or of several."""
+    said = {word.lower() for word in re.findall(r"\w+", output)}
+    found = [language for language, small in SPEECH.items() if said & {*small.split()}]
+    return found[0] if len(found) == 1 else None
+
+
+def _length(output: str, length: str) -> bool:
+    """`N words` are the most that there may be, `N sentences` as many as there are."""
+    number, _, unit = length.partition(" ")
+    if unit == "words":
+        return len(re.findall(r"\w+", output)) <= int(number)
+    return len(sentences(output)) == int(number)
+
+
+def sentences(output: str) -> Sequence[str]:
+    return [part for part in re.split(r"[.!?]+(?:\s|\"|$)", output.strip()) if re.search(r"\w", part)]
+
+
+def _form(output: str, form: str) -> bool:
+    text = output.strip()
+    match form:
+        case "capitals":
+            return text == text.upper() and any(sign.isalpha() for sign in text)
+        case "dash":
+            return text.startswith("- ")
+        case "quotes":
+            return len(text) > 2 and text[0] == text[-1] == '"'
+        case "plain":
+            return text[:1].isalnum() and text != text.upper()
+    raise ValueError(f"there is no form {form!r}")

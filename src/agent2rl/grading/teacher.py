@@ -1,0 +1,92 @@
+"""A judge for the agent to train with, where the user offers one. It is never the one that grades.
+
+    POST /v1/chat/completions   a chat, as OpenAI's API has it        GET /v1/models
+
+Every question is counted, and the counts go on record. What fails says so: status 502, and no text.
+"""
+
+import threading
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from agent2rl.core.engine import Message, Sampling
+from agent2rl.core.errors import Agent2RLError
+from agent2rl.grading.api import BodyLimit
+from agent2rl.grading.desk import Judging
+
+BODY_BYTES = 1 << 20
+MODEL = "judge"
+"""Its name to the agent; which model it is stands in the run's specification."""
+
+
+class Said(BaseModel):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Question(BaseModel):
+    """What else clients send is no concern of ours."""
+
+    messages: list[Said] = Field(min_length=1)
+    max_tokens: int = Field(default=512, ge=1, le=8192)
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    seed: int = 0
+
+
+class Teacher:
+    """Counts what it is asked."""
+
+    def __init__(self, judging: Judging) -> None:
+        self._judging = judging
+        self._counting = threading.Lock()
+        self._turn = threading.Lock()
+        self.counts = {"questions": 0, "failed": 0, "characters": 0, "tokens": 0}
+        """Questions with the characters that were read, and the tokens that were said to them."""
+
+    def answer(self, asked: Question) -> dict[str, Any]:
+        self._count(questions=1, characters=sum(len(said.content) for said in asked.messages))
+        chat = tuple(Message(said.role, said.content) for said in asked.messages)
+        sampling = Sampling(asked.max_tokens, asked.temperature, asked.seed)
+        try:
+            with self._turn if self._judging.one_by_one else nullcontext():
+                (reply,) = self._judging.engine.generate([chat], sampling)
+        except Exception:
+            self._count(failed=1)
+            raise
+        self._count(tokens=reply.tokens)
+        said = {"role": "assistant", "content": reply.text}
+        return {
+            "object": "chat.completion",
+            "model": MODEL,
+            "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+            "usage": {"completion_tokens": reply.tokens},
+        }
+
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            for name, number in more.items():
+                self.counts[name] += number
+
+
+def application(teacher: Teacher) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.add_middleware(BodyLimit, most=BODY_BYTES, mend="Ask about less at once.")
+
+    @app.get("/v1/models")
+    def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+
+    @app.post("/v1/chat/completions")
+    def chat(asked: Question) -> JSONResponse:
+        try:
+            return JSONResponse(teacher.answer(asked))
+        except Agent2RLError as error:
+            return JSONResponse({"error": {"message": error.message}}, status_code=502)
+        except Exception as error:  # of an engine's library; its words might hold a key
+            return JSONResponse({"error": {"message": f"a fault ({type(error).__name__})"}}, status_code=502)
+
+    return app

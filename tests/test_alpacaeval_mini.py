@@ -1,0 +1,110 @@
+"""The miniature: instructions with checkable qualities, the judge that ships, and the whole loop offline."""
+
+import json
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import EvalSettings
+from agent2rl.core.task import Example
+from agent2rl.engines.replay import Replay
+from agent2rl.evaluators.pairwise import CONSTANTS
+from agent2rl.evaluators.rubric import qualities, worth
+from agent2rl.tasks.alpacaeval.mini import TASK
+from agent2rl.tasks.alpacaeval.requests import requests
+from tests.runs import Bench
+
+SPLITS = TASK.load(None)
+ASKED: dict[str, JsonValue] = {
+    "value": "Dover",
+    "others": ["31"],
+    "language": "English",
+    "length": "1 sentences",
+    "form": "plain",
+}
+
+
+def test_the_right_answer_has_all_qualities_and_the_reference_all_but_one() -> None:
+    for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout):
+        assert {worth(one.target, one) for one in part} == {1.0}
+        assert {worth(str(one.meta["reference"]), one) for one in part} == {0.8}
+    lost = Counter(
+        name
+        for one in SPLITS.train
+        for name, kept in qualities(str(one.meta["reference"]), one.meta).items()
+        if not kept
+    )
+    assert set(lost) == {"language", "length", "form"}
+    assert min(lost.values()) > 500
+
+
+def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
+    pairs = [
+        {(one.prompt.split()[0], str(one.meta["value"])) for one in part}
+        for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)
+    ]
+    assert not pairs[0] & pairs[1]
+    assert not pairs[0] & pairs[2]
+    assert not pairs[1] & pairs[2]
+    assert requests("feedback", 20) == SPLITS.feedback[:20]
+
+
+@pytest.mark.parametrize(
+    ("answer", "lacks"),
+    [
+        ("Mia lives in Dover.", set()),
+        ("Mia lives in Kent.", {"answers"}),
+        ("Mia, who is 31, lives in Dover.", {"answers"}),
+        ("Mia wohnt in Dover.", {"language"}),
+        ("Mia lives in Dover. That is it.", {"length"}),
+        ("- Mia lives in Dover.", {"form"}),
+        ("MIA LIVES IN DOVER.", {"form"}),
+        ("Sorry, I cannot say that Mia lives in Dover.", {"willing"}),
+        ("I do not know.", {"answers", "willing"}),
+        ("", {"answers", "language", "length", "form"}),
+    ],
+)
+def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
+    assert {name for name, kept in qualities(answer, ASKED).items() if not kept} == lacks
+
+
+def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
+    assert worth(" \n", Example("one", "", "", ASKED)) == 0
+    gold = Replay({one.id: [one.target] for one in SPLITS.feedback})
+    found = TASK.evaluator.evaluate(gold, SPLITS.feedback, EvalSettings())
+    assert {result.score for result in found.results} == {1.0}
+    assert found.how["judge"] == "rubric-1"
+    assert found.how["constants"] == {"examples": 100, **dict.fromkeys(CONSTANTS, 0.0)}
+    halfway = Replay({one.id: [str(one.meta["reference"])] for one in SPLITS.feedback})
+    drawn = TASK.evaluator.evaluate(halfway, SPLITS.feedback, EvalSettings())
+    assert {result.score for result in drawn.results} == {0.5}
+
+
+def test_the_agent_has_the_rubric_as_a_reward() -> None:
+    evaluate = runpy.run_path(str(TASK.exposes["eval.py"]))["evaluate"]
+    one = SPLITS.train[0]
+    row = {"question": one.prompt, "reference_answer": one.target, **one.meta}
+    assert evaluate(model_answer=one.target, **row) == 1
+    assert evaluate(model_answer=row["reference"], **row) == 0.8
+
+
+def test_its_own_check_passes_in_the_real_sandbox(bench: Bench) -> None:
+    done = bench.cli("check", "alpacaeval-mini", "--json")
+    found = {one["name"]: one for one in json.loads(done.stdout)}
+    assert done.returncode == 0, found
+    assert found["gold answers, heldout"]["detail"] == "150 of 150 score 100"
+    assert found["wrong answers, feedback"]["detail"] == "150 of 150 score 0"
+
+
+def test_it_is_generated_and_has_a_rule_so_that_no_judge_is_needed() -> None:
+    with pytest.raises(UserError, match="generated"):
+        TASK.load(Path())
+    assert registry.task("alpacaeval-mini") is TASK
+    assert not TASK.judged
+    assert re.fullmatch(r"alpacaeval-mini-1-rubric-1\+\w{12}", TASK.evaluator.version)

@@ -1,0 +1,157 @@
+"""Win rates from a judge's preferences: the published figures of ten models, and what length control does."""
+
+import csv
+import json
+import lzma
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.evaluators.annotations import win_rates
+from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
+
+pytest.importorskip("sklearn", reason="length control needs agent2rl[judge]")
+
+MODELS = (
+    "FuseChat-Llama-3.1-8B-Instruct",
+    "NullModel",
+    "Qwen-14B-Chat",
+    "alpaca-7b",
+    "claude-2",
+    "falcon-7b-instruct",
+    "gemma-2b-it",
+    "gpt-3.5-turbo-1106",
+    "phi-2",
+    "vicuna-7b",
+)
+INSTRUCTIONS = 120
+
+
+@pytest.fixture(scope="module")
+def official(shared_data: Path) -> Path:
+    return shared_data / "alpacaeval"
+
+
+@pytest.fixture(scope="module")
+def references(official: Path) -> dict[str, str]:
+    rows = json.loads(lzma.decompress((official / "gpt4_1106_preview.outputs.json.xz").read_bytes()))
+    return {row["instruction"]: row["output"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def published(official: Path) -> dict[str, dict[str, str]]:
+    with (official / "leaderboard.csv").open(encoding="utf-8") as file:
+        return {row[""]: row for row in csv.DictReader(file)}
+
+
+@pytest.fixture(scope="module")
+def estimated(official: Path) -> Difficulties:
+    return Difficulties.read(official / "df_gamed.RECONSTRUCTED.csv")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_figures_of_the_leaderboard_come_out(
+    model: str,
+    official: Path,
+    references: dict[str, str],
+    published: dict[str, dict[str, str]],
+    estimated: Difficulties,
+) -> None:
+    found = win_rates(official / "annotations" / f"{model}.json.xz", references, estimated)
+    row = published[model]
+    assert found.n == int(row["n_total"])
+    assert found.win_rate == pytest.approx(float(row["win_rate"]), abs=1e-6)
+    assert found.standard_error == pytest.approx(float(row["standard_error"]), abs=1e-6)
+    assert found.length_controlled == pytest.approx(float(row["length_controlled_winrate"]), abs=0.3)
+    if row["lc_standard_error"]:  # most were published without; the difficulties are estimates
+        assert found.length_controlled_error == pytest.approx(float(row["lc_standard_error"]), abs=0.1)
+
+
+def difficulties(tmp_path: Path, slope: float = -2.0) -> Difficulties:
+    """Two anchors that win by being long, and lose by being short."""
+    dice = random.Random(0)
+    lines = ["index,preference,std_delta_len,instruction_difficulty,not_gamed_baseline,model"]
+    hard = [dice.gauss(0, 1) for _ in range(INSTRUCTIONS)]
+    for name, middle in (("verbose", -1.0), ("concise", 1.0)):
+        for index in range(INSTRUCTIONS):
+            shorter = dice.gauss(middle, 0.5)
+            share = 1 / (1 + math.exp(-slope * math.tanh(shorter)))
+            lines.append(f"{index},{share},{shorter},{hard[index]},False,{name}")
+    path = tmp_path / "df_gamed.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Difficulties.read(path)
+
+
+def padded(spread: float) -> list[Pair]:
+    """A model that is as good as the reference and longer, judged by one who likes length."""
+    dice = random.Random(1)
+    shorter = [int(dice.gauss(-800, 800 * spread)) for _ in range(INSTRUCTIONS)]
+    return [Pair(1 / (1 + math.exp(by / 400)), by, row) for row, by in enumerate(shorter)]
+
+
+def test_what_length_alone_has_won_is_taken_back(tmp_path: Path) -> None:
+    pairs = padded(1.0)
+    raw, _ = rate([pair.preference for pair in pairs])
+    value, _ = rate(controlled(pairs, difficulties(tmp_path)).expected)
+    assert raw > 70
+    assert value == pytest.approx(50, abs=6)
+
+
+def test_what_was_seen_is_what_is_expected_at_its_length_and_the_rest(tmp_path: Path) -> None:
+    pairs = padded(1.0)
+    found = controlled(pairs, difficulties(tmp_path))
+    assert abs(float(found.residual.mean())) < 0.01, "the model's own weight takes the mean up"
+    assert found.weights[0] < -1, "being shorter loses"
+
+
+def test_a_tie_is_half_a_win_and_a_failed_comparison_is_none(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "a", "output_1": "x", "output_2": "y", "preference": preference, "generator_2": "me"}
+        for preference in (0.0, 1.5, 2.0, 1.0, None)
+    ]
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    found = win_rates(path, {}, None)
+    assert (found.model, found.n, found.missing, found.win_rate) == ("me", 4, 1, 50.0)
+    assert found.length_controlled is None
+
+
+def test_few_or_equal_lengths_are_an_error_and_no_number(tmp_path: Path) -> None:
+    known = difficulties(tmp_path)
+    with pytest.raises(GradingError, match="fewer than 10"):
+        controlled(padded(1.0)[:9], known)
+    with pytest.raises(GradingError, match="same length"):
+        controlled([Pair(0.5, 3, row) for row in range(20)], known)
+    with pytest.raises(GradingError, match="without a difficulty"):
+        controlled([Pair(0.5, row, row + 110) for row in range(20)], known)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "is not JSON"),
+        ('{"instruction": "a"}', "list"),
+        ('[{"instruction": "a", "output_2": "b", "preference": 3}]', r"0\.preference"),
+        ("[]", "fewer than two"),
+    ],
+)
+def test_a_file_in_another_format_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "annotations.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=says):
+        win_rates(path, {}, None)
+
+
+def test_difficulties_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "df_gamed.csv"
+    path.write_text("index,preference\n0,1\n", encoding="utf-8")
+    with pytest.raises(UserError, match="instruction_difficulty"):
+        Difficulties.read(path)
+    path.write_text(
+        "index,preference,std_delta_len,instruction_difficulty\n1,0.5,0.1,0.2\n", encoding="utf-8"
+    )
+    with pytest.raises(UserError, match="every instruction"):
+        Difficulties.read(path)

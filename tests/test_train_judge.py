@@ -1,0 +1,90 @@
+"""Whole runs with judges: one that grades, out of the agent's reach, and one to train with."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent2rl.core.engine import Chat
+from agent2rl.core.errors import UserError
+from agent2rl.engines.scripted import Scripted
+from agent2rl.grading.desk import Judging
+from agent2rl.grading.server import serve as at_socket
+from agent2rl.grading.teacher import BODY_BYTES, Teacher, application
+from agent2rl.runner import desks
+from agent2rl.runner.settings import Settings
+from agent2rl.store import ledger
+from agent2rl.tasks.alpacaeval.mini import TASK
+from tests.runs import Bench
+from tests.served import serve
+from tests.short_alpacaeval import CONSTANTS, INSTRUCTIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+ASKS = """
+JUDGE = os.environ["JUDGE_URL"]
+body = {"model": "judge", "messages": [{"role": "user", "content": "Is this good?"}], "max_tokens": 9}
+request = urllib.request.Request(JUDGE + "/v1/chat/completions", json.dumps(body).encode(),
+                                 {"Content-Type": "application/json"})
+reply = json.load(urllib.request.urlopen(request))
+say(reply=reply["choices"][0]["message"]["content"], told=(WORKSPACE / "instructions.md").read_text(),
+    doors=sorted(name for name in os.environ if name.endswith("_URL")))
+"""
+
+
+def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> None:
+    with serve(Scripted(lambda _: "A")) as grader, serve(Scripted(lambda _: "Quite good.")) as other:
+        run = bench.run(
+            ASKS,
+            *("--task", "tests.short_alpacaeval:TASK", "--max-submissions", "1"),
+            *("--judge", f"openai-api:tiny@{grader.url}", "--train-judge", f"openai-api:tiny@{other.url}"),
+            PYTHONPATH=str(ROOT),
+        )
+    assert run.code == 0, run.errors
+    assert run.said["reply"] == "Quite good."
+    assert run.said["doors"] == ["GRADING_SERVER_URL", "JUDGE_URL"]
+    assert "$JUDGE_URL/v1/chat/completions" in run.said["told"]
+    assert len(other.questions) == 1
+    assert len(grader.questions) == INSTRUCTIONS + 3 * CONSTANTS
+    baseline = run.result.baseline
+    assert baseline is not None
+    assert str(baseline.how["judge"]).startswith("openai-api:tiny@")
+    # Who says A whatever is asked favours a place, and places are drawn.
+    assert 30 < baseline.value < 70
+    (entry,) = [
+        one
+        for one in ledger.read(run.paths.ledger, run.paths.ledger_head).entries
+        if one.kind == "train_judge"
+    ]
+    assert (entry.data["questions"], entry.data["failed"]) == (1, 0)
+    assert grader.url not in run.log
+
+
+def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> None:
+    where = Settings(runs=tmp_path, cache=tmp_path)
+    name = "openai-api:tiny@http://127.0.0.1:9/v1"
+    for wanted, says in (
+        (desks.Wanted(judge=name, train_judge=name), "cannot be trained with"),
+        (desks.Wanted(train_judge="transformers"), "does not talk to a model elsewhere"),
+    ):
+        with pytest.raises(UserError, match=says), desks.opened(wanted, TASK, where):
+            pass
+
+
+def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
+    def breaks(_: Chat) -> str:
+        raise RuntimeError("words with a key in them")
+
+    teacher = Teacher(Judging("it", Scripted(breaks), tmp_path))
+    with (
+        at_socket(application(teacher)) as socket,
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
+    ):
+        asked = {"messages": [{"role": "user", "content": "Well?"}]}
+        failed = client.post("/v1/chat/completions", json=asked)
+        large = client.post("/v1/chat/completions", content=b"x" * (BODY_BYTES + 1))
+        named = client.get("/v1/models").json()
+    assert (failed.status_code, failed.json()) == (502, {"error": {"message": "a fault (RuntimeError)"}})
+    assert large.status_code == 413
+    assert named["data"][0]["id"] == "judge"
+    assert teacher.counts == {"questions": 1, "failed": 1, "characters": 5, "tokens": 0}
