@@ -2,19 +2,21 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import uuid
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Door, Mount
+from agent2rl.core.sandbox import Command, Door, Mount, mark
 from tests.enclosures import MIB, Cell, a_daemon, alive, echo, wait_for
 
 SANDBOX = registry.sandbox("bubblewrap")
@@ -292,6 +294,38 @@ def test_a_door_takes_many_at_once_and_keeps_connections(cell: Cell, tmp_path: P
     with echo(tmp_path / "door") as door:
         cell.python(script, doors=(Door("ECHO", door),))
     assert cell.log == "200\n"
+
+
+def test_a_command_is_told_where_a_door_is_in_files_variables_arguments_and_stdin(
+    cell: Cell, tmp_path: Path
+) -> None:
+    url = mark("A_URL")
+    script = "cat; echo; cat ~/.tool/config; echo $TOOL_URL $1; stat -c %U ~/.tool/config; curl -s $TOOL_URL"
+    command = Command(
+        ("bash", "-c", script, "bash", url),
+        {"TOOL_URL": url},
+        files={".tool/config": f"base = {url}/v1\n"},
+        input=f"ask {url} \N{SNOWMAN}",
+    )
+    with echo(tmp_path / "door") as socket:
+        for _ in range(2):  # started again, it finds its files as they were meant
+            cell.run(command=command, doors=(Door("A_URL", socket),))
+    first, again = cell.log[: len(cell.log) // 2], cell.log[len(cell.log) // 2 :]
+    for log in (first, again):
+        known = re.search(r"ask (http://127\.0\.0\.1:\d+) \N{SNOWMAN}", log)
+        assert known
+        assert f"base = {known[1]}/v1\n{known[1]} {known[1]}\nagent\nhello" in log
+
+
+def test_an_interrupt_can_be_for_the_first_process_alone(cell: Cell) -> None:
+    tool = "import signal, time; signal.signal(2, lambda *_: print('tool heard', flush=True)); time.sleep(3)"
+    script = f'trap "echo leader heard; sleep 0.2; exit 3" INT; python3 -c "{tool}" & wait'
+    kinds: tuple[Literal["group", "leader"], ...] = ("group", "leader")
+    for interrupt in kinds:
+        cell.run(command=Command(("bash", "-c", script), interrupt=interrupt), wall_seconds=1)
+        assert "leader heard" in cell.log
+        assert ("tool heard" in cell.log) == (interrupt == "group")
+        (cell.root / "log").unlink()
 
 
 def test_two_doors_lead_to_different_places_and_a_closed_one_hangs_up(cell: Cell, tmp_path: Path) -> None:

@@ -1,12 +1,29 @@
-"""An agent is a program that is told what to do and is run in a sandbox."""
+"""An agent is a program that is told what to do and is run in a sandbox.
+
+Most are somebody else's program that asks an LLM: those are installed from a registry (`Package`), speak to
+the run's gateway (`Llm`) and leave a log that can be read (`Driven`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Protocol
+from pathlib import Path, PurePosixPath
+from typing import Literal, Protocol, runtime_checkable
 
+from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget, Mode
 from agent2rl.core.sandbox import Command
+from agent2rl.core.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Llm:
+    """The driver LLM, as an agent reaches it: at the gateway, with a key that opens nothing else."""
+
+    model: str
+    wire: Wire
+    url: str
+    """Without the path that a wire format adds; a mark (`sandbox.mark`), since it is known only inside."""
+    key: str = "agent2rl"
 
 
 @dataclass(frozen=True)
@@ -21,6 +38,28 @@ class Brief:
     """The whole text of instructions.md."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The published variables: TASK BASE_MODEL WORKSPACE MODEL_PATH DATA_PATH OUTPUT_DIR …"""
+    prompt: str = ""
+    """What an agent that reads a prompt is told: to read the instructions and begin, or to go on."""
+    llm: Llm | None = None
+    prefix: PurePosixPath | None = None
+    """Where the agent's package is seen."""
+    resumed: bool = False
+    """Whether the agent has ended once already and is to go on, with all that it left in HOME."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """What an agent is installed from, at the version that it was tried with."""
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    program: str
+    """Its program, below the prefix: bin/NAME."""
+    also: tuple[str, ...] = ()
+    """Further requirements, pinned as NAME==VERSION or NAME@VERSION."""
+    python: str = ""
+    """The Python it needs, where this one will not do: 3.12."""
 
 
 class Agent(Protocol):
@@ -31,4 +70,21 @@ class Agent(Protocol):
 
     def command(self, brief: Brief) -> Command:
         """What to start, with which files and variables."""
+        ...
+
+
+@runtime_checkable
+class Driven(Protocol):
+    """An agent whose thinking is done by the run's driver LLM."""
+
+    @property
+    def package(self) -> Package: ...
+
+    @property
+    def wires(self) -> tuple[Wire, ...]:
+        """The wire formats that it can be told to speak, the best first."""
+        ...
+
+    def transcript(self, log: Path, home: Path) -> Transcript:
+        """What it said and did, from its output and what it left in HOME: its own, and maybe anything."""
         ...

@@ -36,6 +36,11 @@ class Door:
     socket: Path
 
 
+def mark(variable: str) -> str:
+    """Stands for a door's URL in a command's variables, files and arguments until it is known, inside."""
+    return f"{{{{{variable}}}}}"
+
+
 @dataclass(frozen=True)
 class Command:
     argv: tuple[str, ...]
@@ -43,6 +48,12 @@ class Command:
     """The whole environment besides PATH, HOME and the doors: nothing is inherited."""
     mounts: tuple[Mount, ...] = ()
     """Files that the command itself brings along."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Written before it starts, by the command's own user: path below HOME -> text."""
+    input: str = ""
+    """What it reads from stdin."""
+    interrupt: Literal["group", "leader"] = "group"
+    """Who hears the interrupt at the deadline: all of its process group, or the first process alone."""
 
 
 @dataclass(frozen=True)

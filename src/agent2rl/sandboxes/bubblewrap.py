@@ -28,7 +28,7 @@ from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Role, Sandbox
 from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
-from agent2rl.sandboxes.supervise import Start, environment, inside, supervise
+from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
 
 FLAGS = (
     *("--die-with-parent", "--new-session", "--clearenv"),
@@ -62,8 +62,7 @@ class Bubblewrap:
             start = Start(
                 argv=(program, *flags, *seen.arguments, "--", *user.drop(), *inside(enclosure.role)),
                 plan={
-                    "argv": command.argv,
-                    "environment": environment(command, str(view.HOME), str(view.TEMPORARY)),
+                    **plan(command, str(view.HOME), str(view.TEMPORARY)),
                     "doors": doors,
                     "limits": _rlimits(enclosure.limits.processes),
                 },

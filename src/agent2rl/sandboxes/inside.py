@@ -6,8 +6,12 @@ arguments, because everybody on the machine can read those):
 
     argv          the command
     environment   its whole environment, to which each door's URL is added
+    files         path -> text: written before it starts
+    input         what it reads from stdin
+    interrupt     who hears the interrupt: `group`, or the `leader` alone
     doors         variable -> the unix socket that answers behind it
     limits        name of an rlimit -> value
+                  `{{VARIABLE}}` in arguments, environment, files and input becomes that door's URL
     ready         a descriptor that gets one byte when all stands and the command is about to start
 
 Afterwards a line `stop` on stdin interrupts the command, and the end of stdin means that the harness is gone.
@@ -27,6 +31,11 @@ import socket
 import sys
 import threading
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # at run time these imports would take longer than the rest
+    from collections.abc import Callable
+    from typing import Any
+
 HARNESS_GONE = 125
 NOT_STARTED = 127
 
@@ -42,11 +51,14 @@ def main() -> int:
     _write("/proc/self/oom_score_adj", "1000")  # if the kernel must kill somebody, then somebody in here
     _limit(plan["limits"])
     doors = [(variable, _listener(), path) for variable, path in plan["doors"].items()]
-    environment = plan["environment"] | {variable: _url(listener) for variable, listener, _ in doors}
+    urls = {variable: _url(listener) for variable, listener, _ in doors}
+    plan |= {part: _filled(plan[part], urls) for part in ("argv", "environment", "files", "input")}
+    _lay(plan["files"])
     os.write(plan["ready"], b"1")
     os.close(plan["ready"])
-    child = _start(plan["argv"], environment)
-    threading.Thread(target=_obey, args=(child,), daemon=True).start()
+    child = _start(plan["argv"], plan["environment"] | urls, plan["input"])
+    interrupt = os.killpg if plan["interrupt"] == "group" else os.kill
+    threading.Thread(target=_obey, args=(child, interrupt), daemon=True).start()
     if doors:
         routes = [(listener, path) for _, listener, path in doors]
         threading.Thread(target=_forward, args=(routes,), daemon=True).start()
@@ -87,7 +99,38 @@ def _url(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _start(argv: list[str], environment: dict[str, str]) -> int:
+def _filled(part: "Any", urls: dict[str, str]) -> "Any":
+    """The same with every door's mark replaced by its URL."""
+    if isinstance(part, dict):
+        return {name: _filled(value, urls) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_filled(value, urls) for value in part]
+    for variable, url in urls.items():
+        part = part.replace(f"{{{{{variable}}}}}", url)
+    return part
+
+
+def _lay(files: dict[str, str]) -> None:
+    """Whatever an agent that is started again left there gives way."""
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (pathlib is slow to import)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _stdin(text: str) -> int:
+    if not text:
+        return os.open(os.devnull, os.O_RDONLY)
+    file = os.memfd_create("stdin")
+    with open(file, "wb", closefd=False) as all_of_it:
+        all_of_it.write(text.encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _start(argv: list[str], environment: dict[str, str], text: str) -> int:
     """In a process group of its own. By hand, because importing subprocess would double the start-up."""
     child = os.fork()
     if child:
@@ -100,7 +143,7 @@ def _start(argv: list[str], environment: dict[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect not to
             signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(_stdin(text), 0)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
@@ -109,17 +152,17 @@ def _start(argv: list[str], environment: dict[str, str]) -> int:
         os._exit(NOT_STARTED)
 
 
-def _obey(group: int) -> None:
+def _obey(child: int, interrupt: "Callable[[int, int], None]") -> None:
     for line in sys.stdin.buffer:
         if line == b"stop\n":
-            _signal(group, signal.SIGINT)
-    _signal(group, signal.SIGKILL)
+            _signal(interrupt, child, signal.SIGINT)
+    _signal(os.killpg, child, signal.SIGKILL)
     os._exit(HARNESS_GONE)
 
 
-def _signal(group: int, number: int) -> None:
+def _signal(send: "Callable[[int, int], None]", target: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
+        send(target, number)
 
 
 def _forward(routes: list[tuple[socket.socket, str]]) -> None:

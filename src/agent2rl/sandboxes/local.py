@@ -12,13 +12,14 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.sandboxes import mountpoints, watch
-from agent2rl.sandboxes.supervise import Start, environment, inside, supervise
+from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
 
 MARK = "AGENT2RL_LOCAL_SANDBOX"
 SECONDS_TO_DIE = 10.0
@@ -39,11 +40,11 @@ class Local:
         for directory in (home, temporary):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         family = _Family(secrets.token_hex(16))
+        marked = replace(command, environment={**command.environment, MARK: family.mark})
         start = Start(
             argv=inside(enclosure.role),
             plan={
-                "argv": command.argv,
-                "environment": environment(command, str(home), str(temporary)) | {MARK: family.mark},
+                **plan(marked, str(home), str(temporary)),
                 "doors": {door.variable: str(door.socket.resolve()) for door in enclosure.doors},
                 "limits": {"RLIMIT_CORE": 0},  # the others count what else this user runs
             },

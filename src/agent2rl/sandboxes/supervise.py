@@ -69,7 +69,18 @@ def inside(role: Role) -> tuple[str, ...]:
     return (BARE_PYTHON if role == "program" else sys.executable, "-I", "-S", str(INSIDE))
 
 
-def environment(command: Command, home: str, temporary: str) -> dict[str, str]:
+def plan(command: Command, home: str, temporary: str) -> dict[str, object]:
+    """What `inside.py` is told of a command."""
+    return {
+        "argv": command.argv,
+        "environment": _environment(command, home, temporary),
+        "files": {str(Path(home, path)): text for path, text in command.files.items()},
+        "input": command.input,
+        "interrupt": command.interrupt,
+    }
+
+
+def _environment(command: Command, home: str, temporary: str) -> dict[str, str]:
     """The command's whole environment but for the doors, built from nothing."""
     base = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",

@@ -1,0 +1,52 @@
+"""What an agent said and did, in one form for all agents. The agent itself wrote it, so it is a claim.
+
+The gateway's count of tokens is the one that holds; the agent's own stands here to be compared with it.
+"""
+
+from typing import Literal
+
+from pydantic import JsonValue
+
+from agent2rl.core.llm import Tokens
+from agent2rl.core.records import Record
+
+
+class ToolCall(Record):
+    id: str
+    name: str
+    arguments: JsonValue = None
+
+
+class Observation(Record):
+    """What a tool call gave back."""
+
+    call: str
+    """The id of the call."""
+    text: str
+    failed: bool = False
+
+
+class Step(Record):
+    source: Literal["system", "user", "agent"]
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    """Of this step's calls, as far as they came back."""
+    tokens: Tokens | None = None
+    at: float | None = None
+
+
+class Transcript(Record):
+    agent: str
+    version: str = ""
+    model: str = ""
+    session: str = ""
+    """By which the agent can be told to go on."""
+    steps: tuple[Step, ...] = ()
+    tokens: Tokens | None = None
+    """All of it, as the agent counts."""
+    error: str = ""
+    """Why it ended, where the agent itself says that something went wrong."""
+    unread: int = 0
+    """Lines or parts that could not be understood."""
