@@ -12,8 +12,13 @@ from agent2rl.store.transcripts import Notes, from_lines
 FLAGS = ("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
 WEB = ("--disallowedTools", "WebFetch,WebSearch")
 """There is no web here; its search would be the provider's, behind the gateway's back."""
-MODELS = ("ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL")
+MODELS = (
+    *(f"ANTHROPIC_DEFAULT_{name}_MODEL" for name in ("FABLE", "OPUS", "SONNET", "HAIKU")),
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
 """What it takes for small things and for subagents: the driver too, since it has no other."""
+TIMEOUTS = ("BASH_DEFAULT_TIMEOUT_MS", "BASH_MAX_TIMEOUT_MS", "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS")
+"""Of a command, and of the wait for those in the background when all else is done."""
 QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -23,17 +28,15 @@ QUIET = {
 
 def _start(brief: Brief) -> Command:
     llm, again = brief.driver, ("--continue",) if brief.resumed else ()
-    timeout = str(int(1000 * brief.budget.wall_seconds))
     return Command(
         argv=(brief.program("claude"), *FLAGS, *WEB, "--model", llm.model, *again),
         environment={
             **brief.environment,
             **QUIET,
-            **dict.fromkeys((*MODELS, "CLAUDE_CODE_SUBAGENT_MODEL"), llm.model),
+            **dict.fromkeys(MODELS, llm.model),
             "ANTHROPIC_BASE_URL": llm.url,
             "ANTHROPIC_API_KEY": llm.key,
-            "BASH_DEFAULT_TIMEOUT_MS": timeout,
-            "BASH_MAX_TIMEOUT_MS": timeout,
+            **dict.fromkeys(TIMEOUTS, str(brief.timeout_ms)),
         },
         input=brief.prompt,
         interrupt="leader",

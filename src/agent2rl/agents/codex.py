@@ -19,20 +19,20 @@ def _start(brief: Brief) -> Command:
     return Command(
         argv=(brief.program("codex"), *start, *FLAGS, "-"),
         environment={**brief.environment, KEY: brief.driver.key},
-        files={".codex/config.toml": _config(brief.driver, brief.budget.wall_seconds)},
+        files={".codex/config.toml": _config(brief.driver, brief.timeout_ms)},
         input=brief.prompt,
         interrupt="leader",
     )
 
 
-def _config(llm: Llm, wall_seconds: float) -> str:
+def _config(llm: Llm, timeout_ms: int) -> str:
     """It keeps variables that look like secrets from its commands, which need ROLLOUT_KEY: it must not."""
     return f"""\
 model = {json.dumps(llm.model)}
 model_provider = "agent2rl"
 web_search = "disabled"
 check_for_update_on_startup = false
-background_terminal_max_timeout = {int(1000 * wall_seconds)}
+background_terminal_max_timeout = {timeout_ms}
 
 [model_providers.agent2rl]
 name = "agent2rl"

@@ -15,6 +15,9 @@ from agent2rl.core.records import Budget, Mode
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
 
+LONGEST_TIMER_MS = 2**31 - 1
+"""Node's; a longer one goes off at once."""
+
 
 @dataclass(frozen=True)
 class Llm:
@@ -52,6 +55,11 @@ class Brief:
         if self.llm is None:
             raise UserError("This agent asks an LLM, and none is named.", "Name one: --driver MODEL.")
         return self.llm
+
+    @property
+    def timeout_ms(self) -> int:
+        """For the limits that programs have of their own: all the time there is, or as long as timers go."""
+        return min(int(1000 * self.budget.wall_seconds), LONGEST_TIMER_MS)
 
     def program(self, name: str) -> str:
         """A program of the agent's package, as the agent sees it."""

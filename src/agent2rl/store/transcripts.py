@@ -76,6 +76,13 @@ class Notes:
             self._named[key] = turn
         return turn
 
+    def last(self, source: Source, at: float | None = None) -> Turn:
+        """The step that is going on: a new one where somebody else spoke, or a call has come back since."""
+        going = self._turns[-1] if self._turns else None
+        if going is None or going.source != source or going.observations:
+            return self.turn(source, at=at)
+        return going
+
     def say(self, turn: Turn, text: str) -> None:
         turn.said.append(self._keep(text))
 
