@@ -19,6 +19,7 @@ COMMANDS = {
     "play": "Play a task's training games yourself.",
     "score": "Score the outputs of any model, without the model.",
     "judge": "Measure a judge before it is trusted.",
+    "agents": "List the agents that an LLM drives, or install them.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 

@@ -76,11 +76,14 @@ class Package:
     name: str
     version: str
     program: str
-    """What it is started by: bin/PROGRAM below the prefix."""
+    """What it is started by: bin/PROGRAM below the prefix. Of a Python package, Python by another name, so
+    that whoever ends all `python`s does not end the agent."""
+    probe: tuple[str, ...] = ("--version",)
+    """Arguments with which it says something and ends."""
     also: tuple[str, ...] = ()
-    """Further requirements, pinned as NAME==VERSION or NAME@VERSION."""
+    """Further requirements, as the registry writes them: NAME==VERSION, NAME@VERSION."""
     python: str = ""
-    """The Python it needs, where this one will not do: 3.12."""
+    """The oldest Python that it runs with, where that is not any: 3.12."""
 
 
 class Agent(Protocol):

@@ -64,6 +64,12 @@ class Node:
         )
 
     @property
+    def seconds(self) -> float | None:
+        """A time in seconds since 1970."""
+        value = self.value
+        return float(value) if isinstance(value, int | float) and 0 < value < GREATEST else None
+
+    @property
     def true(self) -> bool:
         return self.value is True
 
