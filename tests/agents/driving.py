@@ -1,4 +1,4 @@
-"""Real agents in the real sandbox, driven by a script: where they are, what they are told, what came of it."""
+"""Real agents in the real sandbox, driven by a script."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.agent import Brief, Driven, Llm
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, mark
 from agent2rl.core.transcript import Transcript
@@ -75,7 +75,9 @@ class Ride:
             pytest.skip(f"{self.name} is not installed: agent2rl agents install {self.name}")
         return found
 
-    def run(self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5) -> Exit:
+    def run(
+        self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5
+    ) -> Exit:
         brief = Brief(
             task="none",
             mode="free",

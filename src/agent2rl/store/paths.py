@@ -7,6 +7,7 @@
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
   agent.log                   what the agent printed
+  transcript.json             what it said and did, where it is one that an LLM drives: its own claim
   baseline/<split>.jsonl      the untouched model's answers, one example a line
   submissions/<n>/
     model/                    the frozen copy; kept where it was the best so far
@@ -89,6 +90,10 @@ class RunPaths:
     @property
     def agent_log(self) -> Path:
         return self.root / "agent.log"
+
+    @property
+    def transcript(self) -> Path:
+        return self.root / "transcript.json"
 
     @property
     def baseline(self) -> SubmissionPaths:
