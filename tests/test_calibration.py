@@ -51,7 +51,7 @@ def value(found: Calibration, name: str) -> float:
 
 def test_a_judge_that_sees_what_is_good_agrees(tmp_path: Path) -> None:
     found = measure(by(lambda text: {"g": 2, "t": 1, "b": 0}[text[0]]), tmp_path)
-    assert (found.n, found.missing, found.judge) == (12, 0, "the judge pairwise-1")
+    assert (found.n, found.missing, found.judge) == (12, 0, "the judge pairwise-2")
     assert [value(found, name) for name in ("agreement", "consistency", "first")] == [100, 100, 50]
     assert value(found, "longer") == value(found, "longer_known")
 
