@@ -6,7 +6,7 @@ holds what was thought and not shown.
 
 from typing import Literal, Self
 
-from agent2rl.core.records import Record
+from agent2rl.core.record import Record
 
 Wire = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A wire format: Chat Completions, Responses, Messages, generateContent."""
