@@ -89,6 +89,13 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Another judge, for the agent, at $JUDGE_URL.  [default: none]",
 )
 @click.option(
+    "--train-judge-questions",
+    type=click.IntRange(1),
+    default=RunSpec.model_fields["train_judge_questions"].default,
+    show_default=True,
+    help="How many questions it answers.",
+)
+@click.option(
     "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
@@ -166,6 +173,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         record_searches=str(options["record_searches"].resolve()) if options["record_searches"] else None,
         judge=options["judge"],
         train_judge=options["train_judge"],
+        train_judge_questions=options["train_judge_questions"],
         expert=not options["no_expert"],
         data_dir=str(data_dir.resolve()) if data_dir else None,
     )

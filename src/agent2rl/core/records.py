@@ -109,6 +109,8 @@ class RunSpec(Record):
     """The model that decides what an answer is worth; None: the task's own rule does."""
     train_judge: str | None = None
     """Another model, which the agent may ask while it trains."""
+    train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
+    """How often it may."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
@@ -223,6 +225,23 @@ class WinRates(Record):
     difficulties: str = "none"
     """Whose difficulties these are."""
     difficulties_sha256: str | None = None
+
+
+class JudgeUse(Record):
+    """What a judge that the agent may train with was asked."""
+
+    judge: str
+    limit: int
+    questions: int
+    """Those that were put to it; it is never more than the limit."""
+    refused: int
+    """Those beyond the limit."""
+    failed: int
+    """Questions that it did not answer."""
+    characters: int
+    """What it read."""
+    tokens: int
+    """What it said."""
 
 
 class Estimate(Record):
@@ -452,6 +471,8 @@ class RunResult(Record):
     """None where the agent never started."""
     rollouts: Rollouts | None = None
     """None where the task has no world, or the agent never started."""
+    train_judge: JudgeUse | None = None
+    """None where the agent had no judge to train with, or never started."""
     usage: Usage | None = None
     """What the driver LLM was asked; None where there is none."""
     rounds: int = 0

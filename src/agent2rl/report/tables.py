@@ -1,6 +1,14 @@
 """A run in rows of text, for terminals and pages alike."""
 
-from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
+from agent2rl.core.records import (
+    ContaminationSummary,
+    Counts,
+    Interval,
+    JudgeUse,
+    RunResult,
+    Score,
+    Submission,
+)
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -66,6 +74,8 @@ def _result(result: RunResult) -> Rows:
     if result.rollouts:
         rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
         rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
+    if result.train_judge:
+        rows.append(("train judge", asked(result.train_judge)))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -75,6 +85,13 @@ def _result(result: RunResult) -> Rows:
             )
         )
     return rows
+
+
+def asked(use: JudgeUse) -> str:
+    more = [
+        f"{number:,} {what}" for number, what in ((use.failed, "failed"), (use.refused, "refused")) if number
+    ]
+    return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *more])
 
 
 def kinds(view: RunView) -> Rows:

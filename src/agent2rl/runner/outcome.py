@@ -11,6 +11,7 @@ from agent2rl.core.records import (
     ContaminationSummary,
     Ending,
     Isolation,
+    JudgeUse,
     Rollouts,
     RunResult,
     RunSpec,
@@ -51,6 +52,7 @@ class Outcome:
     clock: Clock | None = None
     contamination: ContaminationSummary | None = None
     rollouts: Rollouts | None = None
+    train_judge: JudgeUse | None = None
 
     def agent_ended(self, ended: Exit, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
@@ -100,6 +102,7 @@ class Outcome:
             clock=self.clock,
             contamination=self.contamination,
             rollouts=self.rollouts,
+            train_judge=self.train_judge,
         )
 
 

@@ -77,9 +77,9 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             with (
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
-                training_judge.doors(spec, settings, recorder) as taught,
+                training_judge.offered(spec, settings, recorder) as teacher,
             ):
-                doors = (Door("GRADING_SERVER_URL", socket), *more, *taught)
+                doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors)
                 told = worlds.told(task, brief, service)
                 command = _with_secrets(agent.command(told), agent.secrets, recorder)
                 recorder.entry("started", deadline=service.start())
@@ -87,6 +87,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 ended = sandbox.run(command, _enclosure(spec, child, assets, doors, paths), stop)
                 _ended(ended, recorder)
                 service.finish()
+            outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
             outcome.agent_ended(ended, service, paths.agent_log)
             given = workspace.given(task, brief, assets)

@@ -52,6 +52,7 @@ class OpenAIAPI:
         patience: Patience | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
+        self.url = str(httpx.URL(url)).rstrip("/")
         self.in_flight = in_flight
         self._tells = True
         self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
