@@ -17,6 +17,7 @@ from agent2rl.evaluators.pairwise import FILE, FOLDER
 from agent2rl.runner import desks
 from agent2rl.runner.preflight import check_task
 from agent2rl.runner.settings import Settings
+from agent2rl.store.files import sha256_text
 from agent2rl.tasks.alpacaeval import TASK
 from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
@@ -69,8 +70,19 @@ def test_difficulties_go_to_gradings_where_there_are_any(data_dir: Path, tmp_pat
         return place / FILE
 
     assert not beside("without").exists()
-    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    (data_dir / "df_gamed.MINE.csv").write_text(DIFFICULTIES, encoding="utf-8")
     assert beside("with").read_text(encoding="utf-8") == DIFFICULTIES
+
+
+def test_only_the_official_file_has_its_name(data_dir: Path) -> None:
+    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    with pytest.raises(UserError, match="not the official file"):
+        TASK.load(data_dir)
+    (data_dir / "df_gamed.csv").rename(data_dir / "df_gamed.MINE.csv")
+    TASK.load(data_dir)
+    (data_dir / "df_gamed.YOURS.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    with pytest.raises(UserError, match="several difficulties"):
+        TASK.load(data_dir)
 
 
 @pytest.mark.parametrize("name", ["alpaca_eval_gpt4_baseline.json", "alpaca_data.json"])
@@ -105,7 +117,7 @@ def test_preferences_in_the_official_format_are_scored_by_the_command(bench: Ben
     pytest.importorskip("sklearn")
     references = [*REFERENCES, {**REFERENCES[0], "instruction": "Say more."}]
     (data_dir / "alpaca_eval_gpt4_baseline.json").write_text(json.dumps(references), encoding="utf-8")
-    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES + "9,0.5,0.1,0.3\n", encoding="utf-8")
+    (data_dir / "df_gamed.MINE.csv").write_text(DIFFICULTIES + "9,0.5,0.1,0.3\n", encoding="utf-8")
     rows = [
         {
             "instruction": row["instruction"],
@@ -132,8 +144,15 @@ def test_the_registry_knows_the_task() -> None:
 
 
 LOAD = """
+import sys
+from agent2rl.core.errors import UserError
+from agent2rl.evaluators import length_control
 from agent2rl.tasks.alpacaeval import TASK
-from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
+try:
+    TASK.load(None)
+except UserError as error:
+    print(error.message.rpartition(" ")[2])
+length_control.OFFICIAL_SHA256 = sys.argv[1]
 splits = TASK.load(None)
 print(len(splits.train), len(splits.feedback), len(splits.heldout), splits.train[1].prompt.split())
 """
@@ -153,6 +172,12 @@ def test_the_hubs_cache_is_read_at_the_pinned_revisions(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(TRAIN), train)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOAD, sha256_text(DIFFICULTIES)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.strip() == "2000 4 5 ['Add', '1.', '1']", done.stderr
+    refused, loaded = done.stdout.splitlines()
+    assert refused == f"{sha256_text(DIFFICULTIES)}.", "what has the official name is the official file"
+    assert loaded == "2000 4 5 ['Add', '1.', '1']", done.stderr

@@ -19,7 +19,7 @@ from agent2rl.core.errors import Agent2RLError, UserError, WorldError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIAPI
-from agent2rl.engines.openai_api.endpoint import MOST_BYTES, Patience
+from agent2rl.engines.openai_api.endpoint import Patience
 from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.asking import Asking
 from tests.served import Fault, Served, answer, cut_off, drop, serve

@@ -131,7 +131,7 @@ def test_answers_are_data_cut_to_a_length_between_marks(
     ],
 )
 def test_no_answer_can_pass_for_the_turns_or_the_lines_of_the_chat(rude: str) -> None:
-    ((_, system), (_, told)) = question(Comparison(EXAMPLES[0], rude, "a < b, [1]"), True)
+    told = question(Comparison(EXAMPLES[0], rude, "a < b, [1]"), True)[1][1]
     lines = told.splitlines()
     assert len(lines) == 13
     assert json.loads(lines[4]) == rude, "the judge can read what was said"
@@ -241,10 +241,12 @@ def test_probabilities_that_say_nothing_of_a_and_b_are_no_preference(
 ) -> None:
     top = [{"token": token, "logprob": math.log(p) if p == p else p} for token, p in chances.items()]
     asked = Comparison(EXAMPLES[0], "mine", "theirs")
-    with elsewhere(Scripted(lambda _: says), lambda _: {"content": [{"top_logprobs": top}]}) as (judge, _):
-        with served(Offer(judging=Judging("the judge", judge, tmp_path))) as socket:
-            assert socket
-            (found,) = Judge(Desk(socket)).placed([asked], [True])
+    with (
+        elsewhere(Scripted(lambda _: says), lambda _: {"content": [{"top_logprobs": top}]}) as (judge, _),
+        served(Offer(judging=Judging("the judge", judge, tmp_path))) as socket,
+    ):
+        assert socket
+        (found,) = Judge(Desk(socket)).placed([asked], [True])
     assert isinstance(found, Preference)
     assert (found.by, found.share) == counts
 

@@ -215,6 +215,8 @@ class WinRates(Record):
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)] = 0
     """Comparisons that failed, which are in no mean."""
+    absent: Annotated[int, Field(ge=0)] = 0
+    """Official instructions that the file has no comparison for."""
     win_rate: Percent
     standard_error: float
     length_controlled: Percent | None = None

@@ -64,8 +64,12 @@ class Difficulties:
     sha256: str
 
     @property
+    def official(self) -> bool:
+        return self.sha256 == OFFICIAL_SHA256
+
+    @property
     def source(self) -> str:
-        return "official" if self.sha256 == OFFICIAL_SHA256 else "not the official ones"
+        return "official" if self.official else "not the official ones"
 
     @classmethod
     def read(cls, path: Path) -> "Difficulties":

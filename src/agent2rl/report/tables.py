@@ -88,9 +88,8 @@ def _result(result: RunResult) -> Rows:
 
 
 def asked(use: JudgeUse) -> str:
-    more = [
-        f"{number:,} {what}" for number, what in ((use.failed, "failed"), (use.refused, "refused")) if number
-    ]
+    counts = {"failed": use.failed, "refused": use.refused}
+    more = [f"{number:,} {what}" for what, number in counts.items() if number]
     return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *more])
 
 

@@ -15,6 +15,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score, WinRates
 from agent2rl.core.task import Asks, Example, Splits
+from agent2rl.evaluators.annotations import packed
 from agent2rl.runner import desks, replay
 from agent2rl.runner.assets import test_set
 from agent2rl.runner.settings import Settings
@@ -78,7 +79,8 @@ def _is_list(file: Path) -> bool:
     """Whether it is one JSON list, or packed: outputs are lines of objects."""
     try:
         with file.open("rb") as opened:
-            return file.suffix == ".xz" or opened.read(1 << 12).lstrip()[:1] == b"["
+            begin = opened.read(1 << 12)
+            return packed(begin) or begin.lstrip()[:1] == b"["
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from error
 
