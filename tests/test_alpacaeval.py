@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
+from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
 from agent2rl.core.task import Asks
+from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.pairwise import FILE, FOLDER
 from agent2rl.runner import desks
 from agent2rl.runner.preflight import check_task
@@ -21,6 +23,7 @@ from agent2rl.store.files import sha256_text
 from agent2rl.tasks.alpacaeval import TASK
 from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
+from tests.served import serve
 
 REFERENCES = [
     {"dataset": "made up", "instruction": f"Say {n}.", "output": f"It is {n}.", "generator": "gpt4"}
@@ -111,6 +114,21 @@ def test_a_run_has_to_name_a_judge_and_a_check_says_so(data_dir: Path, tmp_path:
     found = {one.name: one for one in check_task("alpacaeval", data_dir, where, "local")}
     assert found["judge"].state == "missing"
     assert found["overlap of train and test"].state == "ok"
+
+
+def test_a_check_tries_the_judge(data_dir: Path, tmp_path: Path) -> None:
+    where = Settings(runs=tmp_path / "runs", cache=tmp_path / "cache")
+
+    def better(chat: Chat) -> str:
+        first = next(line for line in chat[-1].content.splitlines() if line.startswith('"'))
+        return "B" if "I do not know" in first else "A"
+
+    for answer, state in ((better, "ok"), (lambda chat: "BA"[better(chat) == "B"], "broken")):
+        with serve(Scripted(answer)) as server:
+            wanted = desks.Wanted(judge=f"openai-api:{server.url}")
+            found = {one.name: one for one in check_task("alpacaeval", data_dir, where, "local", wanted)}
+        assert found["judge"].state == state, found["judge"]
+        assert "of 4 comparisons" in found["judge"].detail
 
 
 def test_preferences_in_the_official_format_are_scored_by_the_command(bench: Bench, data_dir: Path) -> None:

@@ -1,10 +1,12 @@
 """Answers compared with a reference's: by judges on a real desk and a real server, and by a rule."""
 
+import asyncio
 import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import HTTPException
@@ -13,7 +15,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core import beside
 from agent2rl.core import desk as desks
 from agent2rl.core.desk import Desk
-from agent2rl.core.engine import Chat, Engine, Sampling
+from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
@@ -140,24 +142,6 @@ def test_no_answer_can_pass_for_the_turns_or_the_lines_of_the_chat(rude: str) ->
     told.encode()
 
 
-def test_a_second_grading_asks_only_about_what_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[Chat] = []
-    judge = likes(good)
-
-    def counted(chat: Chat) -> str:
-        heard.append(chat)
-        return judge.generate([chat], Sampling())[0].text
-
-    with judged_by(Scripted(counted), tmp_path, monkeypatch):
-        evaluated(lambda text: f"good {text}")
-        assert len(heard) == 60 + 3 * 4
-        heard.clear()
-        evaluated(lambda text: f"good {text}" if text != "Say 7." else "otherwise")
-        assert len(heard) == 1
-
-
 def test_several_answers_to_an_example_are_compared_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +191,26 @@ def elsewhere(
         patience = Patience(attempts=2, first_seconds=0.01)
         with OpenAIAPI(server.url, patience=patience) as judge:
             yield judge, server
+
+
+def test_32_are_asked_at_once_with_back_off_and_again_only_about_what_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with elsewhere(likes(good), None) as (judge, server), judged_by(judge, tmp_path, monkeypatch):
+
+        async def full(send: Any) -> None:
+            for _ in range(1000):
+                await asyncio.sleep(0.01 if server.most_in_flight < 32 else 0)
+            await answer(429, "slow down", retry_after="0.01")(send)
+
+        server.faults.extend([full] * 32)
+        found = evaluated(lambda text: f"good {text}")
+        assert server.most_in_flight == 32
+        assert len(server.questions) == 60 + 3 * 4, "those that were turned away came again"
+        assert not found.missing
+        server.questions.clear()
+        evaluated(lambda text: f"good {text}" if text != "Say 7." else "otherwise")
+        assert len(server.questions) == 1
 
 
 def test_where_the_judge_tells_probabilities_the_share_of_both_letters_counts(

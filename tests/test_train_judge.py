@@ -1,5 +1,6 @@
 """Whole runs with judges: one that grades, out of the agent's reach, and one to train with."""
 
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     assert run.result.train_judge is not None
     assert run.result.train_judge.model_dump() == entry.data
     assert "7 questions" in run.said["told"]
-    assert f"1 of 7 questions to openai-api:other@{other.url}" in bench.cli("show", run.result.run_id).stdout
+    shown = bench.cli("show", run.result.run_id).stdout
+    assert f"1 of 7 questions to openai-api:other@{other.url}" in shown
+    assert re.search(r"constants.*empty \d+\.\d+, generic .* attack .*5 examples", shown)
     assert grader.url not in run.log
     seen = [path for path in run.paths.workspace.rglob("*") if path.is_file() and not path.is_symlink()]
     assert seen

@@ -38,6 +38,7 @@ CONSTANTS = {
     'letter.\n\n"',
 }
 """Answers that know nothing of the instruction, and win where a judge can be had."""
+WON = "win_rate"
 FOLDER, FILE = "difficulties", "df_gamed.csv"
 """Where instruction difficulties lie, beside the examples."""
 
@@ -97,6 +98,10 @@ class Pairwise:
         """What the model is asked."""
         return self.asking.prompt(example, templated)
 
+    def alone(self, result: ExampleResult) -> float:
+        """Its win, before length is controlled for over all."""
+        return result.metrics[WON]
+
     def prompted(self, prompts: Prompts) -> Self:
         return replace(self, asking=self.asking.prompted(prompts))
 
@@ -139,7 +144,7 @@ class Pairwise:
                         score=_mean([value.score for _, value in several]),
                         residual=_mean([value.residual for _, value in several]),
                         attempts=tries if len(tries) > 1 else (),
-                        metrics={"win_rate": _mean([value.raw for _, value in several])},
+                        metrics={WON: _mean([value.raw for _, value in several])},
                         group=str(example.meta.get(self.group, "")) if self.group else "",
                     )
                 )

@@ -43,6 +43,7 @@ def headline(view: RunView) -> Rows:
     if view.result:
         rows += _result(view.result)
     rows += _samples(view)
+    rows += _judging(view)
     if view.chain.fault:
         rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
@@ -85,6 +86,19 @@ def _result(result: RunResult) -> Rows:
             )
         )
     return rows
+
+
+def _judging(view: RunView) -> Rows:
+    """How a win rate came about, and what answers win that say nothing: a judge can be fooled."""
+    how = next((score.how for score in reversed(_before_and_after(view)) if score), {})
+    won = how.get("constants")
+    if not isinstance(won, dict):
+        return []
+    shares = [f"{name} {value}" for name, value in won.items() if name != "examples"]
+    return [
+        ("scored by", f"{how.get('score')}, {how.get('judge')}"),
+        ("constants", f"{', '.join(shares)} (win rates on {won.get('examples')} examples)"),
+    ]
 
 
 def asked(use: JudgeUse) -> str:
