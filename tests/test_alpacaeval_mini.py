@@ -123,6 +123,7 @@ def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.Mo
     gold = graded(lambda _, one: one.target)
     assert gold.how["score"] == "length_controlled"
     assert gold.value == pytest.approx(100, abs=0.1)
+    assert gold.ci.low == pytest.approx(97.5, abs=0.1), "150 wins of 150 leave something open"
     assert graded(lambda _, one: str(one.meta["reference"])).value == pytest.approx(50, abs=0.1)
     padded = graded(lambda n, one: one.target + " That is it." * (n % 3))
     assert padded.value != padded.metrics["win_rate"]
