@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -79,6 +80,12 @@ def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
 )
 def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
     assert {name for name, kept in qualities(answer, ASKED).items() if not kept} == lacks
+
+
+def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
+    begin = time.monotonic()
+    assert not qualities("!" * 300_000 + "x", ASKED)["answers"]
+    assert time.monotonic() - begin < 10
 
 
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:

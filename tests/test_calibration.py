@@ -78,6 +78,7 @@ def test_what_it_does_not_answer_in_both_orders_is_missing(tmp_path: Path) -> No
 
 
 def test_a_sample_is_the_same_each_time_and_has_no_ties() -> None:
+    assert some([Preferred(KNOWN[0].example, "half a sign: \ud83d", 1.0)], 5)
     tied = Preferred(KNOWN[0].example, "so so", 0.5)
     assert some([*KNOWN, tied], 100) == some([tied, *reversed(KNOWN)], 100)
     assert tied not in some([*KNOWN, tied], 100)

@@ -21,6 +21,7 @@ from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIAPI
 from agent2rl.engines.openai_api.endpoint import Patience
+from agent2rl.engines.replay import Replay
 from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.asking import Asking
 from agent2rl.evaluators.pairwise import CONSTANTS, FILE, FOLDER, Pairwise
@@ -295,9 +296,8 @@ def test_an_endpoint_that_refuses_to_tell_probabilities_is_asked_without(
     assert found.how["read_from"] == {"choice": 60}
 
 
-def test_at_equal_length_padding_wins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def put_difficulties(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    place = tmp_path / "beside"
     (place / FOLDER).mkdir(parents=True)
     rows = ["index,preference,std_delta_len,instruction_difficulty"]
     for row in range(60):
@@ -305,6 +305,24 @@ def test_at_equal_length_padding_wins_nothing(tmp_path: Path, monkeypatch: pytes
         rows += [f"{row},0.9,-1.5,{hard}", f"{row},0.1,1.5,{hard}"]
     (place / FOLDER / FILE).write_text("\n".join(rows) + "\n", encoding="utf-8")
     monkeypatch.setenv(beside.VARIABLE, str(place))
+
+
+def test_one_endless_answer_does_not_switch_length_control_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_difficulties(tmp_path, monkeypatch)
+    ruled = Pairwise("r", lambda one: one.target, Asking(), Rule("by rule", lambda text, _: len(text) > 30))
+
+    def weights(longest: int) -> object:
+        lengths = {one.id: 20 + 10 * (row % 3) for row, one in enumerate(EXAMPLES)} | {"one-0": longest}
+        said = Replay({name: ["x" * length] for name, length in lengths.items()})
+        return ruled.evaluate(said, EXAMPLES, EvalSettings()).how["weights"]
+
+    assert weights(10_000_000) == weights(MOST_CHARACTERS)
+
+
+def test_at_equal_length_padding_wins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_difficulties(tmp_path / "beside", monkeypatch)
     with judged_by(likes(lambda text: len(text) > 40), tmp_path / "kept", monkeypatch):
         found = evaluated(lambda text: "x" * (30 + 20 * (int(text[4:-1]) % 3)))
     score = statistics.score(found, "feedback")

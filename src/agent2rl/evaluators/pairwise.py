@@ -167,7 +167,8 @@ def _controlled(
     if known is None or len(rows) < len(judged):
         why = "win_rate: the difficulties of the instructions, to control length by, are not known"
         return [_Worth(share, share) for share in shares], {"score": why}
-    shorter = [len(one.reference) - len(one.output) for one, _ in judged]
+    # As far as a judge sees them: one that is endless would make all other differences small.
+    shorter = [_seen(one.reference) - _seen(one.output) for one, _ in judged]
     control = controlled([Pair(*of) for of in zip(shares, shorter, rows, strict=True)], known)
     parts = zip(shares, np.clip(control.expected, 0, 1), control.residual, strict=True)
     value, error = rate(control.expected)
@@ -179,6 +180,10 @@ def _controlled(
         "difficulties": known.source,
         "difficulties_sha256": known.sha256,
     }
+
+
+def _seen(text: str) -> int:
+    return min(len(text), MOST_CHARACTERS)
 
 
 def _known() -> Difficulties | None:

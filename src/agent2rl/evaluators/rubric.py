@@ -21,6 +21,8 @@ SPEECH = {
     "German": "ich ist war sind wohnt arbeitet mit kam zur welt jahre alt das die so nicht",
 }
 """Small words that tell a language."""
+END = re.compile(r"(?<![.!?])[.!?]++(?:\s|\"|$)")
+"""Of a sentence; looked for once in a row of marks, however long that is."""
 REFUSALS = re.compile(
     r"\b(sorry|cannot|can't|unable|do not know|don't know|won't|weiß nicht)\b", re.IGNORECASE
 )
@@ -74,7 +76,7 @@ def _length(output: str, length: str) -> bool:
 
 
 def sentences(output: str) -> Sequence[str]:
-    return [part for part in re.split(r"[.!?]+(?:\s|\"|$)", output.strip()) if re.search(r"\w", part)]
+    return [part for part in END.split(output.strip()) if re.search(r"\w", part)]
 
 
 def _form(output: str, form: str) -> bool:
