@@ -4,10 +4,12 @@ Nothing here knows the agents by name. A shell is a tool with a shell's name, or
 takes a command; what else the tool requires is filled in from its schema.
 """
 
+import base64
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from pydantic import JsonValue
@@ -33,6 +35,13 @@ FINISHES = ("finish", "attempt_completion", "submit")
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What mini-swe-agent ends on, when a command prints it first."""
 FENCED = re.compile(r"```(mswea_bash_command|bash)\b")
+WARY = ("run_shell_command",)
+"""Shells that refuse whatever looks like a substitution, quoted or not: Gemini CLI's."""
+SUBSTITUTION = re.compile(r"\$\(|`|[<>]\s*\(")
+RUNNING = re.compile(r"Process running with session ID (\d+)")
+"""What Codex says of a command that takes longer than it was waited for; `write_stdin` waits on."""
+POLL = "write_stdin"
+POLL_SECONDS = 300
 SAID = "Run the next command"
 GENTLE = ("LOW", "low", "UNKNOWN")
 """The values of an enumeration to be preferred: OpenHands asks how risky a command is."""
@@ -48,10 +57,23 @@ class Manner:
     marker: bool = False
     """The agent ends when a command prints MARKER."""
 
+    poll: Tool | None = None
+    """Waits for a command that still runs."""
+
     def run(self, command: str, seconds: float | None) -> tuple[str, JsonValue]:
         """The tool's name, and its arguments."""
         assert self.shell
+        if self.shell.name in WARY and SUBSTITUTION.search(command):
+            command = _veiled(command)
         return self.shell.name, _arguments(self.shell, command, seconds)
+
+    def waiting(self, result: str) -> tuple[str, JsonValue] | None:
+        """The call that waits for a command that has not ended; None: it has."""
+        running = RUNNING.search(result)
+        if not (running and self.poll):
+            return None
+        known = mapping(self.poll.schema.get("properties"))
+        return self.poll.name, {"session_id": int(running[1]), **_timeouts(known, POLL_SECONDS)}
 
     def ending(self, text: str) -> tuple[str, JsonValue] | None:
         """The call that ends the agent; None: saying something without a call does."""
@@ -71,7 +93,8 @@ def manner_of(asked: Asked) -> Manner | None:
         fences = [found[1] for text in texts if marker and (found := FENCED.search(text))]
         return Manner(None, fences[0], marker=True) if fences else None
     finish = next((tool for tool in asked.tools if tool.name in FINISHES), None)
-    return Manner(shell, finish=finish, marker=marker)
+    poll = next((tool for tool in asked.tools if tool.name == POLL), None)
+    return Manner(shell, finish=finish, marker=marker, poll=poll)
 
 
 def written(path: str, text: str) -> str:
@@ -80,8 +103,13 @@ def written(path: str, text: str) -> str:
     while end in text.splitlines():
         end += "_"
     body = text if text.endswith("\n") or not text else text + "\n"
-    name = shlex.quote(path)
-    return f"mkdir -p \"$(dirname {name})\" && cat > {name} <<'{end}'\n{body}{end}"
+    folder, name = shlex.quote(str(PurePosixPath(path).parent)), shlex.quote(path)
+    return f"mkdir -p {folder} && cat > {name} <<'{end}'\n{body}{end}"
+
+
+def _veiled(command: str) -> str:
+    """The same command, in a form that nothing in it can be mistaken in."""
+    return f"base64 -d <<'END' | bash\n{base64.encodebytes(command.encode()).decode()}END"
 
 
 def _shell(tools: Sequence[Tool]) -> Tool | None:

@@ -63,6 +63,8 @@ class _Turn:
     step: int | None
     reply: Reply
     attempts: int = 0
+    waits: bool = False
+    """For a command of the step to end; no answer of the step's own."""
 
 
 @dataclass
@@ -73,6 +75,8 @@ class _Conversation:
     captured: dict[str, str] = field(default_factory=dict)
     plays: Counter[int] = field(default_factory=Counter)
     """Of each step in a row."""
+    results: list[str] = field(default_factory=list)
+    """What has come back of the last step so far, where it comes in parts."""
 
 
 class Player:
@@ -87,8 +91,7 @@ class Player:
             return self._side(asked)
         talk, heard = self._find(asked)
         if heard == len(talk.turns):
-            at = self._following(talk, asked) if talk.turns else 0
-            self._open(talk, self._reached(talk, at, asked), asked, manner)
+            self._next(talk, asked, manner)
         turn = talk.turns[heard]
         turn.attempts += 1
         return self._attempt(talk, turn, asked, manner)
@@ -130,13 +133,22 @@ class Player:
         self._conversations.append(talk)
         return talk, 0
 
-    def _open(
-        self, talk: _Conversation, at: int | None, asked: Asked, manner: Manner | None, name: str = ""
-    ) -> None:
+    def _next(self, talk: _Conversation, asked: Asked, manner: Manner | None) -> None:
+        if not (talk.turns and talk.turns[-1].waits):
+            talk.results.clear()
+        talk.results.append(asked.result)
+        if talk.turns and manner and (call := manner.waiting(asked.result)):
+            name = f"c{talk.number}t{len(talk.turns) + 1}"
+            reply = speech.waiting(call, name, asked.wire, self._script.usage)
+            talk.turns.append(_Turn(talk.turns[-1].step, reply, waits=True))
+            return
+        at = self._following(talk, asked) if talk.turns else 0
+        self._open(talk, self._reached(talk, at, asked), asked, manner)
+
+    def _open(self, talk: _Conversation, at: int | None, asked: Asked, manner: Manner | None) -> None:
         """The next turn, at a step; None: the script is over."""
         step = OVER if at is None else self._script.step[at]
-        name = name or f"c{talk.number}t{len(talk.turns) + 1}"
-        tokens = step.usage or self._script.usage
+        name, tokens = f"c{talk.number}t{len(talk.turns) + 1}", step.usage or self._script.usage
         reply = speech.reply(step, name, asked.wire, manner, talk.captured, tokens)
         talk.turns.append(_Turn(at, reply))
 
@@ -173,7 +185,7 @@ class Player:
 
     def _attempt(self, talk: _Conversation, turn: _Turn, asked: Asked, manner: Manner | None) -> Play:
         """First the step's errors, then its answer; a step that only fails then gives way to the next."""
-        while turn.step is not None:
+        while turn.step is not None and not turn.waits:
             step = self._script.step[turn.step]
             fails = _count(step.fail.times if step.fail else None)
             hangs = fails + _count(step.hang)
@@ -227,7 +239,7 @@ def _heard(talk: _Conversation, after: str | None, turns: tuple[Said, ...]) -> i
 
 def _matches(talk: _Conversation, when: When, asked: Asked) -> bool:
     """Whether all patterns are found; what they capture is kept."""
-    wanted = ((when.result, asked.result), (when.user, asked.user))
+    wanted = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
     found = [pattern.search(text) for pattern, text in wanted if pattern]
     for match in found:
         if match is None:

@@ -8,7 +8,7 @@ from agent2rl.core.llm import Tokens, Wire
 from agent2rl.gateway.scripted.manner import MARKER, Manner, written
 from agent2rl.gateway.scripted.script import SLOT, Call, Fail, Step
 from agent2rl.gateway.scripted.talk import Call as Called
-from agent2rl.gateway.scripted.talk import Reply, Trouble
+from agent2rl.gateway.scripted.talk import Kind, Reply, Trouble
 
 PREFIXES: Mapping[Wire, str] = {"anthropic": "toolu_", "gemini": "", "openai-chat": "call_"}
 MESSAGES: Mapping[int | str, str] = {
@@ -39,12 +39,23 @@ def reply(
     if step.end and manner and (ending := manner.ending(text)):
         calls.append(ending)
     shell = manner.shell if manner else None
+    kinds = {shell.name: shell.kind} if shell else {}
+    return Reply(name, text, think, _numbered(calls, name, wire, kinds), tokens)
+
+
+def waiting(call: tuple[str, JsonValue], name: str, wire: Wire, tokens: Tokens) -> Reply:
+    """An answer that only waits for a command to end."""
+    return Reply(name, calls=_numbered([call], name, wire, {}), tokens=tokens)
+
+
+def _numbered(
+    calls: list[tuple[str, JsonValue]], name: str, wire: Wire, kinds: Mapping[str, Kind]
+) -> tuple[Called, ...]:
     prefix = PREFIXES.get(wire, "call_")
-    numbered = tuple(
-        Called(f"{prefix}{name}n{n}", tool, given, shell.kind if shell and tool == shell.name else "function")
-        for n, (tool, given) in enumerate(calls)
+    return tuple(
+        Called(f"{prefix}{name}n{number}", tool, arguments, kinds.get(tool, "function"))
+        for number, (tool, arguments) in enumerate(calls)
     )
-    return Reply(name, text, think, numbered, tokens)
 
 
 def trouble(fail: Fail) -> Trouble:

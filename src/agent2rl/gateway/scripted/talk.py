@@ -97,7 +97,7 @@ class Asked:
     def result(self) -> str:
         """What came back since the LLM spoke last."""
         since = self._since()
-        results = [item.text for item in since if isinstance(item, Result)]
+        results = [_output(item.text) for item in since if isinstance(item, Result)]
         return "\n".join(results or [item.text for item in since if isinstance(item, Told)])
 
     @property
@@ -236,6 +236,15 @@ def unpacked(arguments: Any) -> JsonValue:
     except ValueError:
         return string(arguments)
     return value
+
+
+def _output(text: str) -> str:
+    """Of a command, whose agent may have packed it into JSON."""
+    try:
+        packed = mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+    return string(packed["output"]) if {"output", "returncode"} <= packed.keys() else text
 
 
 def _digest(value: Any) -> str:
