@@ -1,26 +1,25 @@
-"""Plays a script to whoever asks: finds the conversation, the place in it, and what to answer.
+"""Plays a script to whoever asks: at which step a conversation is, and what to answer.
 
-The place is read from the request itself. An agent sends the whole conversation each time, so the last thing
-that it says the LLM said tells which step was heard last: what follows is the next. Asking the same thing
-again, as clients do after an error, gets the same step, and a session that was resumed goes on.
+Asking the same thing again, as clients do after an error, gets the same step; a session that was closed and
+resumed goes on. Requests beside the agent's work, such as for a title, play nothing on.
 """
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from agent2rl.core.llm import Tokens, Wire
 from agent2rl.core.records import Record
 from agent2rl.gateway.scripted import speech
+from agent2rl.gateway.scripted.conversation import Conversation, Turn, find
 from agent2rl.gateway.scripted.manner import Manner, filled, manner_of
 from agent2rl.gateway.scripted.script import Script, Step, Times, When
 from agent2rl.gateway.scripted.speech import ScriptFault
-from agent2rl.gateway.scripted.talk import Asked, Reply, Said, Trouble, dumped
+from agent2rl.gateway.scripted.talk import Asked, Reply, Trouble, dumped
 
 OVER = Step(end="The script is over.")
 SIDE = "A scripted run"
 SIDE_USAGE = Tokens(input=20, output=5)
-Fault = Literal["hang", "cut"]
+Fault = Literal["hang", "cut", "midway"]
 
 
 class State(Record):
@@ -49,47 +48,24 @@ class Play:
     label: str | None = None
     attempt: int = 1
     trouble: Trouble | None = None
-    """Instead of the reply."""
+    """Instead of the reply, or midway in it."""
     fault: Fault | None = None
-    """What the reply is kept from by."""
+    """What keeps the reply from being whole."""
     wait_seconds: float = 0.0
     pause_seconds: float = 0.0
-
-
-@dataclass
-class _Turn:
-    """One answer, and how often it was asked for."""
-
-    step: int | None
-    reply: Reply
-    attempts: int = 0
-    waits: bool = False
-    """For a command of the step to end; no answer of the step's own."""
-
-
-@dataclass
-class _Conversation:
-    number: int
-    first: Asked
-    turns: list[_Turn] = field(default_factory=list)
-    captured: dict[str, str] = field(default_factory=dict)
-    plays: Counter[int] = field(default_factory=Counter)
-    """Of each step in a row."""
-    results: list[str] = field(default_factory=list)
-    """What has come back of the last step so far, where it comes in parts."""
 
 
 class Player:
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._conversations: list[_Conversation] = []
+        self._conversations: list[Conversation] = []
         self._sides = 0
 
     def play(self, asked: Asked) -> Play:
         manner = manner_of(asked)
         if asked.most_tokens == 1 or (manner is None and self._script.audience == "agents"):
             return self._side(asked)
-        talk, heard = self._find(asked)
+        talk, heard = find(self._conversations, asked) or (self._begin(asked), 0)
         if heard == len(talk.turns):
             self._next(talk, asked, manner)
         turn = talk.turns[heard]
@@ -99,7 +75,7 @@ class Player:
     def states(self) -> list[State]:
         return [self._state(talk) for talk in self._conversations if talk.turns]
 
-    def _state(self, talk: _Conversation) -> State:
+    def _state(self, talk: Conversation) -> State:
         at = talk.turns[-1].step
         step = OVER if at is None else self._script.step[at]
         return State(
@@ -119,40 +95,35 @@ class Player:
         text = SIDE if asked.schema is None else dumped(filled(asked.schema)).decode()
         return Play("side", Reply(f"side{self._sides}", text, tokens=SIDE_USAGE))
 
-    def _find(self, asked: Asked) -> tuple[_Conversation, int]:
-        """The conversation, and how many of its turns were heard."""
-        turns = asked.turns
-        for talk in reversed(self._conversations):
-            if heard := _heard(talk, asked.after, turns):
-                return talk, heard
-            if not turns and len(talk.turns) <= 1 and talk.first.beginning == asked.beginning:
-                return talk, 0
+    def _begin(self, asked: Asked) -> Conversation:
         if asked.after:
             raise ScriptFault(f"There is no answer {asked.after!r} to go on from.")
-        talk = _Conversation(len(self._conversations) + 1, asked)
+        talk = Conversation(len(self._conversations) + 1, asked)
+        if self._conversations and self._script.sessions == "joined":
+            last = self._conversations[-1]
+            talk.start, talk.captured = self._following(last, asked), dict(last.captured)
         self._conversations.append(talk)
-        return talk, 0
+        return talk
 
-    def _next(self, talk: _Conversation, asked: Asked, manner: Manner | None) -> None:
+    def _next(self, talk: Conversation, asked: Asked, manner: Manner | None) -> None:
         if not (talk.turns and talk.turns[-1].waits):
             talk.results.clear()
         talk.results.append(asked.result)
         if talk.turns and manner and (call := manner.waiting(asked.result)):
-            name = f"c{talk.number}t{len(talk.turns) + 1}"
-            reply = speech.waiting(call, name, asked.wire, self._script.usage)
-            talk.turns.append(_Turn(talk.turns[-1].step, reply, waits=True))
+            reply = speech.waiting(call, talk.next_name, asked.wire, self._script.usage)
+            talk.turns.append(Turn(talk.turns[-1].step, reply, waits=True))
             return
-        at = self._following(talk, asked) if talk.turns else 0
+        at = self._following(talk, asked) if talk.turns else talk.start
         self._open(talk, self._reached(talk, at, asked), asked, manner)
 
-    def _open(self, talk: _Conversation, at: int | None, asked: Asked, manner: Manner | None) -> None:
+    def _open(self, talk: Conversation, at: int | None, asked: Asked, manner: Manner | None) -> None:
         """The next turn, at a step; None: the script is over."""
         step = OVER if at is None else self._script.step[at]
-        name, tokens = f"c{talk.number}t{len(talk.turns) + 1}", step.usage or self._script.usage
-        reply = speech.reply(step, name, asked.wire, manner, talk.captured, tokens)
-        talk.turns.append(_Turn(at, reply))
+        tokens = step.usage or self._script.usage
+        reply = speech.reply(step, talk.next_name, asked.wire, manner, talk.captured, tokens)
+        talk.turns.append(Turn(at, reply))
 
-    def _following(self, talk: _Conversation, asked: Asked) -> int | None:
+    def _following(self, talk: Conversation, asked: Asked) -> int | None:
         at = talk.turns[-1].step
         if at is None:
             return None
@@ -167,7 +138,7 @@ class Player:
         label = self._script.step[at].goto
         return self._script.where(label) if label else at + 1
 
-    def _reached(self, talk: _Conversation, at: int | None, asked: Asked) -> int | None:
+    def _reached(self, talk: Conversation, at: int | None, asked: Asked) -> int | None:
         """The first step from there on that is to be played; None: the script is over."""
         passed = set[int]()
         while at is not None and at < len(self._script.step):
@@ -183,7 +154,7 @@ class Player:
                 at = self._after(at)
         return None
 
-    def _attempt(self, talk: _Conversation, turn: _Turn, asked: Asked, manner: Manner | None) -> Play:
+    def _attempt(self, talk: Conversation, turn: Turn, asked: Asked, manner: Manner | None) -> Play:
         """First the step's errors, then its answer; a step that only fails then gives way to the next."""
         while turn.step is not None and not turn.waits:
             step = self._script.step[turn.step]
@@ -191,21 +162,24 @@ class Player:
             hangs = fails + _count(step.hang)
             cuts = hangs + _count(step.cut)
             if step.fail and turn.attempts <= fails:
-                return self._play(talk, turn, trouble=speech.trouble(step.fail))
+                return self._play(
+                    talk, turn, speech.trouble(step.fail), "midway" if step.fail.midway else None
+                )
             if turn.attempts <= hangs:
                 return self._play(talk, turn, fault="hang")
             if step.speaks:
                 return self._play(talk, turn, fault="cut" if turn.attempts <= cuts else None)
+            at = self._reached(talk, self._after(turn.step), asked)
             talk.turns.pop()
-            self._open(talk, self._reached(talk, self._after(turn.step), asked), asked, manner)
+            self._open(talk, at, asked, manner)
             turn = talk.turns[-1]
             turn.attempts = 1
         return self._play(talk, turn)
 
     def _play(
         self,
-        talk: _Conversation,
-        turn: _Turn,
+        talk: Conversation,
+        turn: Turn,
         trouble: Trouble | None = None,
         fault: Fault | None = None,
     ) -> Play:
@@ -219,25 +193,12 @@ class Player:
             attempt=turn.attempts,
             trouble=trouble,
             fault=fault,
-            wait_seconds=step.wait,
-            pause_seconds=step.pause,
+            wait_seconds=0.0 if turn.waits else step.wait,
+            pause_seconds=0.0 if turn.waits else step.pause,
         )
 
 
-def _heard(talk: _Conversation, after: str | None, turns: tuple[Said, ...]) -> int:
-    """How many of a conversation's turns a request has heard; 0: none, so that it may be another's."""
-    numbered = list(enumerate((turn.reply for turn in talk.turns), 1))[::-1]
-    if after:
-        return next((number for number, reply in numbered if reply.id == after), 0)
-    if not turns:
-        return 0
-    last, names = turns[-1], {call.id for call in turns[-1].calls}
-    by_name = (number for number, reply in numbered if names & {call.id for call in reply.calls})
-    by_words = (number for number, reply in numbered if reply.said.digest == last.digest)
-    return next(by_name, 0) or next(by_words, 0)
-
-
-def _matches(talk: _Conversation, when: When, asked: Asked) -> bool:
+def _matches(talk: Conversation, when: When, asked: Asked) -> bool:
     """Whether all patterns are found; what they capture is kept."""
     wanted = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
     found = [pattern.search(text) for pattern, text in wanted if pattern]

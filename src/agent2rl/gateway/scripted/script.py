@@ -8,22 +8,18 @@
     when = 'loss (?P<loss>[0-9.]+)'      # in what the last command gave back; else the next step
     end = "It came to {{loss}}."
 
-A script that cannot be played is an error that names the file, the step and the field.
+`library` reads it.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Tokens
 from agent2rl.core.records import Record
 
-SHIPPED = Path(__file__).with_name("scripts")
 SLOT = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 """What a captured group is put in place of."""
 Text = Annotated[str, Field(min_length=1)]
@@ -76,6 +72,8 @@ class Fail(Record):
     status: Annotated[int, Field(ge=400, le=599)] | Trouble
     """`overloaded` and `context-too-long` are what each provider says in that case."""
     times: Times = 1
+    midway: bool = False
+    """After half of the answer, where it is a stream."""
     retry_after: Annotated[int, Field(ge=0)] | None = None
     message: Text | None = None
 
@@ -162,8 +160,8 @@ class Step(Call):
             raise ValueError("`end` is the whole answer: put what is said or called before into its own step")
         if self.think and not self.speaks:
             raise ValueError("`think` goes with say, end or a call")
-        if self.cut and not self.speaks:
-            raise ValueError("`cut` needs an answer to cut: say, end or a call")
+        if not self.speaks and (self.cut or (self.fail and self.fail.midway)):
+            raise ValueError("what breaks off needs an answer: say, end or a call")
         if not (self.speaks or self.fails or self.goto):
             raise ValueError(
                 "says nothing: give it say, shell, write_file, tool, calls, end, fail, hang or goto"
@@ -181,6 +179,8 @@ class Script(Record):
     about: str = ""
     audience: Literal["agents", "anyone"] = "agents"
     """Who plays the script on: requests that offer a shell, or all. Others get a short answer at no step."""
+    sessions: Literal["apart", "joined"] = "apart"
+    """Whether a new conversation begins the script anew or goes on where the one before it was."""
     usage: Tokens = USAGE
     """Of each answer that says nothing of it."""
     step: Annotated[tuple[Step, ...], Field(min_length=1)]
@@ -209,49 +209,6 @@ class Script(Record):
         for label in {label for label in labels if labels.count(label) > 1}:
             raise ValueError(f"two steps are labelled {label!r}")
         return self
-
-
-def shipped() -> dict[str, str]:
-    """The scripts that come with the package, and what they are about."""
-    return {path.stem: load(path.stem).about for path in sorted(SHIPPED.glob("*.toml"))}
-
-
-def load(name: str) -> Script:
-    """A file, or a shipped script by name."""
-    path = Path(name)
-    if not path.is_file() and re.fullmatch(r"[\w-]+", name):
-        path = SHIPPED / f"{name}.toml"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        known = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.toml")))
-        raise UserError(f"There is no script {name!r}.", f"Give a TOML file, or one of: {known}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The script {name!r} cannot be read: {error}.") from error
-    return parse(text, name)
-
-
-def parse(text: str, name: str = "script") -> Script:
-    """`name` is how errors call it."""
-    try:
-        return Script.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name} is not TOML: {error}.") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            said = "there is no such key"
-        place = _place(first["loc"])
-        raise UserError(f"{name}: {f'{place}: ' if place else ''}{said}.") from error
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    """step 3: fail.status"""
-    if loc[:1] == ("step",) and len(loc) > 1:
-        field = ".".join(map(str, loc[2:]))
-        return f"step {int(loc[1]) + 1}" + (f": {field}" if field else "")
-    return ".".join(map(str, loc))
 
 
 def _check(tokens: Tokens) -> None:

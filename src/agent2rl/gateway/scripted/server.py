@@ -16,7 +16,6 @@ from agent2rl.gateway.scripted.script import Script
 HOST = "127.0.0.1"
 LEAVE_SECONDS = 1
 """For answers on their way when it is ended; some are never to come."""
-START_SECONDS = 30
 
 
 def serve(
@@ -26,10 +25,11 @@ def serve(
     port: int = 0,
     path: Path | None = None,
     record: Path | None = None,
+    key: str | None = None,
 ) -> None:
     """Until Ctrl-C. `tell` gets the address."""
     with closing(Log(record)) as log, _bound(port, path) as (line, address):
-        server = _server(script, name, log)
+        server = _server(Driver(script, log, name, key))
         tell(address)
         with suppress(KeyboardInterrupt):
             server.run(sockets=[line])
@@ -37,11 +37,11 @@ def serve(
 
 @contextmanager
 def running(
-    script: Script, name: str = "script", port: int = 0, path: Path | None = None, record: Path | None = None
+    script: Script, path: Path | None = None, record: Path | None = None, key: str | None = None
 ) -> Iterator[str]:
     """The address of a server that runs beside, in a thread."""
-    with closing(Log(record)) as log, _bound(port, path) as (line, address):
-        server = _server(script, name, log)
+    with closing(Log(record)) as log, _bound(0, path) as (line, address):
+        server = _server(Driver(script, log, key=key))
         thread = threading.Thread(target=server.run, args=([line],), name="scripted-llm", daemon=True)
         thread.start()
         try:
@@ -51,10 +51,10 @@ def running(
             thread.join()
 
 
-def _server(script: Script, name: str, log: Log) -> uvicorn.Server:
+def _server(driver: Driver) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
-            Driver(script, log, name).application,
+            driver.application,
             http="h11",
             ws="none",
             lifespan="off",

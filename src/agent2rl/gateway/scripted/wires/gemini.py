@@ -1,5 +1,6 @@
 """Gemini generateContent and streamGenerateContent."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,17 +45,17 @@ OUTPUTS = ("output", "error", "result")
 
 class GenerateContent:
     def read(self, body: Mapping[str, Any]) -> Asked:
-        settings = mapping(body.get("generationConfig"))
-        most = settings.get("maxOutputTokens")
-        schema = settings.get("responseJsonSchema") or settings.get("responseSchema")
-        wants_json = settings.get("responseMimeType") == "application/json"
+        settings = mapping(_get(body, "generationConfig"))
+        most = _get(settings, "maxOutputTokens")
+        schema = _get(settings, "responseJsonSchema") or _get(settings, "responseSchema")
+        wants_json = _get(settings, "responseMimeType") == "application/json"
         return Asked(
             wire="gemini",
             model=model(body),
             stream=body.get("stream") is True,
             items=tuple(_items(messages(body.get("contents"), "contents"))),
             tools=tuple(_tools(array(body.get("tools")))),
-            system=words(mapping(body.get("systemInstruction")).get("parts")),
+            system=words(mapping(_get(body, "systemInstruction")).get("parts")),
             most_tokens=most if isinstance(most, int) else None,
             schema=mapping(schema) or ({"type": "object"} if wants_json else None),
             events=body.get("alt") == "sse",
@@ -91,10 +92,15 @@ def told_of(tokens: Tokens) -> Tokens:
     return tokens.model_copy(update={"written": 0})
 
 
+def _get(value: Mapping[str, Any], name: str) -> Any:
+    """Names with capitals may be written with underscores too."""
+    return value.get(name, value.get(re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", name)))
+
+
 def _items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for content in said:
         for part in map(mapping, array(content.get("parts"))):
-            asked, given = mapping(part.get("functionCall")), mapping(part.get("functionResponse"))
+            asked, given = mapping(_get(part, "functionCall")), mapping(_get(part, "functionResponse"))
             if asked:
                 call = Call(string(asked.get("id")), string(asked.get("name")), asked.get("args") or {})
                 yield Said(calls=(call,))
@@ -117,8 +123,8 @@ def _output(response: Any) -> str:
 
 def _tools(offered: list[Any]) -> Iterator[Tool]:
     for tool in map(mapping, offered):
-        for one in map(mapping, array(tool.get("functionDeclarations"))):
-            schema = mapping(one.get("parametersJsonSchema")) or mapping(one.get("parameters"))
+        for one in map(mapping, array(_get(tool, "functionDeclarations"))):
+            schema = mapping(_get(one, "parametersJsonSchema")) or mapping(one.get("parameters"))
             yield Tool(string(one.get("name")), schema)
 
 
