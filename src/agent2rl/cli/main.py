@@ -21,6 +21,7 @@ COMMANDS = {
     "play": "Play a task's training games yourself.",
     "score": "Score the outputs of any model, without the model.",
     "judge": "Measure a judge before it is trusted.",
+    "driver": "Be the LLM that drives an agent: play a script.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 
