@@ -22,6 +22,7 @@ COMMANDS = {
     "score": "Score the outputs of any model, without the model.",
     "judge": "Measure a judge before it is trusted.",
     "driver": "Be the LLM that drives an agent: play a script.",
+    "agents": "List the agents that an LLM drives, or install them.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 
