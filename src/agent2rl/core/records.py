@@ -81,8 +81,10 @@ class RunSpec(Record):
     """The LLM that does the agent's thinking, where it is not a plain program."""
     continues: Annotated[int, Field(ge=0)] = 0
     """How often an agent that ends with budget left is told to go on."""
-    replay: str | None = None
-    """A recording that answers in the driver's place."""
+    record_driver: str | None = None
+    """A file that keeps every exchange with the driver."""
+    replay_driver: str | None = None
+    """Such a file, which answers in the driver's place."""
     model: str
     engine: str
     sandbox: str = "bubblewrap"
