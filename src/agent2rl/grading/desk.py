@@ -145,12 +145,20 @@ def answer(engine: Engine, asked: Asked) -> Said:
     sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
     if asked.choices and isinstance(engine, Scores):
         logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
-        likely = {choice: math.exp(log) for choice, log in zip(asked.choices, logs, strict=True)}
+        likely = _among(dict(zip(asked.choices, logs, strict=True)))
         return Said(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
     if asked.choices and isinstance(engine, Weighs):
         weighed = engine.weigh([chat], sampling)[0]
         return Said(text=weighed.text, likely=_chosen(weighed.first, asked.choices))
     return Said(text=engine.generate([chat], sampling)[0].text)
+
+
+def _among(logs: Mapping[str, float]) -> dict[str, float]:
+    """How likely each choice is where one of them is made: nothing else was weighed."""
+    highest = max(logs.values())
+    shares = {choice: math.exp(log - highest) for choice, log in logs.items()}
+    whole = math.fsum(shares.values())
+    return {choice: share / whole for choice, share in shares.items()}
 
 
 def _chosen(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:
