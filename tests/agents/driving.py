@@ -14,7 +14,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.agent import Brief, Driven, Llm
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, mark
 from agent2rl.core.transcript import Transcript
