@@ -43,11 +43,9 @@ lock:
 clean:
 	rm -rf $(VENV)
 
-$(READY): requirements.lock pyproject.toml scripts/python
+$(READY): requirements.lock pyproject.toml scripts/python scripts/install
 	@umask 022 && python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
-	@umask 022 && echo "set-up: torch" && $(BIN)/python -m pip install -q -q $(TORCH)
-	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
-	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
+	@scripts/install $(BIN)/python $(TORCH)
 	@touch $@
 
 smollm2: $(SMOLLM2)
