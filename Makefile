@@ -22,7 +22,7 @@ demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
 
 test: $(SMOLLM2) bubblewrap
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .
