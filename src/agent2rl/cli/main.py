@@ -14,11 +14,15 @@ from agent2rl.core.errors import Agent2RLError, UserError
 COMMANDS = {
     "run": "Run an agent on a task and print the result.",
     "show": "Show a run: going, finished or crashed.",
+    "revisions": "List an agent's code revisions, or what changed between two.",
+    "checkout": "Write a code revision into a folder.",
     "verify": "Check that a run's record still holds.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
     "score": "Score the outputs of any model, without the model.",
     "judge": "Measure a judge before it is trusted.",
+    "driver": "Be the LLM that drives an agent: play a script.",
+    "agents": "List the agents that an LLM drives, or install them.",
     "list": "List tasks, agents, models, engines or sandboxes.",
 }
 

@@ -1,5 +1,6 @@
 """A run in rows of text, for terminals and pages alike."""
 
+from agent2rl.core.llm import Usage
 from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
 from agent2rl.store.reader import RunView
 
@@ -18,6 +19,7 @@ def headline(view: RunView) -> Rows:
         ("run", view.paths.run_id),
         ("task", spec.task),
         ("agent", f"{spec.agent} ({spec.mode})"),
+        *([("driver", spec.driver)] if spec.driver else []),
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
@@ -66,6 +68,10 @@ def _result(result: RunResult) -> Rows:
     if result.rollouts:
         rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
         rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
+    if result.usage:
+        rows.append(("driver's work", used(result.usage)))
+    if result.rounds > 1:
+        rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -157,6 +163,17 @@ def contamination(found: ContaminationSummary) -> str:
 
 def played(counts: Counts) -> str:
     return f"{many(counts.episodes, 'episode')}, {many(counts.steps, 'step')}, {counts.successes} won"
+
+
+def used(usage: Usage) -> str:
+    """What the driver LLM was asked, read and wrote. What has no known price is not called free."""
+    tokens = usage.tokens
+    cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
+    said = f"{many(usage.requests, 'request')}, {tokens.input:,} tokens in ({tokens.cached:,} cached), "
+    said += f"{tokens.output:,} out ({tokens.reasoning:,} thought), {cost}"
+    if usage.failed or usage.refused:
+        said += f"; {usage.failed} failed, {usage.refused} refused, {usage.stalled_seconds:.0f} s stalled"
+    return said
 
 
 def findings(view: RunView) -> Rows:

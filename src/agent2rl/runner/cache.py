@@ -54,7 +54,7 @@ def by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
 
 
 def _put(place: Path, target: Path, sha256: str) -> None:
-    with _alone(target):
+    with alone(target):
         if not _holds(target, sha256):
             with _partial(target) as partial:
                 shutil.copytree(place, partial, dirs_exist_ok=True)
@@ -73,7 +73,7 @@ def once(target: Path, make: Write) -> Path:
     if _as_recorded(target, record):
         return target
     try:
-        with _alone(target):
+        with alone(target):
             if not _as_recorded(target, record):
                 _replace(target, record, make)
     except (OSError, SafetensorError) as error:
@@ -109,7 +109,8 @@ def _partial(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def alone(target: Path) -> Iterator[None]:
+    """While nobody else makes the same; whoever comes meanwhile waits."""
     _make_private(target.parent)
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

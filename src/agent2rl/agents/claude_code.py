@@ -1,0 +1,112 @@
+"""Anthropic's Claude Code, headless."""
+
+from pathlib import Path
+
+from agent2rl.core.agent import Brief, Driven, Package, Program
+from agent2rl.core.llm import Tokens
+from agent2rl.core.sandbox import Command
+from agent2rl.core.transcript import Transcript
+from agent2rl.store.foreign import Node
+from agent2rl.store.transcripts import Notes, from_lines
+
+FLAGS = ("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
+WEB = ("--disallowedTools", "WebFetch,WebSearch")
+"""There is no web here; its search would be the provider's, behind the gateway's back."""
+MODELS = (
+    *(f"ANTHROPIC_DEFAULT_{name}_MODEL" for name in ("FABLE", "OPUS", "SONNET", "HAIKU")),
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+"""What it takes for small things and for subagents: the driver too, since it has no other."""
+TIMEOUTS = ("BASH_DEFAULT_TIMEOUT_MS", "BASH_MAX_TIMEOUT_MS", "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS")
+"""Of a command, and of the wait for those in the background when all else is done."""
+QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "IS_SANDBOX": "1",  # without this it refuses to skip permissions as root, as it is where nothing isolates
+}
+
+
+def _start(brief: Brief) -> Command:
+    llm, again = brief.driver, ("--continue",) if brief.resumed else ()
+    return Command(
+        argv=(brief.program("claude"), *FLAGS, *WEB, "--model", llm.model, *again),
+        environment={
+            **brief.environment,
+            **QUIET,
+            **dict.fromkeys(MODELS, llm.model),
+            "ANTHROPIC_BASE_URL": llm.url,
+            "ANTHROPIC_API_KEY": llm.key,
+            **dict.fromkeys(TIMEOUTS, str(brief.timeout_ms)),
+        },
+        input=brief.prompt,
+        interrupt="leader",
+    )
+
+
+def _read(log: Path, _: Path) -> Transcript:
+    return from_lines("claude-code", log, _event).transcript()
+
+
+def _event(event: Node, notes: Notes) -> None:
+    match event["type"].text:
+        case "system":
+            if event["subtype"].text == "init":
+                notes.begin()
+            notes.session = event["session_id"].text or notes.session
+            notes.version = event["claude_code_version"].text or notes.version
+            notes.model = event["model"].text or notes.model
+        case "assistant":
+            _said(event["message"], notes)
+        case "user":
+            _answered(event, notes)
+        case "result":
+            _ended(event, notes)
+        case "stream_event":
+            pass  # the parts of a message that comes whole as well
+        case _:
+            notes.unread += 1
+
+
+def _said(message: Node, notes: Notes) -> None:
+    """Several events may tell parts of one message. The usage in them is a placeholder."""
+    turn = notes.turn("agent", message["id"].text)
+    for part in message["content"]:
+        match part["type"].text:
+            case "text":
+                notes.say(turn, part["text"].text)
+            case "thinking":
+                notes.think(turn, part["thinking"].text)
+            case "tool_use":
+                notes.call(turn, part["id"].text, part["name"].text, part["input"])
+            case _:
+                notes.unread += 1
+
+
+def _answered(event: Node, notes: Notes) -> None:
+    content = event["message"]["content"]
+    texts = [content.text] if content.text else []
+    for part in content:
+        if part["type"].text == "tool_result":
+            notes.observe(part["tool_use_id"].text, part["content"].shown, part["is_error"].true)
+        else:
+            texts.append(part["text"].text)
+    for text in filter(None, texts):
+        notes.say(notes.turn("user", at=event["timestamp"].when), text)
+
+
+def _ended(event: Node, notes: Notes) -> None:
+    """A provider's error comes as a success with `is_error`."""
+    failed = event["is_error"].true or event["subtype"].text != "success"
+    notes.error = (event["result"].text or event["subtype"].text) if failed else ""
+    for _, used in event["modelUsage"].entries:
+        cached, written = used["cacheReadInputTokens"].count, used["cacheCreationInputTokens"].count
+        fresh, output = used["inputTokens"].count, used["outputTokens"].count
+        notes.count(Tokens(input=fresh + cached + written, cached=cached, written=written, output=output))
+
+
+AGENT: Driven = Program(
+    package=Package("npm", "@anthropic-ai/claude-code", "2.1.197", program="claude"),
+    wires=("anthropic",),
+    start=_start,
+    read=_read,
+)

@@ -1,0 +1,121 @@
+"""mini-swe-agent: a shell, a model and a loop."""
+
+import json
+from pathlib import Path, PurePosixPath
+
+from agent2rl.core.agent import LITELLM, Brief, Driven, Package, Program
+from agent2rl.core.llm import Tokens
+from agent2rl.core.sandbox import Command
+from agent2rl.core.transcript import Transcript
+from agent2rl.store import foreign
+from agent2rl.store.foreign import Node
+from agent2rl.store.transcripts import Notes
+
+CONFIG = ".config/agent2rl/mini.yaml"
+TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")
+"""A file for each time that it was started: it begins anew, since it cannot go on."""
+START = (
+    f'exec "$0" -m minisweagent.run.mini -c mini.yaml -c ~/{CONFIG} -o ~/{TRAJECTORIES}/$(date +%s%N).json'
+)
+QUIET = {
+    "MSWEA_CONFIGURED": "1",
+    "MSWEA_SILENT_STARTUP": "1",
+    "MSWEA_COST_TRACKING": "ignore_errors",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+
+
+def _start(brief: Brief) -> Command:
+    return Command(
+        argv=("sh", "-c", START, brief.program("agent")),
+        environment={**brief.environment, **QUIET},
+        files={CONFIG: json.dumps(_config(brief), indent=2)},
+        interrupt="leader",
+    )
+
+
+def _config(brief: Brief) -> dict[str, object]:
+    model, url = brief.driver.litellm
+    return {
+        "run": {"task": brief.prompt},
+        "agent": {"mode": "yolo", "confirm_exit": False, "cost_limit": 0, "step_limit": 0},
+        "environment": {"timeout": brief.timeout_ms // 1000},
+        "model": {
+            "model_name": model,
+            "model_kwargs": {"api_base": url, "api_key": brief.driver.key},
+        },
+    }
+
+
+def _read(_: Path, home: Path) -> Transcript:
+    notes = Notes("mini-swe")
+    for name in foreign.names(home, TRAJECTORIES):
+        written = foreign.parse(foreign.read(home, TRAJECTORIES / name) or b"")
+        if written is None:
+            notes.unread += 1
+        else:
+            _trajectory(written, notes)
+    return notes.transcript()
+
+
+def _trajectory(written: Node, notes: Notes) -> None:
+    info = written["info"]
+    notes.begin()
+    notes.version = info["mini_version"].text or notes.version
+    notes.model = info["config"]["model"]["model_name"].text or notes.model
+    notes.error = "" if info["exit_status"].text == "Submitted" else info["exit_status"].text
+    for message in written["messages"]:
+        _message(message, notes)
+
+
+def _message(message: Node, notes: Notes) -> None:
+    """What an answer cost stands with it, or with the complaint where it could not be understood."""
+    used = _tokens(message["extra"]["response"]["usage"])
+    if used:
+        notes.count(used)
+    at = message["extra"]["timestamp"].seconds
+    match message["role"].text:
+        case "assistant":
+            turn = notes.turn("agent", at=at)
+            turn.tokens = used
+            notes.think(turn, message["reasoning_content"].text)
+            notes.say(turn, message["content"].shown)
+            for call in message["tool_calls"]:
+                function = call["function"]
+                notes.call(turn, call["id"].text, function["name"].text, function["arguments"].unpacked)
+        case "tool":
+            failed = message["extra"]["returncode"].value != 0
+            notes.observe(message["tool_call_id"].text, message["content"].shown, failed)
+        case "system" | "exit":
+            notes.say(notes.turn("system", at=at), message["content"].shown)
+        case "user":
+            notes.say(notes.turn("user", at=at), message["content"].shown)
+        case _:
+            notes.unread += 1
+
+
+def _tokens(usage: Node) -> Tokens | None:
+    if not usage:
+        return None
+    return Tokens(
+        input=usage["prompt_tokens"].count,
+        cached=usage["prompt_tokens_details"]["cached_tokens"].count,
+        written=usage["cache_creation_input_tokens"].count,
+        output=usage["completion_tokens"].count,
+        reasoning=usage["completion_tokens_details"]["reasoning_tokens"].count,
+    )
+
+
+AGENT: Driven = Program(
+    package=Package(
+        "pypi",
+        "mini-swe-agent",
+        "2.4.6",
+        program="agent",
+        probe=("-m", "minisweagent.run.mini", "--help"),
+        also=("litellm==1.106.2", "mcp==2.3.0"),  # LiteLLM imports mcp and does not say so
+    ),
+    wires=tuple(LITELLM),
+    start=_start,
+    read=_read,
+)

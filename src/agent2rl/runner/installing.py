@@ -1,0 +1,128 @@
+"""Installs agents from npm and PyPI: each version in a directory of its own, there whole or not at all.
+
+<cache>/agents/<name>-<version>/    readable by all, complete in itself but for what is in /usr
+  bin/<program>                     starts it
+  installed.json                    what it was made from
+"""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from agent2rl import registry
+from agent2rl.core.agent import Driven, Package
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.records import Record
+from agent2rl.runner import nodes, pythons
+from agent2rl.runner.cache import alone
+from agent2rl.runner.pythons import Tell
+from agent2rl.store.files import remove_tree, write_record
+
+RECORD = "installed.json"
+REGISTRIES = {"npm": "npm", "pypi": "PyPI"}
+PROBE_SECONDS = 120.0
+
+
+class Installed(Record):
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    program: str
+    probe: tuple[str, ...]
+    also: tuple[str, ...]
+    python: str
+
+
+def driven() -> dict[str, Driven]:
+    """The agents that ask a driver LLM, by name."""
+    found = {}
+    for name in registry.names("agents"):
+        try:
+            agent = registry.agent(name)
+        except UserError:  # one that needs an argument is no program to install
+            continue
+        if isinstance(agent, Driven):
+            found[name] = agent
+    return found
+
+
+def place(name: str, package: Package, cache: Path) -> Path:
+    """Where it is, or would be."""
+    return cache / "agents" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{package.version}"
+
+
+def installed(name: str, package: Package, cache: Path) -> Path | None:
+    """Where it is, if it is there as it should be."""
+    prefix = place(name, package, cache)
+    try:
+        same = Installed.model_validate_json((prefix / RECORD).read_bytes()) == _record(package)
+    except (OSError, ValueError):
+        return None
+    return prefix if same else None
+
+
+def install(name: str, package: Package, cache: Path, tell: Tell) -> Path:
+    """Install it, unless it is there. What was broken off is begun anew."""
+    target = place(name, package, cache)
+    prefix = target.with_name(f".{target.name}.new")
+    try:
+        with alone(target):
+            if found := installed(name, package, cache):
+                return found
+            tell(f"installing {package.name} {package.version} from {REGISTRIES[package.registry]}")
+            remove_tree(prefix)
+            prefix.mkdir()
+            _fill(package, prefix, tell)
+            write_record(prefix / RECORD, _record(package))
+            remove_tree(target)
+            prefix.rename(target)
+    except OSError as error:
+        raise MachineError(
+            f"{package.name} cannot be installed in {target.parent}: {error}.",
+            "Free some space, or name another directory in AGENT2RL_CACHE.",
+        ) from error
+    return target
+
+
+def _record(package: Package) -> Installed:
+    return Installed(**asdict(package))
+
+
+def _fill(package: Package, prefix: Path, tell: Tell) -> None:
+    fill = nodes.install if package.registry == "npm" else pythons.install
+    fill(package, prefix, tell)
+    subprocess.run(["chmod", "-R", "a+rX,go-w", "--", prefix], check=True)
+    for path in prefix.rglob("*"):
+        leads = path.resolve() if path.is_symlink() else prefix
+        if not leads.is_relative_to(prefix.resolve()) and not leads.is_relative_to("/usr"):
+            raise MachineError(f"{package.name} is not complete in itself: {path} leads to {leads}.")
+    _probe(package, prefix)
+
+
+def _probe(package: Package, prefix: Path) -> None:
+    """Whether it starts on this machine at all, with as much around it as it will have in a sandbox."""
+    program = prefix / "bin" / package.program
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as home:
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": home, "LANG": "C.UTF-8"}
+        try:
+            done = subprocess.run(
+                [program, *package.probe],
+                cwd=home,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=PROBE_SECONDS,
+                check=False,
+            )
+            failed, said = done.returncode != 0, done.stdout.decode(errors="replace")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failed, said = True, str(error)
+    if failed:
+        raise MachineError(
+            f"{package.name} {package.version} does not start on this machine: {said.strip()[-500:]}",
+            "It may have no build for this kind of computer.",
+        )

@@ -1,0 +1,163 @@
+"""Installs a PyPI package with a Python that a sandbox sees: one in /usr, or else a copy of its own.
+
+A virtual environment names its Python by an absolute path, and a prefix is seen elsewhere than it lies. So
+only a Python in /usr gets one; of any other, interpreter and library are copied into the prefix.
+"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.core.agent import Package
+from agent2rl.core.errors import MachineError, UserError, WorldError
+from agent2rl.core.sandbox import BARE_PYTHON
+
+Tell = Callable[[str], None]
+"""Is told, in a line, of work that takes a while."""
+UV = "uv==0.13.7"
+OWN, FETCHED = "python", "fetched"
+"""Below the prefix: the Python that is copied, and where uv puts one."""
+NEWEST = 16
+LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "idlelib", "turtledemo", "config-*")
+ABOUT = "import json, sys; print(json.dumps([sys.base_prefix, sys.executable, sys.version_info[:2]]))"
+FLAGS = (
+    *("install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
+    *("--progress-bar=off", "--no-user", "--break-system-packages"),  # it is nobody else's
+)
+UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "SSLError", "ProxyError")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    program: Path
+    base: Path
+    version: tuple[int, ...]
+
+
+def install(package: Package, prefix: Path, tell: Tell) -> None:
+    python = _environment(_interpreter(package, prefix, tell), prefix)
+    tell(f"fetching {package.name} and its libraries")
+    wanted = (f"{package.name}=={package.version}", *package.also)
+    pip_install(python, wanted, f"{package.name} {package.version}")
+    link = prefix / "bin" / package.program
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path("..") / python.relative_to(prefix))
+
+
+@contextmanager
+def with_pip() -> Iterator[Path]:
+    """A Python that has pip: this one, or one for the time being."""
+    if importlib.util.find_spec("pip"):
+        yield Path(sys.executable)
+        return
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        yield _venv(Path(BARE_PYTHON), Path(place))
+
+
+def pip_install(python: Path, wanted: tuple[str, ...], what: str) -> None:
+    command = [str(python), "-m", "pip", *FLAGS, *wanted]
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode == 0:
+        return
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    if any(name in said for name in UNREACHABLE):
+        raise WorldError(
+            f"pip cannot reach its index for {what}: {last_words(said, 'Error')}",
+            "Try again with a network, or name an index that answers in PIP_INDEX_URL.",
+        )
+    if "No matching distribution" in said:
+        raise UserError(
+            f"PyPI has no {what} for this Python and machine, or not all that it needs: "
+            f"{last_words(said, 'No matching')}",
+            "Indexes that mirror others may lag behind; name another in PIP_INDEX_URL.",
+        )
+    raise MachineError(f"pip could not install {what}: {last_words(said, 'ERROR', 'error')}")
+
+
+def last_words(said: str, *marks: str) -> str:
+    """The last line with one of the marks, or simply the last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    marked = [line for line in lines if any(mark in line for mark in marks)]
+    return (marked or lines or ["it said nothing"])[-1][-400:]
+
+
+def _interpreter(package: Package, prefix: Path, tell: Tell) -> Interpreter:
+    """This Python where it will do, else one on the PATH, else one that uv fetches."""
+    wanted = tuple(int(part) for part in (package.python or "3").split("."))
+    names = (f"python3.{minor}" for minor in range(wanted[1] if wanted[1:] else 0, NEWEST))
+    for program in (BARE_PYTHON, *filter(None, map(shutil.which, names))):
+        found = _about(Path(program))
+        if found and found.version >= wanted:
+            return found
+    tell(f"fetching Python {package.python}")
+    with with_pip() as python, tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        pip_install(python, ("--target", place, UV), "uv")
+        fetch = [str(Path(place, "bin/uv")), "python", "install", "--no-bin", "--no-config"]
+        done = subprocess.run(
+            [*fetch, "--install-dir", str(prefix / FETCHED), package.python],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    fetched = [_about(path) for path in prefix.glob(f"{FETCHED}/*/bin/python{package.python}")]
+    if done.returncode != 0 or not fetched or fetched[0] is None:
+        raise WorldError(
+            f"{package.name} needs Python {package.python} or newer: there is none here, "
+            f"and uv could not fetch one: {last_words(done.stderr)}",
+            f"Put a python{package.python} on the PATH, or try again with a network.",
+        )
+    return fetched[0]
+
+
+def _about(program: Path) -> Interpreter | None:
+    """None where it is no Python that runs."""
+    done = subprocess.run([program, "-I", "-c", ABOUT], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None
+    base, executable, version = json.loads(done.stdout)
+    return Interpreter(Path(executable).resolve(), Path(base).resolve(), tuple(version))
+
+
+def _environment(found: Interpreter, prefix: Path) -> Path:
+    """A Python below the prefix to install into."""
+    if found.base.is_relative_to(prefix.resolve()):
+        return prefix.resolve() / found.program.relative_to(prefix.resolve())
+    if found.base.is_relative_to("/usr"):
+        return _venv(found.program, prefix)
+    return _copy(found, prefix / OWN)
+
+
+def _copy(found: Interpreter, place: Path) -> Path:
+    name = "python" + ".".join(map(str, found.version))
+    (place / "bin").mkdir(parents=True)
+    shutil.copy2(found.program, place / "bin" / name)
+    shutil.copytree(found.base / "lib" / name, place / "lib" / name, symlinks=True, ignore=LEFT_OUT)
+    for library in (found.base / "lib").glob("*.so*"):
+        shutil.copy2(library, place / "lib" / library.name)
+    python = place / "bin" / name
+    done = subprocess.run([python, "-I", "-m", "ensurepip"], capture_output=True, text=True, check=False)
+    copied = _about(python)
+    if done.returncode != 0 or copied is None or copied.base != place.resolve():
+        raise MachineError(
+            f"{found.program} does not run where it is copied to: {last_words(done.stderr)}",
+            "Put another Python on the PATH: one in /usr, or one that uv installed.",
+        )
+    return python
+
+
+def _venv(python: Path, place: Path) -> Path:
+    done = subprocess.run([python, "-m", "venv", place], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise MachineError(
+            f"{python} cannot make a virtual environment: {last_words(done.stdout + done.stderr)}",
+            "Debian and Ubuntu have it in a package of its own: apt-get install python3-venv.",
+        )
+    return place / "bin" / "python"

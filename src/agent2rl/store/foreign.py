@@ -1,0 +1,154 @@
+"""Reads JSON that somebody else wrote, and may have meant ill: never more than so much, no link followed.
+
+A `Node` is a value of unknown shape. It can be asked for anything; what is not there is empty.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+from pydantic import JsonValue
+
+LONGEST_LINE = 8 << 20
+LARGEST_FILE = 64 << 20
+MOST_NAMES = 10_000
+DEEPEST = 64
+GREATEST = 1 << 53
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Node:
+    value: JsonValue = None
+
+    def __getitem__(self, key: str) -> "Node":
+        return Node(self.value.get(key)) if isinstance(self.value, dict) else Node()
+
+    def __iter__(self) -> Iterator["Node"]:
+        return map(Node, self.value if isinstance(self.value, list) else [])
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    @property
+    def entries(self) -> list[tuple[str, "Node"]]:
+        found = self.value if isinstance(self.value, dict) else {}
+        return [(name, Node(value)) for name, value in found.items()]
+
+    @property
+    def text(self) -> str:
+        return self.value if isinstance(self.value, str) else ""
+
+    @property
+    def shown(self) -> str:
+        """As text, whatever it is: a list of texts as its texts, anything else as JSON."""
+        if isinstance(self.value, list):
+            return "\n".join(part["text"].text or part.shown for part in self)
+        if self.value is None or isinstance(self.value, str):
+            return self.text
+        return json.dumps(self.value, ensure_ascii=False)
+
+    @property
+    def unpacked(self) -> "Node":
+        """The JSON that a text holds; itself where it is no such text."""
+        return parse(self.text.encode()) or self
+
+    @property
+    def count(self) -> int:
+        value = self.value
+        return (
+            value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < GREATEST else 0
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        """A time in seconds since 1970."""
+        value = self.value
+        return float(value) if isinstance(value, int | float) and 0 < value < GREATEST else None
+
+    @property
+    def true(self) -> bool:
+        return self.value is True
+
+    @property
+    def when(self) -> float | None:
+        """A time in ISO 8601, or in milliseconds since 1970."""
+        if not self.text:
+            return self.count / 1000 or None
+        with suppress(ValueError, OverflowError):
+            read = datetime.fromisoformat(self.text)
+            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        return None
+
+
+def parse(data: bytes) -> Node | None:
+    """A JSON object or list; None where it is none, or one that no honest program writes."""
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        read = json.loads(data.decode(errors="replace"), parse_constant=_no_number)
+        return Node(_clean(read, DEEPEST))
+    except (ValueError, RecursionError):
+        return None
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Without their ends; of one that is too long, the beginning. None where there is no such file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line.strip()
+
+
+def read(root: Path, place: PurePosixPath) -> bytes | None:
+    """A file below a directory that is not ours; None where there is none, or it is something else."""
+    with suppress(OSError), _parent(root, place) as directory:
+        descriptor = os.open(place.name, FILE, dir_fd=directory)
+        with open(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return file.read(LARGEST_FILE)
+    return None
+
+
+def names(root: Path, place: PurePosixPath) -> list[str]:
+    """What lies in a directory below one that is not ours, sorted."""
+    with suppress(OSError), _parent(root, place / "x") as directory, os.scandir(directory) as entries:
+        return sorted(entry.name for entry in islice(entries, MOST_NAMES))
+    return []
+
+
+@contextmanager
+def _parent(root: Path, place: PurePosixPath) -> Iterator[int]:
+    directory = os.open(root, DIRECTORY)
+    try:
+        for part in place.parent.parts:
+            below = os.open(part, DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = below
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _clean(value: JsonValue, depth: int) -> JsonValue:
+    """The same with text that can be written again: half a surrogate pair cannot."""
+    if depth == 0:
+        raise RecursionError
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {str(_clean(name, depth)): _clean(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_clean(each, depth - 1) for each in value]
+    return value
