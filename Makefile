@@ -23,7 +23,7 @@ demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
 
 test: $(SMOLLM2) bubblewrap
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
 test-agents: $(READY) bubblewrap
@@ -48,11 +48,9 @@ lock:
 clean:
 	rm -rf $(VENV)
 
-$(READY): requirements.lock pyproject.toml scripts/python
+$(READY): requirements.lock pyproject.toml scripts/python scripts/install
 	@umask 022 && python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
-	@umask 022 && echo "set-up: torch" && $(BIN)/python -m pip install -q -q $(TORCH)
-	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
-	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
+	@scripts/install $(BIN)/python $(TORCH)
 	@touch $@
 
 smollm2: $(SMOLLM2)
