@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import Response
 from pydantic import BaseModel
 
 from agent2rl.core.engine import Chat, Engine, Message, Sampling
+from tests.loopback import serving
 
-START_SECONDS = 30
 Fault = Callable[[Any], Awaitable[None]]
 """Given the server's `send`, answers in place of the engine."""
 
@@ -115,20 +114,6 @@ async def cut_off(send: Any) -> None:
 @contextmanager
 def serve(engine: Engine, *models: str) -> Iterator[Served]:
     served = Served(engine, models or ("tiny",))
-    config = uvicorn.Config(served, host="127.0.0.1", port=0, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="served", daemon=True)
-    thread.start()
-    pause = threading.Event()
-    for _ in range(START_SECONDS * 100):
-        if server.started:
-            break
-        pause.wait(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    served.url = f"http://127.0.0.1:{port}/v1"
-    try:
+    with serving(served) as url:
+        served.url = f"{url}/v1"
         yield served
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        thread.join()

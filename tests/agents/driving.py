@@ -1,7 +1,6 @@
-"""Real agents in the real sandbox, driven by a script."""
+"""Real agents in the real sandbox, driven by a script: each alone, without the rest of a run."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -11,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pytest
-
 from agent2rl import registry
 from agent2rl.core.agent import Brief, Driven, Llm
 from agent2rl.core.llm import Tokens, Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, mark
 from agent2rl.core.transcript import Transcript
-from agent2rl.runner.installing import installed
-from agent2rl.runner.settings import settings
+from agent2rl.runner.installing import place
+from tests.agents.rides import CACHE, require
 from tests.enclosures import Cell, wait_for
 
 DOOR = "LLM_URL"
@@ -52,11 +49,10 @@ class Driver:
 
 
 @contextmanager
-def driver(script: str, place: Path) -> Iterator[Driver]:
-    file, socket, record = place / "script.toml", place / "llm.sock", place / "said.jsonl"
+def driver(script: str, folder: Path) -> Iterator[Driver]:
+    file, socket, record = folder / "script.toml", folder / "llm.sock", folder / "said.jsonl"
     file.write_text(script, encoding="utf-8")
-    python = os.environ.get("AGENT2RL_DRIVER_PYTHON", sys.executable)
-    command = [python, "-m", "agent2rl.cli.main", "driver", "scripted", str(file)]
+    command = [sys.executable, "-m", "agent2rl.cli.main", "driver", "scripted", str(file)]
     process = subprocess.Popen([*command, "--socket", str(socket), "--record", str(record)])
     try:
         wait_for(socket.exists)
@@ -82,10 +78,8 @@ class Ride:
 
     @property
     def prefix(self) -> Path:
-        found = installed(self.name, self.agent.package, settings().cache)
-        if found is None:
-            pytest.skip(f"{self.name} is not installed: agent2rl agents install {self.name}")
-        return found
+        require(self.name)
+        return place(self.name, self.agent.package, CACHE)
 
     def run(
         self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5

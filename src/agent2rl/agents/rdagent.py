@@ -77,14 +77,7 @@ def _entries(log: Path) -> Iterator[Entry]:
 
 
 AGENT: Driven = Program(
-    package=Package(
-        "pypi",
-        "rdagent",
-        "1.0.0",
-        program="agent",
-        probe=(*MODULE, "--help"),
-        also=("litellm==1.106.2", "mcp==2.3.0"),
-    ),
+    package=Package("pypi", "rdagent", "1.0.0", program="agent", probe=(*MODULE, "--help")),
     wires=("openai-chat",),
     start=_start,
     read=_read,

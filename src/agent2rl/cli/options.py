@@ -13,6 +13,7 @@ from agent2rl.store.paths import RunPaths, find_run
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class Duration(click.ParamType[float]):
@@ -44,6 +45,20 @@ class Size(click.ParamType[int]):
         if not match or float(match[1]) <= 0:
             self.fail(f"{value!r} is not a size. Write 512M, 16G or 1T.", param, ctx)
         return int(float(match[1]) * BYTES[match[2]])
+
+
+class Count(click.ParamType[int]):
+    """500000, 500k, 20M."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", str(value))
+        if not match or int(float(match[1]) * MANY[match[2]]) < 1:
+            self.fail(f"{value!r} is not a count. Write 500000, 500k or 20M.", param, ctx)
+        return int(float(match[1]) * MANY[match[2]])
 
 
 class Temperature(click.FloatRange):

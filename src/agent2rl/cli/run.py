@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.options import Duration, Size, Temperature, as_json, judge, runs_dir, search
+from agent2rl.cli.options import Count, Duration, Size, Temperature, as_json, judge, runs_dir, search
 from agent2rl.cli.print import Progress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
@@ -24,6 +24,7 @@ from agent2rl.runner.settings import Settings, settings
 from agent2rl.store.reader import read_run
 
 MODES = ["free", "sft-only", "rl-only", "multi"]
+CONTINUES = 20
 FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
@@ -31,7 +32,18 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--task", required=True, help="A task (agent2rl list tasks), or a folder's name below --tasks-dir."
 )
-@click.option("--agent", required=True, help="An agent (agent2rl list agents), e.g. script:train.py.")
+@click.option(
+    "--agent",
+    required=True,
+    help="An agent (agent2rl list agents), e.g. claude-code or script:train.py. One that is somebody else's "
+    "program is installed the first time.",
+)
+@click.option(
+    "--driver",
+    metavar="NAME",
+    help="The LLM that does the agent's thinking: claude-opus-4-6, gpt-5.4, gemini-2.5-flash, or MODEL@URL "
+    "for any compatible endpoint. Its key is read from your environment and never enters the sandbox.",
+)
 @click.option(
     "--model",
     default="abacus",
@@ -43,6 +55,23 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
 @click.option(
     "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
+)
+@click.option("--max-tokens", type=Count(), help="Tokens of the driver LLM, read and written: 500k, 20M.")
+@click.option("--max-usd", type=click.FloatRange(0, min_open=True), help="What the driver LLM may cost.")
+@click.option(
+    "--continues",
+    type=click.IntRange(0),
+    help=f"How often an agent that ends with time left is told to go on.  [default: {CONTINUES}]",
+)
+@click.option(
+    "--record-driver",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep every exchange with the driver LLM in this new file, without the key.",
+)
+@click.option(
+    "--replay-driver",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Let such a file answer in the driver's place: offline, free and the same each time.",
 )
 @click.option("--max-submissions", type=click.IntRange(1), help="How often the agent may submit.")
 @click.option(
@@ -89,6 +118,13 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Another judge, for the agent, at $JUDGE_URL.  [default: none]",
 )
 @click.option(
+    "--train-judge-questions",
+    type=click.IntRange(1),
+    default=RunSpec.model_fields["train_judge_questions"].default,
+    show_default=True,
+    help="How many questions it answers.",
+)
+@click.option(
     "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
@@ -114,6 +150,8 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
     agent2rl run --task gsm8k-mini --agent script
     agent2rl run --task gsm8k-mini --agent script:train.py --budget 10m --seed 1
     agent2rl run --task gsm8k --data-dir DIR --agent nop
+    agent2rl run --task gsm8k --agent claude-code --driver claude-opus-4-6 --model Qwen/Qwen2.5-7B-Instruct \\
+        --budget 12h --max-usd 50
 
     Exit code: 0 where the run ended as it should, 1 where it did not, 2 for a wrong command line,
     130 where it was interrupted.
@@ -137,7 +175,7 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
 
 def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
     """The run that the command line asks for."""
-    data_dir, model = options["data_dir"], options["model"]
+    model = options["model"]
     if options["samples"] > 1 and options["temperature"] == 0:
         raise UserError(
             "Several samples at temperature 0 are one sample several times.",
@@ -146,6 +184,10 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
     return RunSpec(
         task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
         agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
+        driver=options["driver"],
+        continues=CONTINUES if options["continues"] is None else options["continues"],
+        record_driver=_whole(options["record_driver"]),
+        replay_driver=_whole(options["replay_driver"]),
         model=repeatable(model),
         engine=options["engine"] or default_engine(model, gpus(where.gpus)),
         sandbox=options["sandbox"],
@@ -155,6 +197,8 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
             wall_seconds=options["budget"],
             submissions=options["max_submissions"],
             environment_steps=options["max_env_steps"],
+            tokens=options["max_tokens"],
+            usd=options["max_usd"],
         ),
         limits=_limits(options, runs),
         grading_seconds=options["grading_time"],
@@ -163,12 +207,18 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         temperature=options["temperature"],
         prompts=read_prompts(options["prompts"]) if options["prompts"] else None,
         search=whole(options["search"]) if options["search"] else None,
-        record_searches=str(options["record_searches"].resolve()) if options["record_searches"] else None,
+        record_searches=_whole(options["record_searches"]),
         judge=options["judge"],
         train_judge=options["train_judge"],
+        train_judge_questions=options["train_judge_questions"],
         expert=not options["no_expert"],
-        data_dir=str(data_dir.resolve()) if data_dir else None,
+        data_dir=_whole(options["data_dir"]),
     )
+
+
+def _whole(path: Path | None) -> str | None:
+    """So that the specification means the same from anywhere."""
+    return str(path.resolve()) if path else None
 
 
 def _limits(options: dict[str, Any], runs: Path) -> Limits | None:

@@ -6,7 +6,7 @@ holds what was thought and not shown.
 
 from typing import Literal, Self
 
-from agent2rl.core.records import Record
+from agent2rl.core.record import Record
 
 Wire = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A wire format: Chat Completions, Responses, Messages, generateContent."""
@@ -22,6 +22,8 @@ class Tokens(Record):
     """Of the input, read from the provider's cache."""
     written: int = 0
     """Of the input, written to the provider's cache, where that is billed apart."""
+    written_hour: int = 0
+    """Of those written, kept for an hour and not for minutes, which costs more."""
     output: int = 0
     reasoning: int = 0
     """Of the output, thought and not shown."""
@@ -42,22 +44,29 @@ class Exchange(Record):
     wire: Wire | None
     """None: it asked for something that is no generation, or that nobody knows."""
     model: str
+    """As it was asked for."""
     path: str
     stream: bool
     status: int
     """What the agent was answered."""
     outcome: Outcome
     seconds: float
-    """From the request to the last byte of the answer, waits before retries included."""
+    """From the request to the last byte of the answer."""
     first_seconds: float | None = None
     """To the first byte of the answer's body."""
     stalled_seconds: float = 0.0
-    """Of `seconds`, spent on attempts that failed and on waits before the next one."""
+    """Lost: all of a request that failed, and the agent's wait before it asked the same again."""
     retries: int = 0
+    """How often the same was asked before, and failed."""
     tokens: Tokens | None = None
     """None: the provider told none."""
+    guessed: Tokens | None = None
+    """What was sent and said beyond that, by its length: of answers that the provider did not count to the end.
+    It counts towards the caps."""
     usd: float | None = None
-    """None: the model has no known price, or no tokens were told."""
+    """Of the tokens that were told. None: the model has no known price, or none were told."""
+    replayed: bool = False
+    """Answered from a tape: nobody was asked, and nothing was paid."""
     message: str = ""
     """What went wrong, for people."""
 
@@ -66,14 +75,27 @@ class Usage(Record):
     """All of a run's exchanges together."""
 
     requests: int = 0
+    """All of them, whatever they asked for."""
     answered: int = 0
+    """Generations that the provider answered."""
     failed: int = 0
     """Ended by the provider or the way to it, not by the gateway or the agent."""
+    abandoned: int = 0
+    """The agent went away before the end."""
     refused: int = 0
+    """By the gateway."""
+    retries: int = 0
+    """Requests that repeat a failed one."""
+    replayed: int = 0
+    """Answered from a tape."""
     uncounted: int = 0
     """Answered, and the provider told no tokens."""
     tokens: Tokens = Tokens()
+    guessed: Tokens = Tokens()
+    """Beyond those: see `Exchange.guessed`."""
     usd: float | None = None
     """None: some of it has no known price."""
     seconds: float = 0.0
+    """Wall time in which at least one request was under way."""
     stalled_seconds: float = 0.0
+    """Wall time in which a request was failing, or waited for its next attempt."""

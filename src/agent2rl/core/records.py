@@ -5,7 +5,10 @@ Frozen, and strict about unknown keys. Scores are percentages; an unknown number
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
+
+from agent2rl.core.llm import Usage
+from agent2rl.core.record import Record as Record
 
 Split = Literal["feedback", "heldout"]
 Part = Literal["train", "feedback", "heldout", "test"]
@@ -21,15 +24,15 @@ Ending = Literal[
     "out-of-memory",
     "too-many-processes",
     "disk-full",
+    "budget-exhausted",  # the budget's tokens or dollars ran out
+    "login-failed",  # the driver LLM's provider does not know the key, or refuses it
+    "rate-limited",  # the provider let no more requests through until the agent gave up
+    "driver-failed",  # the driver LLM failed or fell silent until the agent gave up
     "interrupted",  # somebody stopped the run
     "failed",  # the harness could not run it: the reason says why
 ]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Budget(Record):
@@ -41,6 +44,10 @@ class Budget(Record):
     """Accepted submissions, whatever their verdict."""
     environment_steps: Annotated[int, Field(ge=1)] | None = None
     """Steps in the task's world, witnessed and claimed together."""
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    """Of the driver LLM, read and written."""
+    usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """For the driver LLM, by the price table."""
 
 
 class Limits(Record):
@@ -70,6 +77,14 @@ class RunSpec(Record):
 
     task: str
     agent: str
+    driver: str | None = None
+    """The LLM that does the agent's thinking, where it is not a plain program."""
+    continues: Annotated[int, Field(ge=0)] = 0
+    """How often an agent that ends with budget left is told to go on."""
+    record_driver: str | None = None
+    """A file that keeps every exchange with the driver."""
+    replay_driver: str | None = None
+    """Such a file, which answers in the driver's place."""
     model: str
     engine: str
     sandbox: str = "bubblewrap"
@@ -96,6 +111,8 @@ class RunSpec(Record):
     """The model that decides what an answer is worth; None: the task's own rule does."""
     train_judge: str | None = None
     """Another model, which the agent may ask while it trains."""
+    train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
+    """How often it may."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
@@ -147,7 +164,7 @@ class ExampleResult(Record):
     note: str = ""
     attempts: tuple[Attempt, ...] = ()
     """Every answer, where there were several."""
-    metrics: dict[str, Share] = {}
+    metrics: dict[str, Share] = Field(default_factory=dict)
     """What several answers are worth together (pass@k, maj@k), and what else a world says of an episode."""
     group: str = ""
     """The kind of example, where a task has several."""
@@ -159,9 +176,9 @@ class EvalResult(Record):
     """One result for each example, in order, and how they were asked."""
 
     results: tuple[ExampleResult, ...]
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = Field(default_factory=dict)
     """Examples of which nothing can be said, neither right nor wrong: id → why."""
-    how: dict[str, JsonValue] = {}
+    how: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def one_set_of_metrics(self) -> Self:
@@ -185,11 +202,11 @@ class Score(Record):
     missing: Annotated[int, Field(ge=0)] = 0
     """Further examples, of which nothing could be said; they are in no mean."""
     split: Part
-    metrics: dict[str, Percent] = {}
+    metrics: dict[str, Percent] = Field(default_factory=dict)
     """Further means, such as pass@k."""
-    groups: dict[str, Percent] = {}
+    groups: dict[str, Percent] = Field(default_factory=dict)
     """The mean over each kind of example, where there are several."""
-    how: dict[str, JsonValue] = {}
+    how: dict[str, JsonValue] = Field(default_factory=dict)
     """Prompting, sampling and whatever else decided it."""
 
 
@@ -200,6 +217,8 @@ class WinRates(Record):
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)] = 0
     """Comparisons that failed, which are in no mean."""
+    absent: Annotated[int, Field(ge=0)] = 0
+    """Official instructions that the file has no comparison for."""
     win_rate: Percent
     standard_error: float
     length_controlled: Percent | None = None
@@ -210,6 +229,23 @@ class WinRates(Record):
     difficulties: str = "none"
     """Whose difficulties these are."""
     difficulties_sha256: str | None = None
+
+
+class JudgeUse(Record):
+    """What a judge that the agent may train with was asked."""
+
+    judge: str
+    limit: int
+    questions: int
+    """Those that were put to it; it is never more than the limit."""
+    refused: int
+    """Those beyond the limit."""
+    failed: int
+    """Questions that it did not answer."""
+    characters: int
+    """What it read."""
+    tokens: int
+    """What it said."""
 
 
 class Estimate(Record):
@@ -379,7 +415,7 @@ class ContaminationSummary(Record):
     """Read, after unpacking."""
     left_out_files: Annotated[int, Field(ge=0)] = 0
     left_out_bytes: Annotated[int, Field(ge=0)] = 0
-    flagged: dict[Split, int] = {}
+    flagged: dict[Split, int] = Field(default_factory=dict)
     """Examples of each split that were found."""
     flagged_files: Annotated[int, Field(ge=0)] = 0
 
@@ -439,6 +475,12 @@ class RunResult(Record):
     """None where the agent never started."""
     rollouts: Rollouts | None = None
     """None where the task has no world, or the agent never started."""
+    train_judge: JudgeUse | None = None
+    """None where the agent had no judge to train with, or never started."""
+    usage: Usage | None = None
+    """What the driver LLM was asked; None where there is none."""
+    rounds: int = 0
+    """How often the agent was started."""
 
     @property
     def ended_well(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from agent2rl.core.llm import Tokens
-from agent2rl.core.records import Record
+from agent2rl.core.record import Record
 
 
 class ToolCall(Record):

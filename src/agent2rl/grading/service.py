@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -60,9 +61,19 @@ class Graded:
 
 
 class Service:
-    """`stop` ends it early: what is being graded is stopped, and what waits is not begun."""
+    """`stop` ends it early: what is being graded is stopped, and what waits is not begun.
 
-    def __init__(self, graded: Graded, budget: Budget, recorder: Recorder, stop: threading.Event) -> None:
+    `taken` hears of each submission when it is taken in, before it is graded.
+    """
+
+    def __init__(
+        self,
+        graded: Graded,
+        budget: Budget,
+        recorder: Recorder,
+        stop: threading.Event,
+        taken: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.graded = graded
         self.budget = budget
         self.started_at = time.time()
@@ -70,6 +81,7 @@ class Service:
         self.meter = Meter(budget, recorder)
         self._recorder = recorder
         self._stop = stop
+        self._taken = taken
         self._taking = threading.Lock()
         self._changed = threading.Lock()
         self._open = False
@@ -93,6 +105,7 @@ class Service:
                 {**submission.model_dump(), "freeze_seconds": time.monotonic() - begin, **taken.fields}
             )
             self._recorder.frozen(submission, taken.manifest if submission.kept else None)
+            self._taken(submission.id)
             if submission.verdict:
                 self._recorder.graded(submission)
             with self._changed:
@@ -113,6 +126,10 @@ class Service:
         """Best score on the split that answers, the earliest of equals, of what was trained from the base."""
         scored = [s for s in self.submissions() if s.score and s.lineage not in ("copied", "foreign")]
         return max(scored, key=lambda s: (s.score.value if s.score else 0, -s.id), default=None)
+
+    def can_take(self) -> bool:
+        """Whether the budget allows another submission."""
+        return len(self.submissions()) < min(self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
 
     def remaining(self) -> float:
         return max(0.0, self._deadline - time.monotonic())

@@ -10,6 +10,9 @@ from agent2rl.store import ledger
 from agent2rl.store.files import sha256_file
 from agent2rl.store.paths import RunPaths
 
+PINS = ("results", "lineage", "contamination", "usage", "account")
+"""Entries that pin a file."""
+
 
 class Verification(Record):
     """`fault` names the first thing that does not hold."""
@@ -55,7 +58,7 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
         try:
             if entry.kind == "opened":
                 yield _file(paths, "spec.json", data["spec_sha256"])
-            elif entry.kind in ("results", "lineage", "contamination"):
+            elif entry.kind in PINS and data["sha256"] is not None:
                 yield _file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in ("submitted", "graded"):
                 submission = Submission.model_validate(data["submission"])

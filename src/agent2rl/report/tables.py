@@ -1,6 +1,15 @@
 """A run in rows of text, for terminals and pages alike."""
 
-from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
+from agent2rl.core.llm import Usage
+from agent2rl.core.records import (
+    ContaminationSummary,
+    Counts,
+    Interval,
+    JudgeUse,
+    RunResult,
+    Score,
+    Submission,
+)
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -18,6 +27,7 @@ def headline(view: RunView) -> Rows:
         ("run", view.paths.run_id),
         ("task", spec.task),
         ("agent", f"{spec.agent} ({spec.mode})"),
+        *([("driver", spec.driver)] if spec.driver else []),
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
@@ -35,6 +45,7 @@ def headline(view: RunView) -> Rows:
     if view.result:
         rows += _result(view.result)
     rows += _samples(view)
+    rows += _judging(view)
     if view.chain.fault:
         rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
@@ -66,6 +77,12 @@ def _result(result: RunResult) -> Rows:
     if result.rollouts:
         rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
         rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
+    if result.train_judge:
+        rows.append(("train judge", asked(result.train_judge)))
+    if result.usage:
+        rows.append(("driver's work", used(result.usage)))
+    if result.rounds > 1:
+        rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -75,6 +92,25 @@ def _result(result: RunResult) -> Rows:
             )
         )
     return rows
+
+
+def _judging(view: RunView) -> Rows:
+    """How a win rate came about, and what answers win that say nothing: a judge can be fooled."""
+    how = next((score.how for score in reversed(_before_and_after(view)) if score), {})
+    won = how.get("constants")
+    if not isinstance(won, dict):
+        return []
+    shares = [f"{name} {value}" for name, value in won.items() if name != "examples"]
+    return [
+        ("scored by", f"{how.get('score')}, {how.get('judge')}"),
+        ("constants", f"{', '.join(shares)} (win rates on {won.get('examples')} examples)"),
+    ]
+
+
+def asked(use: JudgeUse) -> str:
+    counts = {"failed": use.failed, "refused": use.refused}
+    more = [f"{number:,} {what}" for what, number in counts.items() if number]
+    return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *more])
 
 
 def kinds(view: RunView) -> Rows:
@@ -157,6 +193,17 @@ def contamination(found: ContaminationSummary) -> str:
 
 def played(counts: Counts) -> str:
     return f"{many(counts.episodes, 'episode')}, {many(counts.steps, 'step')}, {counts.successes} won"
+
+
+def used(usage: Usage) -> str:
+    """What the driver LLM was asked, read and wrote. What has no known price is not called free."""
+    tokens = usage.tokens
+    cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
+    said = f"{many(usage.requests, 'request')}, {tokens.input:,} tokens in ({tokens.cached:,} cached), "
+    said += f"{tokens.output:,} out ({tokens.reasoning:,} thought), {cost}"
+    if usage.failed or usage.refused:
+        said += f"; {usage.failed} failed, {usage.refused} refused, {usage.stalled_seconds:.0f} s stalled"
+    return said
 
 
 def findings(view: RunView) -> Rows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent2rl import registry
+from agent2rl.core.engine import Elsewhere
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
@@ -13,6 +14,7 @@ from agent2rl.environments.search.choosing import KEYS, KNOWN, choose, is_live
 from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording
 from agent2rl.grading.desk import Judging, Offer, Searching, served
+from agent2rl.grading.freeze import manifest_of
 from agent2rl.runner.assets import default_engine, model_directory, repeatable
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
@@ -51,6 +53,8 @@ class Opened:
 def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) -> Iterator[Opened]:
     """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
     _require(wanted, task, needed)
+    if wanted.judge and wanted.train_judge:
+        _require_other(wanted.judge, wanted.train_judge, settings)
     with ExitStack() as stack:
         judging = stack.enter_context(judge(wanted.judge, settings)) if wanted.judge else None
         offer = Offer(_searching(wanted, stack), judging)
@@ -64,17 +68,46 @@ def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) 
 
 @contextmanager
 def judge(name: str, settings: Settings) -> Iterator[Judging]:
-    """The model that a name means: an engine's that is elsewhere, or one that is loaded here."""
-    head, _, model = name.partition(":")
-    here = head == HERE and bool(model)
-    if here:
+    """The model that a name means: an engine's that is elsewhere, or one that is loaded here.
+
+    It goes by one name however it is spelt, which is another where it is another model: judgements are kept.
+    """
+    kept = settings.cache / "judgements"
+    if model := _here(name):
         directory = model_directory(model, settings.cache)
-        opening, name = registry.engine(default_engine(model, ())), f"{HERE}:{repeatable(model)}"
-    else:
-        registry.require_remote(name)
-        directory, opening = Path(), registry.engine(name)
-    with opening(directory) as engine:
-        yield Judging(name, engine, settings.cache / "judgements", one_by_one=here)
+        content = manifest_of(directory).sha256[:12]
+        with registry.engine(default_engine(model, ()))(directory) as engine:
+            yield Judging(f"{HERE}:{repeatable(model)}@{content}", engine, kept, one_by_one=True)
+        return
+    registry.require_remote(name)
+    with registry.engine(name)(Path()) as engine:
+        if isinstance(engine, Elsewhere):
+            name = f"{name.partition(':')[0]}:{engine.model}@{engine.url}"
+        yield Judging(name, engine, kept)
+
+
+def _here(name: str) -> str | None:
+    """The model of a judge that runs on this computer."""
+    head, _, model = name.partition(":")
+    return model if head == HERE and model else None
+
+
+def _require_other(judge: str, train_judge: str, settings: Settings) -> None:
+    """Agents must not train with the judge that grades, however it is spelt and wherever it is served."""
+    same = _identity(judge, settings)
+    if same == _identity(train_judge, settings):
+        raise UserError(
+            "The judge that grades cannot be trained with, and both are the same model.",
+            "Name another for --train-judge; what has the same name at another address counts as the same.",
+        )
+
+
+def _identity(name: str, settings: Settings) -> str:
+    """By its content where it runs here, else by what it is called where it runs."""
+    if model := _here(name):
+        return manifest_of(model_directory(model, settings.cache)).sha256
+    with registry.engine(name)(Path()) as engine:
+        return engine.model.lower() if isinstance(engine, Elsewhere) else name
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -90,12 +123,10 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
     if wanted.train_judge and "judge" not in task.desk:
         raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
-    if wanted.train_judge and wanted.train_judge == wanted.judge:
-        raise UserError("The judge that grades cannot be trained with.", "Name another for --train-judge.")
     if needed and task.judged and not wanted.judge:
         raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
     for name in filter(None, (wanted.judge, wanted.train_judge)):
-        if not name.startswith(f"{HERE}:"):
+        if not _here(name):
             registry.require_remote(name)
 
 

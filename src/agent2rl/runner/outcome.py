@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent2rl.core.llm import Usage
 from agent2rl.core.records import (
     Asset,
     Clock,
@@ -11,14 +12,16 @@ from agent2rl.core.records import (
     ContaminationSummary,
     Ending,
     Isolation,
+    JudgeUse,
     Rollouts,
     RunResult,
     RunSpec,
     Score,
     Submission,
 )
-from agent2rl.core.sandbox import Exit
 from agent2rl.grading.service import Service
+from agent2rl.runner.driving import Driving
+from agent2rl.runner.rounds import Ended
 
 ENDINGS: dict[str, Ending] = {
     "deadline": "deadline",
@@ -51,15 +54,26 @@ class Outcome:
     clock: Clock | None = None
     contamination: ContaminationSummary | None = None
     rollouts: Rollouts | None = None
+    train_judge: JudgeUse | None = None
+    usage: Usage | None = None
+    rounds: int = 0
 
-    def agent_ended(self, ended: Exit, service: Service, log: Path) -> None:
+    def agent_ended(self, ended: Ended, driving: Driving, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
-        if ended.reason == "exited":
-            self.ending = "completed" if ended.code == 0 else "agent-failed"
-            self.reason = "" if ended.code == 0 else _last_words(ended.code, log)
+        last, blame = ended.last, driving.blame()
+        if blame and last.reason in ("exited", "stopped") and last.code != 0:
+            self.ending, self.reason = blame
+            self.reason += _last_words(log)
+        elif last.reason == "exited" and last.code != 0:
+            self.ending = "agent-failed"
+            self.reason = (
+                f"The agent ended with exit code {last.code}; agent.log says more.{_last_words(log)}"
+            )
+        elif last.reason == "exited":
+            self.ending, self.reason = "completed", ""
         else:
-            self.ending = ENDINGS[ended.reason]
-            self.reason = ended.detail
+            self.ending, self.reason = ENDINGS[last.reason], last.detail
+        self.rounds, self.usage = ended.rounds, driving.usage()
         self.best = service.best()
         self.submissions = len(service.submissions())
         self.scored = sum(submission.verdict == "scored" for submission in service.submissions())
@@ -100,14 +114,16 @@ class Outcome:
             clock=self.clock,
             contamination=self.contamination,
             rollouts=self.rollouts,
+            train_judge=self.train_judge,
+            usage=self.usage,
+            rounds=self.rounds,
         )
 
 
-def _last_words(code: int | None, log: Path) -> str:
+def _last_words(log: Path) -> str:
     """Why an agent failed stands in its log, most likely at the end."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LAST_WORDS))
         lines = file.read().decode(errors="replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
-    last = f" Its last line: {said[-1][:300]}" if said else ""
-    return f"The agent ended with exit code {code}; agent.log says more.{last}"
+    return f" Its last line: {said[-1][:300]}" if said else ""

@@ -146,13 +146,22 @@ def _copy(found: Interpreter, place: Path) -> Path:
     for library in (found.base / "lib").glob("*.so*"):
         shutil.copy2(library, place / "lib" / library.name)
     python = place / "bin" / name
+    _rebase(python, found.base)
     copied = _about(python)
-    if copied is None or copied.base != place.resolve():
+    needed = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout
+    if copied is None or copied.base != place.resolve() or str(found.base) in needed:
         raise MachineError(
             f"{found.program} does not run where it is copied to.",
             "Put another Python on the PATH: one in /usr, or one that uv installed.",
         )
     return python
+
+
+def _rebase(program: Path, base: Path) -> None:
+    """Have the loader look for the library beside the program, and no more where it was built for."""
+    old, new = bytes(base / "lib") + b"\0", b"$ORIGIN/../lib\0"
+    if len(new) <= len(old):
+        program.write_bytes(program.read_bytes().replace(old, new.ljust(len(old), b"\0")))
 
 
 def _venv(python: Path, place: Path, *flags: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import agent2rl
 from agent2rl import registry
 from agent2rl.analysis import statistics
-from agent2rl.core.agent import Brief
+from agent2rl.core.agent import Agent, Brief, Driven
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import (
     Contamination,
@@ -22,7 +22,7 @@ from agent2rl.core.records import (
     Split,
     Submission,
 )
-from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Sandbox
+from agent2rl.core.sandbox import Door, Enclosure, Sandbox
 from agent2rl.core.task import Task
 from agent2rl.grading.api import application
 from agent2rl.grading.baseline import Baseline
@@ -32,9 +32,11 @@ from agent2rl.grading.scan import Scan
 from agent2rl.grading.server import serve
 from agent2rl.grading.service import Graded, Service
 from agent2rl.grading.worker import prompted
-from agent2rl.runner import desks, machine, training_judge, workspace, worlds
+from agent2rl.runner import accounts, desks, driving, machine, rounds, training_judge, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
+from agent2rl.runner.installing import install
 from agent2rl.runner.outcome import Outcome
+from agent2rl.runner.recording import Recording
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.recorder import Notify, Recorder
@@ -54,6 +56,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
     agent = registry.agent(spec.agent)
     sandbox = registry.sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
+    ready = driving.Ready(spec, agent, settings)
     _raise_file_limit()
     with (
         desks.opened(desks.Wanted.of(spec), task, settings) as desk,
@@ -65,6 +68,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.isolation = _isolation(sandbox, recorder)
             assets = _assets(spec, task, settings, recorder)
             outcome.assets = assets.records
+            prefix = _installed(spec, agent, settings, recorder)
             brief = workspace.build(paths.workspace, sandbox.workspace(paths.workspace), spec, task, assets)
             child = _child(spec, task, sandbox, assets, settings)
             child = replace(child, desk=desk.socket, offer=desk.offer)
@@ -73,22 +77,27 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             untouched = Baseline(child, assets.base, task.evaluator.version, cache)
             outcome.baseline, _ = _baseline(untouched, "feedback", recorder, stop)
             graded = _graded(spec, brief, assets, outcome.baseline, child, settings)
-            service = Service(graded, spec.budget, recorder, stop)
+            code = Recording(recorder, workspace.LAID)
+            service = Service(graded, spec.budget, recorder, stop, code.submitted)
             with (
+                code.watching(),
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
-                training_judge.doors(spec, settings, recorder) as taught,
+                training_judge.offered(spec, settings, recorder) as teacher,
+                ready.serving(prefix, recorder, stop) as driver,
             ):
-                doors = (Door("GRADING_SERVER_URL", socket), *more, *taught)
-                told = worlds.told(task, brief, service)
-                command = _with_secrets(agent.command(told), agent.secrets, recorder)
+                doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
+                told = driver.told(worlds.told(task, brief, service))
+                enclosure = _enclosure(spec, child, assets, doors, paths)
+                start = rounds.Start(agent, sandbox, enclosure, _secrets(agent, recorder), driver)
                 recorder.entry("started", deadline=service.start())
                 workspace.write_meta(paths.workspace, spec, task, service.started_at)
-                ended = sandbox.run(command, _enclosure(spec, child, assets, doors, paths), stop)
-                _ended(ended, recorder)
+                ended = rounds.play(start, told, service, recorder, spec.continues)
                 service.finish()
+            outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
-            outcome.agent_ended(ended, service, paths.agent_log)
+            outcome.agent_ended(ended, driver, service, paths.agent_log)
+            accounts.keep(agent, enclosure.scratch / "home", recorder)
             given = workspace.given(task, brief, assets)
             _contamination(outcome, Scan(child, paths.workspace, given), recorder, stop)
             if outcome.best and spec.protocol == "heldout" and not stop.is_set():
@@ -127,6 +136,16 @@ def _assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -
     assets = prepare(spec, task, settings.cache, lambda text: recorder.event("preparing", text=text))
     recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
     return assets
+
+
+def _installed(spec: RunSpec, agent: Agent, settings: Settings, recorder: Recorder) -> Path | None:
+    """Where somebody else's program is; the first time it is wanted, it is installed."""
+    if not isinstance(agent, Driven):
+        return None
+    name = spec.agent.partition(":")[0]
+    prefix = install(name, agent.package, settings.cache, lambda text: recorder.event("preparing", text=text))
+    recorder.entry("agent", name=name, package=agent.package.name, version=agent.package.version)
+    return prefix
 
 
 def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings) -> Child:
@@ -172,11 +191,11 @@ def _graded(
     )
 
 
-def _with_secrets(command: Command, names: tuple[str, ...], recorder: Recorder) -> Command:
-    found = secrets(names)
-    for name in sorted(set(names) - set(found)):
+def _secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
+    found = secrets(agent.secrets)
+    for name in sorted(set(agent.secrets) - set(found)):
         recorder.event("warning", text=f"The agent asks for {name}, which is not set.")
-    return replace(command, environment={**command.environment, **found})
+    return found
 
 
 def _enclosure(
@@ -200,11 +219,6 @@ def _hidden(spec: RunSpec) -> tuple[Path, ...]:
     package = Path(agent2rl.__file__).parent
     experts = () if spec.expert else package.glob("environments/*/expert")
     return (package / "tasks", *experts)
-
-
-def _ended(ended: Exit, recorder: Recorder) -> None:
-    peak = ended.peak_memory_bytes
-    recorder.entry("ended", reason=ended.reason, code=ended.code, detail=ended.detail, peak_memory_bytes=peak)
 
 
 def _final(

@@ -24,6 +24,8 @@ class Settings:
     """CUDA_VISIBLE_DEVICES: the GPUs to grade on, where not all are to be used."""
     python_path: tuple[Path, ...] = ()
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
+    prices: Path | None = None
+    """AGENT2RL_PRICES: a table of what driver LLMs cost, before the shipped one."""
     display: bool = False
     """DISPLAY or WAYLAND_DISPLAY: whether there is a screen that a browser could open on."""
 
@@ -37,6 +39,7 @@ def settings() -> Settings:
         agents=_paths("AGENT2RL_AGENTS"),
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
+        prices=Path(prices).absolute() if (prices := os.environ.get("AGENT2RL_PRICES")) else None,
         display=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
     )
 

@@ -8,13 +8,14 @@
   eval.py            the task's evaluation, for training data
   data/              train.jsonl and whatever else the task shows (read-only); world.json names its world
   models/<name>/     the base model (read-only)
+  SKILL.md           how to keep notes of attempts; AGENTS.md, CLAUDE.md and GEMINI.md point to it
+  reports/           for those notes
   code/              for the agent's code
   output/            for the models it trains
 """
 
 import json
 from pathlib import Path, PurePosixPath
-from string import Template
 
 from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
@@ -22,6 +23,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import Task, Written
+from agent2rl.runner import brief as told
 from agent2rl.runner import data, training_judge, worlds
 from agent2rl.runner.assets import Assets, is_directory
 
@@ -42,7 +44,17 @@ RANKING = {
 }
 CHECK = "check_contamination.py"
 EVAL = "eval.py"
-RESERVED = ("description.md", "instructions.md", "run_meta.json", CHECK, "agent")
+RESERVED = (
+    "description.md",
+    "instructions.md",
+    "run_meta.json",
+    CHECK,
+    "agent",
+    told.SKILL,
+    *told.POINTERS,
+)
+LAID = frozenset({*RESERVED, EVAL})
+"""What lies in the workspace and is not the agent's."""
 
 
 def model_path(spec: RunSpec) -> PurePosixPath:
@@ -66,6 +78,7 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     instructions = _instructions(seen_at, spec, task)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
+    told.lay_skill(workspace, seen_at)
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
     environment = {
         "TASK": task.id,
@@ -75,7 +88,8 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
         "DATA_PATH": str(seen_at / "data"),
         "OUTPUT_DIR": str(seen_at / "output"),
     }
-    return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment)
+    prompt = told.prompt(instructions, task.description)
+    return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment, prompt)
 
 
 def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
@@ -124,7 +138,8 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
 
 def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
     most = spec.budget.submissions
-    return Template(Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")).substitute(
+    return told.text(
+        "instructions.md",
         workspace=seen_at,
         model=seen_at / model_path(spec),
         wall=f"{spec.budget.wall_seconds:g}",

@@ -6,8 +6,11 @@
   ledger.jsonl                hash-chained: each decision, before the agent hears of it
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
+  usage.jsonl                 each request to the driver LLM: time, tokens, cost, how it ended
+  revisions/                  a bare git repository: the agent's code at each change and each submission
   agent.log                   what the agent printed
-  transcript.json             what it said and did, where it is one that an LLM drives: its own claim
+  transcript.json             the same in one form for all agents: what it said and did, by its own account
+  claims.json                 what the agent says of its attempts
   baseline/<split>.jsonl      the untouched model's answers, one example a line
   submissions/<n>/
     model/                    the frozen copy; kept where it was the best so far
@@ -92,8 +95,20 @@ class RunPaths:
         return self.root / "agent.log"
 
     @property
+    def revisions(self) -> Path:
+        return self.root / "revisions"
+
+    @property
+    def usage(self) -> Path:
+        return self.root / "usage.jsonl"
+
+    @property
     def transcript(self) -> Path:
         return self.root / "transcript.json"
+
+    @property
+    def claims(self) -> Path:
+        return self.root / "claims.json"
 
     @property
     def baseline(self) -> SubmissionPaths:

@@ -13,6 +13,7 @@ from typing import Self
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
+from agent2rl.core.llm import Exchange, Usage
 from agent2rl.core.records import (
     Contamination,
     EvalResult,
@@ -26,6 +27,7 @@ from agent2rl.core.records import (
 from agent2rl.store.files import (
     canonical,
     remove_tree,
+    sha256_file,
     sha256_text,
     write_atomically,
     write_lines,
@@ -120,6 +122,22 @@ class Recorder:
         digest = write_record(self.paths.contamination, found)
         name = self.paths.relative(self.paths.contamination)
         self.entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
+
+    def exchange(self, exchange: Exchange) -> None:
+        """One request to the driver LLM."""
+        with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
+            file.write(exchange.model_dump_json() + "\n")
+
+    def account(self, path: Path, record: Record | None = None) -> None:
+        """What the agent itself says of its work, as it was found when it had ended."""
+        digest = write_record(path, record) if record else sha256_file(path)
+        self.entry("account", file=self.paths.relative(path), sha256=digest)
+
+    def used(self, usage: Usage) -> None:
+        """All requests to the driver LLM together, and the hash of the list of them."""
+        digest = sha256_file(self.paths.usage) if self.paths.usage.exists() else None
+        name = self.paths.relative(self.paths.usage)
+        self.entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
 
     def close(self, result: RunResult) -> None:
         """The last word: its hash goes into the ledger, then it is written."""

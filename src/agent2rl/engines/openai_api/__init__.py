@@ -16,6 +16,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -51,6 +52,7 @@ class OpenAIAPI:
         patience: Patience | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
+        self.url = str(httpx.URL(url)).rstrip("/")
         self.in_flight = in_flight
         self._tells = True
         self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
@@ -69,11 +71,10 @@ class OpenAIAPI:
     def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]:
         """With the likeliest first tokens, where the endpoint tells them; some refuse to be asked."""
         if self._tells:
-            try:
+            with suppress(UserError):  # if it is something else that is refused, the next line says so
                 return self._loop.run(self._all(chats, sampling, weighed, CANDIDATES))
-            except UserError:
-                self._tells = False  # if it is something else, the next line says so
         plain = self._loop.run(self._all(chats, sampling, completion))
+        self._tells = False
         return [Weighed(said.text, None) for said in plain]
 
     def close(self) -> None:

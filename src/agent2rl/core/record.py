@@ -1,0 +1,7 @@
+"""What every record is: frozen, and strict about unknown keys."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,106 @@
+"""Hearing a client and answering it: as much as there is room for, and as long as it is there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from typing import Any
+
+from agent2rl.gateway.forms import Refused
+
+BODY_BYTES = 32 << 20
+HELD_BYTES = 128 << 20
+"""Of all bodies together that a gateway holds at once."""
+BODY_SECONDS = 120.0
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Gone(Exception):
+    """The client hung up."""
+
+
+class Room:
+    """How much more can be held."""
+
+    def __init__(self, most: int = HELD_BYTES) -> None:
+        self.left = most
+
+
+class Body:
+    """A request's body; what it takes up is given back by `drop`."""
+
+    def __init__(self, room: Room, most: int = BODY_BYTES, seconds: float = BODY_SECONDS) -> None:
+        self._room, self._most, self._seconds = room, most, seconds
+        self._held = 0
+
+    async def read(self, receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._read(receive)
+        except TimeoutError:
+            raise Refused(408, f"The request did not arrive within {self._seconds:g} s.") from None
+
+    def drop(self) -> None:
+        self._room.left += self._held
+        self._held = 0
+
+    async def _read(self, receive: Receive) -> bytes:
+        chunks = []
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Gone
+            chunk = message.get("body", b"")
+            if self._held + len(chunk) > self._most:
+                raise Refused(413, f"A request has at most {self._most >> 20} MiB.")
+            if len(chunk) > self._room.left:
+                raise Refused(503, "Too much is being asked at once.", "Ask again when others are answered.")
+            self._room.left -= len(chunk)
+            self._held += len(chunk)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, but no longer than the client is there."""
+    task, left = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+    finally:
+        left.cancel()
+        task.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+    task.result()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """By their names in small letters; what is sent twice is one list."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        found[key] = f"{found[key]},{text}" if key in found else text
+    return found
+
+
+async def begin(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": listed})
+
+
+async def more(send: Send, body: bytes, last: bool = False) -> None:
+    if body or last:
+        await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    await begin(send, status, {**headers, "content-length": str(len(body))})
+    await more(send, body, last=True)

@@ -1,0 +1,174 @@
+"""How like two requests are, for a tape to find the one that is meant. See `replay`."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from agent2rl.core.llm import Wire
+from agent2rl.gateway.wires import Kind
+
+PASSING = re.compile(
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"  # UUIDs
+    r"|\b(?=[A-Za-z0-9_]*\d)[A-Za-z0-9_]{12,}"  # long names with a digit: ids, hashes, temporary files
+    r"|\d+(?:[.,:]\d+)*"  # numbers, times
+    r"|\b(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\b"
+    r"|\b(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sept?|Oct|Nov|Dec)[a-z]*\b"
+)
+"""What differs from run to run without meaning anything."""
+TELLING = ("type", "role", "name")
+"""Keys whose values belong to a request's shape."""
+SHOWN = 80
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    call: tuple[Wire, Kind, str, bool]
+    tools: tuple[str, ...]
+    said: tuple[str, ...]
+    """What the driver has said so far, turn by turn."""
+    body: Callable[[], Json] = field(repr=False)
+    """Read anew where it is wanted: a tape's bodies together are large."""
+
+    @classmethod
+    def of(cls, call: tuple[Wire, Kind, str, bool], body: Callable[[], Json]) -> "Likeness":
+        parsed = body()
+        said = tuple(_digest(_smooth(turn)) for turn in _turns(call[0], parsed))
+        return cls(call, tuple(sorted(_tool_names(parsed.get("tools")))), said, body)
+
+    @cached_property
+    def levels(self) -> tuple[str, str, str]:
+        body = self.body()
+        return _digest(body), _digest(_smooth(body)), _digest(_shape(body))
+
+    def fits(self, other: "Likeness") -> bool:
+        return (self.call, self.tools, self.said) == (other.call, other.tools, other.said)
+
+    def distance(self, other: "Likeness") -> int:
+        pairs = enumerate(zip(self.levels, other.levels, strict=True))
+        return next((level for level, (mine, theirs) in pairs if mine == theirs), len(self.levels))
+
+    def in_common(self, other: "Likeness") -> tuple[bool, bool, int]:
+        """Where nothing fits, what comes nearest."""
+        same = 0
+        for mine, theirs in zip(self.said, other.said, strict=False):
+            if mine != theirs:
+                break
+            same += 1
+        apart = abs(len(self.said) - len(other.said))
+        return self.call == other.call, self.tools == other.tools, same - apart
+
+    def unlike(self, other: "Likeness") -> str:
+        for name, mine, theirs in zip(
+            ("wire format", "path", "model", "streaming"), self.call, other.call, strict=True
+        ):
+            if mine != theirs:
+                return f"its {name} is {theirs!r}, not {mine!r}"
+        if self.tools != other.tools:
+            odd = sorted(set(self.tools) ^ set(other.tools))
+            return f"one has other tools than the other ({', '.join(odd)[:SHOWN]})"
+        if len(self.said) != len(other.said):
+            return f"the driver had spoken {len(other.said)} times by then, and now {len(self.said)} times"
+        return "the driver had said something else by then"
+
+
+def difference(recorded: Any, asked: Any, most: int = 3) -> str:
+    """The first places where two values differ, but for what differs in every run."""
+    found: list[str] = []
+    left = [("", recorded, asked)]
+    while left and len(found) < most:
+        place, one, other = left.pop(0)
+        if _smooth(one) == _smooth(other):
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            names = list(dict.fromkeys([*one, *other]))
+            left[:0] = [(f"{place}.{name}", one.get(name), other.get(name)) for name in names]
+        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            left[:0] = [(f"{place}.{at}", *pair) for at, pair in enumerate(zip(one, other, strict=True))]
+        elif isinstance(one, list) and isinstance(other, list):
+            found.append(f"{place.lstrip('.')} has {len(other)} items, not {len(one)}")
+        else:
+            found.append(f"{place.lstrip('.')} is {_shown(other, one)}, not {_shown(one, other)}")
+    return "; ".join(found)
+
+
+def _turns(wire: Wire, body: Json) -> list[Any]:
+    """What the driver said: its messages, and in the Responses format whatever the client did not bring."""
+    listed = body.get({"gemini": "contents", "openai-responses": "input"}.get(wire, "messages"))
+    turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
+    if wire == "gemini":
+        return [turn.get("parts") for turn in turns if turn.get("role") == "model"]
+    if wire == "openai-responses":
+        return [
+            turn
+            for turn in turns
+            if turn.get("role") == "assistant"
+            or (isinstance(turn.get("type"), str) and turn["type"].endswith(("_call", "reasoning")))
+        ]
+    return [
+        {name: _bare(turn.get(name)) for name in ("content", "tool_calls")}
+        for turn in turns
+        if turn.get("role") == "assistant"
+    ]
+
+
+def _bare(value: Any) -> Any:
+    """Without the marks by which a client says what to cache, which wander from turn to turn."""
+    if isinstance(value, list):
+        return [_bare(one) for one in value]
+    if isinstance(value, dict):
+        return {name: one for name, one in value.items() if name != "cache_control"}
+    return value
+
+
+def _tool_names(tools: Any) -> list[str]:
+    found: list[str] = []
+    for tool in tools if isinstance(tools, list) else []:
+        if not isinstance(tool, dict):
+            continue
+        inner = tool.get("function")
+        declared = tool.get("functionDeclarations", tool.get("function_declarations"))
+        name = tool.get("name") or (inner.get("name") if isinstance(inner, dict) else None)
+        found += _tool_names(declared) if declared else [str(name or tool.get("type"))]
+    return found
+
+
+def _smooth(value: Any) -> Any:
+    """The same without what differs in every run."""
+    if isinstance(value, str):
+        return PASSING.sub("#", value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return 0
+    if isinstance(value, list):
+        return [_smooth(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _smooth(one) for name, one in value.items()}
+    return value
+
+
+def _shape(value: Any, telling: bool = False) -> Any:
+    """The same without its texts."""
+    if isinstance(value, list):
+        return [_shape(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _shape(one, name in TELLING) for name, one in value.items()}
+    return value if telling or value is None or isinstance(value, bool) else 0
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _shown(value: Any, other: Any) -> str:
+    """From where it begins to differ."""
+    if not isinstance(value, str) or not isinstance(other, str):
+        return json.dumps(value)[:SHOWN]
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(value, other, strict=False)))
+    begin = max(0, same - 20)
+    return f"{'…' if begin else ''}{value[begin : begin + SHOWN]!r}"

@@ -1,0 +1,113 @@
+"""Answers from a tape.
+
+Two runs of the same agent never ask quite the same: dates, session ids, temporary paths and what commands
+print differ. What does not differ is what the driver has said so far, because that comes off the tape. So
+a request is answered by an exchange that has not been played yet, of the same wire format, path, model, names
+of tools and way of streaming, in which the driver had said the same until then. Of several, the first one
+whose body is equal; or else is equal but for numbers and ids; or else has the same shape; or else the first.
+
+Where the bodies differ, the record says where (`Exchange.message`). Where there is no such exchange, the
+request is refused, and the refusal says what the nearest one has that this one hasn't.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent2rl.core.errors import UserError
+from agent2rl.gateway.asking import Asked
+from agent2rl.gateway.forms import Lost, Refused
+from agent2rl.gateway.likeness import Likeness, difference
+from agent2rl.gateway.tape import Taped, read_tape
+from agent2rl.gateway.upstream import Answer
+from agent2rl.gateway.wires import Call
+
+
+class Replay:
+    def __init__(self, path: Path, pace: float = 0.0) -> None:
+        """`pace` is how much of the recorded time is waited: none of it, or with 1.0 all of it."""
+        self.path = path
+        self._pace = pace
+        self._taped = read_tape(path)
+        if not self._taped:
+            raise UserError(f"The tape {path} is empty.")
+        self._unplayed = {one.number: (one, _likeness(one)) for one in self._taped}
+
+    def require(self, model: str) -> None:
+        known = sorted({one.model for one in self._taped})
+        if model not in known:
+            raise UserError(
+                f"The tape {self.path} was recorded with {', '.join(known)}, not {model}.",
+                "Name that driver.",
+            )
+
+    @property
+    def left(self) -> int:
+        """Exchanges that nobody has asked for yet."""
+        return len(self._unplayed)
+
+    @asynccontextmanager
+    async def ask(self, call: Call, asked: Asked) -> AsyncIterator[Answer]:
+        parsed = asked.parsed
+        try:
+            like = Likeness.of((call.wire, call.kind, asked.model, asked.stream), lambda: parsed)
+            taped, note = self._found(like, parsed)
+        except RecursionError:
+            raise Refused(400, "The request is nested too deeply to be looked for on a tape.") from None
+        yield Answer(
+            taped.status,
+            taped.headers,
+            self._chunks(taped),
+            outcome=taped.outcome,
+            note=note,
+        )
+
+    def _found(self, asked: Likeness, parsed: dict[str, Any]) -> tuple[Taped, str]:
+        known = [
+            (asked.distance(like), number) for number, (_, like) in self._unplayed.items() if asked.fits(like)
+        ]
+        if not known:
+            raise Refused(400, f"The tape has no answer to this. {self._nearest(asked, parsed)}")
+        far, number = min(known)
+        taped, _ = self._unplayed.pop(number)
+        if not far:
+            return taped, ""
+        return taped, f"asked otherwise than exchange {number} of the tape: {_told(taped, parsed)}"
+
+    def _nearest(self, asked: Likeness, parsed: dict[str, Any]) -> str:
+        """What the request lacks, for whoever must find out."""
+        if not self._unplayed:
+            return f"All {len(self._taped)} exchanges have been played."
+        number = max(self._unplayed, key=lambda one: (asked.in_common(self._unplayed[one][1]), -one))
+        taped, like = self._unplayed[number]
+        why = asked.unlike(like)
+        return f"The nearest is exchange {number}: {why}; {_told(taped, parsed)}"
+
+    async def _chunks(self, taped: Taped) -> AsyncGenerator[bytes, None]:
+        body, at, before = taped.body, 0, 0.0
+        for seconds, size in taped.chunks:
+            if self._pace:
+                await asyncio.sleep((seconds - before) * self._pace)
+                before = seconds
+            yield body[at : at + size]
+            at += size
+        if taped.outcome in ("cut", "stalled", "abandoned") and taped.status < 400:
+            raise Lost(
+                "cut" if taped.outcome == "abandoned" else taped.outcome, 502, "The tape breaks off here."
+            )
+
+
+def _likeness(taped: Taped) -> Likeness:
+    return Likeness.of((taped.wire, taped.kind, taped.model, taped.stream), lambda: _parsed(taped))
+
+
+def _parsed(taped: Taped) -> dict[str, Any]:
+    found = json.loads(taped.request)
+    return found if isinstance(found, dict) else {}
+
+
+def _told(taped: Taped, parsed: dict[str, Any]) -> str:
+    return difference(_parsed(taped), parsed) or "nothing differs"

@@ -1,0 +1,183 @@
+"""The scripted LLM over HTTP: an ASGI application.
+
+    POST …/messages  …/chat/completions  …/responses  …/models/M:generateContent  :streamGenerateContent
+    POST …/messages/count_tokens  …/models/M:countTokens        counted roughly
+    GET  …/models                                               any model is there
+    GET  /script                                                where each conversation is
+
+Whatever stands before these paths, such as /v1 or /v1beta, is left aside.
+"""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent2rl.core.llm import Tokens, Wire
+from agent2rl.gateway.scripted.answer import Answer
+from agent2rl.gateway.scripted.player import Player
+from agent2rl.gateway.scripted.record import Kind, Line, Log, Outcome
+from agent2rl.gateway.scripted.script import Script
+from agent2rl.gateway.scripted.speech import ScriptFault
+from agent2rl.gateway.scripted.talk import Format, Trouble, dumped
+from agent2rl.gateway.scripted.wires import anthropic, chat, gemini, responses
+
+BODY_BYTES = 64 << 20
+FORMATS: dict[Wire, Format] = {
+    "anthropic": anthropic.FORMAT,
+    "openai-chat": chat.FORMAT,
+    "openai-responses": responses.FORMAT,
+    "gemini": gemini.FORMAT,
+}
+PATHS: dict[Wire, re.Pattern[str]] = {
+    "anthropic": re.compile(r"/messages(?P<count>/count_tokens)?$"),
+    "openai-chat": re.compile(r"/chat/completions$"),
+    "openai-responses": re.compile(r"/responses$"),
+    "gemini": re.compile(
+        r"/models/(?P<model>[^/:]+):(?P<verb>generateContent|streamGenerateContent|(?P<count>countTokens))$"
+    ),
+}
+MODELS = re.compile(r"/models(/(?P<model>[^/:]+))?$")
+NAMES = ("scripted",)
+METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH"]
+
+
+class Driver:
+    def __init__(self, script: Script, log: Log, name: str = "script", key: str | None = None) -> None:
+        """With a key, only requests that have it are answered."""
+        self._player, self._log, self._name, self._key = Player(script), log, name, key
+        self._kinds: Counter[str] = Counter()
+        self._tokens = Tokens()
+        self.application = Starlette(
+            routes=[
+                Route("/script", self._state),
+                Route("/{path:path}", self._ask, methods=METHODS),
+            ]
+        )
+
+    async def _state(self, _: Request) -> Response:
+        states = [state.model_dump() for state in self._player.states()]
+        found = {
+            "script": self._name,
+            "requests": dict(self._kinds),
+            "tokens": self._tokens.model_dump(),
+            "conversations": states,
+        }
+        return Response(dumped(found), media_type="application/json")
+
+    def _note(self, line: Line) -> None:
+        self._kinds[line.kind] += 1
+        self._tokens += line.tokens or Tokens()
+        self._log.add(line)
+
+    async def _ask(self, request: Request) -> Response | Answer:
+        path, began = request.url.path, time.time()
+        for wire, pattern in PATHS.items():
+            if request.method == "POST" and (found := pattern.search(path)):
+                return await self._generate(request, wire, found.groupdict(), began)
+        models = MODELS.search(path) if request.method == "GET" else None
+        kind: Kind = "models" if models else "unknown"
+        status = 200 if models or request.method == "HEAD" or path == "/" else 404
+        self._note(_line(began, kind, request, status, "answered" if status == 200 else "failed"))
+        if models:
+            return JSONResponse(_models(models["model"]))
+        if status == 200:
+            return JSONResponse({"script": self._name})
+        trouble = Trouble(404, "", f"The scripted LLM knows no {request.method} {path}.")
+        return JSONResponse(chat.failed(trouble)[1], 404)
+
+    async def _generate(
+        self, request: Request, wire: Wire, named: Mapping[str, str | None], began: float
+    ) -> Response | Answer:
+        wired = FORMATS[wire]
+        if self._key is not None and _key(request) != self._key:
+            status, answer = wired.fail(Trouble(401, "", "The key is not valid."))
+            self._note(_line(began, "unknown", request, status, "failed"))
+            return JSONResponse(answer, status)
+        try:
+            body = await _body(request)
+            if named.get("count"):
+                self._note(_line(began, "count", request, 200, "answered"))
+                many = max(1, len(dumped(body)) // 4)
+                return JSONResponse({"input_tokens" if wire == "anthropic" else "totalTokens": many})
+            given = (
+                {}
+                if wire != "gemini"
+                else {
+                    "model": named["model"],
+                    "stream": named["verb"] == "streamGenerateContent",
+                    "alt": request.query_params.get("alt"),
+                }
+            )
+            asked = wired.read({**body, **given})
+            play = self._player.play(asked)
+        except (ValueError, ScriptFault) as error:
+            status, answer = wired.fail(Trouble(400, "", str(error)))
+            self._note(_line(began, "unknown", request, status, "failed"))
+            return JSONResponse(answer, status)
+        return Answer(asked, play, wired, request.url.path, began, self._note)
+
+
+def _key(request: Request) -> str | None:
+    """Where each of the wire formats has it."""
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = (bearer, *(request.headers.get(name) for name in ("x-api-key", "x-goog-api-key")))
+    return next(filter(None, given), request.query_params.get("key"))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_BYTES:
+            raise ValueError(f"A request has at most {BODY_BYTES} bytes.")
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The request is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ValueError("The request is no JSON object.")
+    return body
+
+
+def _models(name: str | None) -> dict[str, Any]:
+    """A list that OpenAI's, Anthropic's and Gemini's clients all take, or one of it."""
+    entries = [
+        {
+            "id": one,
+            "object": "model",
+            "created": 0,
+            "owned_by": "agent2rl",
+            "type": "model",
+            "display_name": one,
+            "created_at": "1970-01-01T00:00:00Z",
+            "name": f"models/{one}",
+        }
+        for one in ([name] if name else NAMES)
+    ]
+    if name:
+        return entries[0]
+    ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"], "has_more": False}
+    return {"object": "list", "data": entries, "models": entries, **ends}
+
+
+def _line(began: float, kind: Kind, request: Request, status: int, outcome: Outcome) -> Line:
+    return Line(
+        at=began,
+        seconds=round(time.time() - began, 6),
+        kind=kind,
+        wire=None,
+        model="",
+        path=request.url.path,
+        stream=False,
+        status=status,
+        outcome=outcome,
+        tokens=None,
+    )

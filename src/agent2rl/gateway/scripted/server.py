@@ -1,0 +1,90 @@
+"""Serves a script on this computer alone: on a port of its own, or on a unix socket."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+
+from agent2rl.core.errors import UserError
+from agent2rl.gateway.scripted.app import Driver
+from agent2rl.gateway.scripted.record import Log
+from agent2rl.gateway.scripted.script import Script
+
+HOST = "127.0.0.1"
+LEAVE_SECONDS = 1
+"""For answers on their way when it is ended; some are never to come."""
+
+
+def serve(
+    script: Script,
+    name: str,
+    tell: Callable[[str], None],
+    port: int = 0,
+    path: Path | None = None,
+    record: Path | None = None,
+    key: str | None = None,
+) -> None:
+    """Until Ctrl-C. `tell` gets the address."""
+    with closing(Log(record)) as log, _bound(port, path) as (line, address):
+        server = _server(Driver(script, log, name, key))
+        tell(address)
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[line])
+
+
+@contextmanager
+def running(
+    script: Script, path: Path | None = None, record: Path | None = None, key: str | None = None
+) -> Iterator[str]:
+    """The address of a server that runs beside, in a thread."""
+    with closing(Log(record)) as log, _bound(0, path) as (line, address):
+        server = _server(Driver(script, log, key=key))
+        thread = threading.Thread(target=server.run, args=([line],), name="scripted-llm", daemon=True)
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
+
+
+def _server(driver: Driver) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            driver.application,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # a stream that is cut as the script says is no error to tell of
+            timeout_graceful_shutdown=LEAVE_SECONDS,
+        )
+    )
+
+
+@contextmanager
+def _bound(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
+    line = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+    try:
+        if path:
+            line.bind(str(path))
+        else:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            line.bind((HOST, port))
+        line.listen()
+    except OSError as error:
+        line.close()
+        what = f"The socket {path}" if path else f"Port {port} of this computer"
+        raise UserError(
+            f"{what} cannot be used: {error.strerror or error}.",
+            "Name another." if path else "Name another, or leave out --port for one that is free.",
+        ) from error
+    try:
+        yield line, f"unix:{path}" if path else f"http://{HOST}:{line.getsockname()[1]}"
+    finally:
+        line.close()
+        if path:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The wire formats, each from the provider's side: reads a request, writes an answer or an error."""

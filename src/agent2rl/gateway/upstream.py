@@ -1,0 +1,160 @@
+"""Asks the provider, with the real key, and hands on its answer as it comes.
+
+Nothing is tried again here but a connection that could not be made, before anything was sent: agents have
+retries of their own, and two layers of them multiply. Redirects are not followed and no cookies are kept.
+Answers are asked for as they are, without compression, because each chunk is to go on at once.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import httpx
+
+from agent2rl import __version__
+from agent2rl.core.llm import Outcome, Wire
+from agent2rl.gateway.drivers import Driver
+from agent2rl.gateway.forms import Lost
+from agent2rl.gateway.keys import Key
+
+PASSED_UP = ("accept", "anthropic-version", "anthropic-beta", "openai-beta")
+"""Of the agent's headers: no more than these."""
+PASSED_DOWN = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
+"""Of the provider's headers: nothing that names an account or sets a cookie."""
+HEADER_BYTES = 4096
+VERSION = "2023-06-01"
+UNPACKED = ("", "identity", "gzip", "deflate")
+
+
+@dataclass(frozen=True)
+class Patience:
+    connect_seconds: float = 10.0
+    connects: int = 3
+    """Attempts to connect."""
+    pause_seconds: float = 0.3
+    """Before the second; twice as long before each further one."""
+    stall_seconds: float = 300.0
+    """Without a single byte: then the provider is taken to have stalled."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    """Those that are passed down."""
+    chunks: AsyncGenerator[bytes, None]
+    """Raises `Lost` where they break off."""
+    outcome: Outcome | None = None
+    """Of an error, as a tape tells it."""
+    note: str = ""
+    """What a tape has to say about it."""
+
+    @property
+    def streams(self) -> bool:
+        kind = self.headers.get("content-type", "").partition(";")[0]
+        return kind.strip().casefold() == "text/event-stream"
+
+
+class Upstream:
+    def __init__(self, driver: Driver, key: Key | None, patience: Patience) -> None:
+        self._driver, self._key, self._patience = driver, key, patience
+        hosts = {urlsplit(url).hostname or "" for url in driver.urls.values()}
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(patience.stall_seconds, connect=patience.connect_seconds, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            follow_redirects=False,
+            trust_env=not all(map(_is_here, hosts)),  # a proxy is for what is elsewhere
+        )
+
+    @asynccontextmanager
+    async def ask(
+        self, wire: Wire, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> AsyncIterator[Answer]:
+        sent = self._headers(wire, headers)
+        response = await self._connected(self._client.build_request("POST", url, content=body, headers=sent))
+        try:
+            yield self._answer(response)
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _headers(self, wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
+        found = {
+            name: headers[name] for name in PASSED_UP if len(headers.get(name, "")) in range(1, HEADER_BYTES)
+        }
+        found |= {
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "user-agent": f"agent2rl/{__version__}",
+        }
+        if wire == "anthropic":
+            found.setdefault("anthropic-version", VERSION)
+        if self._key is None:
+            return found
+        named = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}.get(wire)
+        if named:
+            found[named] = self._key.reveal()
+        if not named or self._driver.compatible:  # many servers look for their key in one place alone
+            found["authorization"] = f"Bearer {self._key.reveal()}"
+        return found
+
+    async def _connected(self, request: httpx.Request) -> httpx.Response:
+        pause = self._patience.pause_seconds
+        for attempt in range(1, self._patience.connects + 1):
+            try:
+                return await self._client.send(request, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if attempt == self._patience.connects:
+                    why = f"The provider cannot be reached ({_name(error)})."
+                    raise Lost("unreachable", 502, why, "Try again.") from None
+                await asyncio.sleep(pause)
+                pause *= 2
+            except httpx.TimeoutException:
+                raise self._stalled() from None
+            except httpx.TransportError as error:
+                why = f"The provider hung up without an answer ({_name(error)})."
+                raise Lost("unreachable", 502, why, "Try again.") from None
+        raise AssertionError("there is at least one attempt")
+
+    def _answer(self, response: httpx.Response) -> Answer:
+        packed = response.headers.get("content-encoding", "").strip().casefold()
+        if response.is_redirect or response.has_redirect_location:
+            why = f"The provider sends us elsewhere ({response.status_code}), and redirects are not followed."
+            raise Lost("provider-error", 502, why, "Is the driver's URL the right one?")
+        if packed not in UNPACKED:
+            raise Lost("provider-error", 502, f"The provider packs its answer ({packed[:20]!r}) unasked.")
+        headers = {name: response.headers[name] for name in PASSED_DOWN if name in response.headers}
+        return Answer(response.status_code, headers, self._chunks(response))
+
+    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except httpx.TimeoutException:
+            raise self._stalled() from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise Lost(
+                "cut", 502, f"The provider's answer broke off ({_name(error)}).", "Try again."
+            ) from None
+
+    def _stalled(self) -> Lost:
+        seconds = self._patience.stall_seconds
+        return Lost("stalled", 504, f"The provider has said nothing for {seconds:g} s.", "Try again.")
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")[:200]
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

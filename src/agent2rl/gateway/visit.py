@@ -1,0 +1,161 @@
+"""One request while it is under way, and what goes on record of it."""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from agent2rl.core.llm import Exchange, Outcome, Tokens, Wire
+from agent2rl.gateway.asking import Asked
+from agent2rl.gateway.counting import Count
+from agent2rl.gateway.forms import Lost, Refused
+from agent2rl.gateway.keys import Key
+from agent2rl.gateway.meter import BYTES_A_TOKEN, FAILED
+from agent2rl.gateway.prices import Prices
+from agent2rl.gateway.upstream import Answer
+from agent2rl.gateway.wires import Call
+
+LONG, WORDS = 200, 500
+"""Characters of names and of messages that go on record."""
+REMEMBERED = 256
+HUNG_UP = 499
+JSON = {"content-type": "application/json"}
+
+
+class Repeats:
+    """Knows a request that was asked before and failed, by its body."""
+
+    def __init__(self) -> None:
+        self._failed: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+
+    def before(self, digest: bytes) -> tuple[int, float | None]:
+        """How often, and since when it has been waited for an answer."""
+        return self._failed.get(digest, (0, None))
+
+    def ended(self, digest: bytes, times: int, since: float | None) -> None:
+        """`since` is None where it was answered."""
+        self._failed.pop(digest, None)
+        if since is not None:
+            self._failed[digest] = (times, since)
+            if len(self._failed) > REMEMBERED:
+                self._failed.popitem(last=False)
+
+
+class Visit:
+    def __init__(self, path: str, tongue: Wire, key: Key | None) -> None:
+        self.at, self.began = time.time(), time.monotonic()
+        self.tongue = tongue
+        """The wire format of whoever asks."""
+        self.wire: Wire | None = None
+        self.model = ""
+        self.sent = b""
+        """The body, as it came."""
+        self.went_up = False
+        """The provider may have seen it."""
+        self.status = HUNG_UP
+        self.outcome: Outcome = "abandoned"
+        """Until something else has come of it."""
+        self.headers: Mapping[str, str] = JSON
+        self.begun = False
+        """The answer."""
+        self.message = ""
+        self.count: Count | None = None
+        self._path, self._key = path, key
+        self._stream = self._replayed = False
+        self._first: float | None = None
+        self._digest = b""
+        self._retries = 0
+        self._since: float | None = None
+        """When the same failed before."""
+
+    # As it goes on
+
+    def routed(self, call: Call) -> None:
+        self.tongue = call.wire
+        self.wire = call.wire if call.kind == "generate" else None
+        self._stream = call.stream
+
+    def asked(self, call: Call, asked: Asked, sent: bytes, repeats: Repeats) -> None:
+        self.sent, self._stream = sent, asked.stream
+        self._digest = hashlib.sha256(f"{call.wire} {call.kind} {asked.model}\n".encode() + sent).digest()
+        self._retries, self._since = repeats.before(self._digest)
+
+    def answering(self, answer: Answer, replayed: bool) -> None:
+        self.begun, self.status, self.headers = True, answer.status, answer.headers
+        self.message, self._replayed = answer.note, replayed
+
+    def heard(self) -> None:
+        if self._first is None:
+            self._first = time.monotonic() - self.began
+
+    def ended(self, outcome: Outcome, status: int | None = None, message: str = "") -> None:
+        self.outcome = outcome
+        self.status = self.status if status is None else status
+        self.message = "; ".join(filter(None, (self.message, message)))
+
+    def finished(self) -> None:
+        """The whole answer has passed."""
+        if self.count and self.count.error:
+            self.ended("provider-error", message=self.count.error)
+        elif self.wire and self.count and not self.count.ended:
+            self.ended("cut", message="The provider's answer is over without its end.")
+        else:
+            self.ended("answered")
+
+    def refused(self, error: Refused) -> None:
+        self.ended("refused", error.status, str(error))
+
+    def lost(self, error: Lost) -> None:
+        self.ended(error.outcome, None if self.begun else error.status, str(error))
+
+    # When it is over
+
+    def exchange(self, repeats: Repeats, prices: Prices) -> tuple[Exchange, tuple[float, float] | None]:
+        """What goes on record, and the time that was lost."""
+        seconds = time.monotonic() - self.began
+        lost = self._lost(self.began + seconds, repeats)
+        tokens = self.count.tokens if self.count and self.wire else None
+        exchange = Exchange(
+            at=self.at,
+            wire=self.wire,
+            model=self._clean(self.model, LONG),
+            path=self._clean(self._path, LONG),
+            stream=self._stream,
+            status=self.status,
+            outcome=self.outcome,
+            seconds=seconds,
+            first_seconds=self._first,
+            stalled_seconds=lost[1] - lost[0] if lost else 0.0,
+            retries=self._retries,
+            tokens=tokens,
+            guessed=self._guessed(tokens),
+            usd=prices.usd(self.model, tokens) if tokens else None,
+            replayed=self._replayed,
+            message=self._clean(self.message, WORDS),
+        )
+        return exchange, lost
+
+    def _lost(self, now: float, repeats: Repeats) -> tuple[float, float] | None:
+        begin = self.began if self._since is None else self._since
+        failed = self.outcome in FAILED
+        if self._digest and self.outcome != "refused":
+            silent = self.outcome == "abandoned" and self._first is None  # the agent itself had waited enough
+            repeats.ended(self._digest, self._retries + 1, now if failed else self.began if silent else None)
+        if failed:
+            return begin, now
+        return None if self._since is None else (begin, self.began)
+
+    def _guessed(self, told: Tokens | None) -> Tokens | None:
+        """Of an answer that began and was not counted to its end, or that nobody waited for."""
+        untold = self.outcome in ("cut", "stalled", "abandoned") or (self.outcome == "answered" and not told)
+        if not (self.wire and self.went_up and untold and (self.begun or self.outcome == "abandoned")):
+            return None
+        read = 0 if told and told.input else len(self.sent) // BYTES_A_TOKEN
+        said = (self.count.said if self.count else 0) // BYTES_A_TOKEN
+        guessed = Tokens(input=read, output=max(0, said - (told.output if told else 0)))
+        return guessed if guessed.total else None
+
+    def _clean(self, text: str, most: int) -> str:
+        """What can be written down: the agent may have said anything."""
+        text = text.encode("utf-8", "replace").decode()[:most]
+        return self._key.redact_text(text) if self._key else text

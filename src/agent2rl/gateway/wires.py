@@ -1,0 +1,111 @@
+"""What a path asks for, and where that is asked of the provider.
+
+Nothing of a client's path or query goes up: the path must be one of these, letter for letter, and the
+provider's is made anew. So no trick with slashes, dots, escapes or other hosts reaches anybody.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import parse_qs, quote
+
+from agent2rl.core.llm import Wire
+from agent2rl.gateway.drivers import CALLED, Driver
+from agent2rl.gateway.forms import Refused
+
+Kind = Literal["generate", "count", "list"]
+
+NAME = r"(?P<model>[A-Za-z0-9._:/+-]+)"
+FIXED: Mapping[str, tuple[Wire, Kind]] = {
+    "/messages": ("anthropic", "generate"),
+    "/messages/count_tokens": ("anthropic", "count"),
+    "/chat/completions": ("openai-chat", "generate"),
+    "/responses": ("openai-responses", "generate"),
+}
+GEMINI = re.compile(
+    rf"(?:/v1(?:alpha|beta)?)?/models/{NAME}:(?P<method>generateContent|streamGenerateContent|countTokens)"
+)
+LIST = re.compile(rf"(?P<version>/v1(?:alpha|beta)?)?/models(?:/{NAME})?")
+KNOWN = (
+    "POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, "
+    "/v1beta/models/MODEL:generateContent, :streamGenerateContent?alt=sse, :countTokens; GET /v1/models"
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked for, as far as the path tells."""
+
+    wire: Wire
+    kind: Kind
+    model: str | None = None
+    """Where the path names it."""
+    stream: bool = False
+    """Where the path says so."""
+    beta: bool = False
+    """Anthropic's `?beta=true`."""
+
+
+def tongue(path: str, anthropic: bool) -> Wire:
+    """The wire format in which somebody is to be answered whose path nobody knows."""
+    if anthropic or "/messages" in path:
+        return "anthropic"
+    if path.startswith(("/v1beta", "/v1alpha")) or GEMINI.fullmatch(path):
+        return "gemini"
+    return "openai-responses" if path.endswith("/responses") else "openai-chat"
+
+
+def route(method: str, path: str, query: str) -> Call:
+    if LIST.fullmatch(path) and not GEMINI.fullmatch(path):
+        return _listing(method, path)
+    call = _call(path, parse_qs(query))
+    if call is None:
+        raise Refused(404, "There is nothing at this path.", f"There is: {KNOWN}.")
+    if method != "POST":
+        raise Refused(405, f"This path takes POST, not {method[:20]}.")
+    return call
+
+
+def _call(path: str, query: Mapping[str, list[str]]) -> Call | None:
+    if known := FIXED.get(path.removeprefix("/v1")):
+        return Call(*known, beta=query.get("beta") == ["true"])
+    if not (found := GEMINI.fullmatch(path)):
+        return None
+    stream = found["method"] == "streamGenerateContent"
+    if stream and query.get("alt") != ["sse"]:
+        raise Refused(400, "A stream that is one long JSON array cannot be counted.", "Ask with ?alt=sse.")
+    return Call("gemini", "count" if found["method"] == "countTokens" else "generate", found["model"], stream)
+
+
+def _listing(method: str, path: str) -> Call:
+    if method not in ("GET", "HEAD"):
+        raise Refused(405, f"This path takes GET, not {method[:20]}.")
+    found = LIST.fullmatch(path)
+    assert found
+    versioned = found["version"] in ("/v1beta", "/v1alpha")
+    return Call("gemini" if versioned else "openai-chat", "list", found["model"])
+
+
+def address(driver: Driver, call: Call, model: str, stream: bool) -> str:
+    """The provider's URL for it."""
+    base = driver.urls.get(call.wire)
+    if base is None:
+        spoken = ", ".join(CALLED[wire] for wire in driver.urls)
+        raise Refused(
+            404,
+            f"{driver.provider} does not speak {CALLED[call.wire]}.",
+            f"This run's driver speaks: {spoken}.",
+        )
+    match call.wire:
+        case "anthropic":
+            counting = "/count_tokens" if call.kind == "count" else ""
+            return f"{base}/messages{counting}{'?beta=true' if call.beta else ''}"
+        case "openai-chat":
+            return f"{base}/chat/completions"
+        case "openai-responses":
+            return f"{base}/responses"
+        case "gemini":
+            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            method = "countTokens" if call.kind == "count" else method
+            return f"{base}/models/{quote(model, safe='/:')}:{method}"

@@ -1,0 +1,45 @@
+"""What an agent is told: one brief for all of them, and what is said to one that ended too early.
+
+The words are in instructions.md, go_on.md and skill.md beside this module. Agents of different makers look
+for instructions in files of different names; each of those points to the one skill.
+"""
+
+from pathlib import Path, PurePosixPath
+from string import Template
+
+from agent2rl.core.records import Score, Submission
+
+SKILL = "SKILL.md"
+POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
+REPORTS = "reports"
+POINTER = (
+    f"Read `instructions.md` (what you are to do) and `{SKILL}` (how to keep the record of it), then begin.\n"
+)
+
+
+def text(name: str, **values: object) -> str:
+    return Template(Path(__file__).with_name(name).read_text(encoding="utf-8")).substitute(values)
+
+
+def lay_skill(workspace: Path, seen_at: PurePosixPath) -> None:
+    (workspace / REPORTS).mkdir()
+    (workspace / SKILL).write_text(text("skill.md", workspace=seen_at), encoding="utf-8")
+    for name in POINTERS:
+        (workspace / name).write_text(POINTER, encoding="utf-8")
+
+
+def prompt(instructions: str, description: str) -> str:
+    """For agents that read a prompt: all of it, so that none begins without having read it."""
+    return f"{instructions}\n# The task\n\n{description}\n{POINTER}"
+
+
+def go_on(seconds: float, baseline: Score, best: Submission | None) -> str:
+    if best is None or best.score is None:
+        state = f"Nothing that you submitted has a score yet; the base model's is {baseline.value:.2f}."
+    else:
+        state = f"Your best submission has {best.score.value:.2f}; the base model has {baseline.value:.2f}."
+    return text("go_on.md", left=_spoken(seconds), state=state)
+
+
+def _spoken(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds / 60:.0f} minutes"

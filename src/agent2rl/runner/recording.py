@@ -1,0 +1,92 @@
+"""Watches the workspace while the agent works, and takes a revision of its code whenever that changes.
+
+File events say that something changed; a look every now and then finds what no event told of. Changes that
+follow each other fast are taken together, and the more revisions there are, the longer the next one waits.
+"""
+
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from inotify_simple import INotify, flags
+
+from agent2rl.store import left
+from agent2rl.store.recorder import Recorder
+from agent2rl.store.revisions import Revision, Revisions
+from agent2rl.store.snapshot import CODE, Reader
+
+QUIET_SECONDS, LOOK_SECONDS, TURN_SECONDS = 0.3, 15.0, 0.25
+EACH_SECONDS = 0.02
+"""For each revision there is, the next one waits so much longer."""
+MOST_WATCHED = 256
+CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
+
+
+class Recording:
+    """Revisions as they come about."""
+
+    def __init__(self, recorder: Recorder, given: frozenset[str]) -> None:
+        self._recorder = recorder
+        self._reader = Reader(recorder.paths.workspace, given)
+        self._revisions = Revisions(recorder.paths.revisions, self._reader)
+        self._known = 0
+        self._noting = threading.Lock()
+        self._over = threading.Event()
+
+    def take(self, reason: str) -> Revision:
+        """The code as it is now; noted where it is new."""
+        revision = self._revisions.take(reason)
+        with self._noting:
+            new, self._known = revision.number > self._known, max(revision.number, self._known)
+        if new:
+            self._recorder.event("revision", **revision.model_dump())
+        return revision
+
+    def submitted(self, submission: int) -> None:
+        """The code that a submission was made with: pinned before it is graded."""
+        revision = self.take(f"submission {submission}")
+        self._recorder.entry("revision_of", submission=submission, **revision.model_dump())
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """From the workspace as it was given to the workspace as it was left."""
+        self.take("as it was given")
+        thread = threading.Thread(target=self._watch, name="revisions", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            last = self.take("as it was left")
+            self._recorder.entry("revisions", head=last.commit, number=last.number)
+            self._revisions.close()
+
+    def _watch(self) -> None:
+        try:
+            with INotify() as events:
+                while not self._over.is_set():
+                    self._follow(events, self._reader.folders)
+                    if self._changed(events):
+                        self.take("changed")
+                        self._over.wait(EACH_SECONDS * self._known)
+        except Exception:  # then submissions alone are pinned
+            self._recorder.event("fault", where="watching code", trace=traceback.format_exc())
+
+    def _follow(self, events: INotify, folders: Iterable[tuple[bytes, ...]]) -> None:
+        code = [path for path in folders if not path or path[0] == CODE.encode()]
+        for path in code[:MOST_WATCHED]:
+            with suppress(OSError), left.folder(self._reader.root, path) as descriptor:
+                events.add_watch(f"/proc/self/fd/{descriptor}", CHANGES)
+
+    def _changed(self, events: INotify) -> bool:
+        """Wait until something changed and was left alone for a moment, or it is time to look."""
+        until = time.monotonic() + LOOK_SECONDS
+        while not self._over.is_set() and time.monotonic() < until:
+            if events.read(timeout=int(1000 * TURN_SECONDS)):
+                while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
+                    pass
+                break
+        return not self._over.is_set()

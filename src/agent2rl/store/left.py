@@ -1,0 +1,34 @@
+"""Opens what an agent left below a directory that it could write: no link is followed, all is bounded."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@contextmanager
+def folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
+    """A descriptor of the directory that the parts lead to."""
+    directory = os.open(root, DIRECTORY)
+    try:
+        for part in parts:
+            below = os.open(part, DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = below
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def read_left(root: Path, name: str, most_bytes: int) -> bytes | None:
+    """Its first bytes; None where there is no such plain file."""
+    *folders, last = PurePosixPath(name).parts
+    try:
+        with folder(root, folders) as directory, open(os.open(last, FILE, dir_fd=directory), "rb") as file:
+            return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:
+        return None

@@ -1,0 +1,159 @@
+"""The agent's code at every point of a run: commits of a bare git repository, outside the agent's reach.
+
+Content-addressed and deduplicated, as git is; `git log` and `git diff` work on it. Each commit's message says
+why it was taken. Nothing of the workspace's own git is read or run.
+"""
+
+import io
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dulwich.diff_tree import tree_changes
+from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.patch import write_tree_diff
+from dulwich.refs import Ref
+from dulwich.repo import Repo
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Record
+from agent2rl.store.snapshot import Found, Reader
+
+BRANCH = Ref(b"refs/heads/main")
+WHO = b"agent2rl <agent2rl@localhost>"
+FOLDER = 0o040000
+LINE = re.compile(r"[^\x20-\x7e]")
+
+
+class Revision(Record):
+    number: int
+    commit: str
+    at: float
+    reason: str
+    files: int
+    changed: int
+    """Files added, changed or removed since the one before."""
+
+
+class Revisions:
+    """Takes revisions while a run goes."""
+
+    def __init__(self, path: Path, reader: Reader) -> None:
+        self._repo = Repo(str(path)) if path.exists() else Repo.init_bare(str(path), mkdir=True)
+        self._reader = reader
+        self._lock = threading.Lock()
+        known = list(listed(path)) if path.exists() else []
+        self._number = len(known)
+        self._last = ObjectID(known[-1].commit.encode()) if known else None
+
+    def take(self, reason: str) -> Revision:
+        """The newest revision: a new one, unless nothing has changed since the one before."""
+        with self._lock:
+            reading = self._reader.read()
+            tree = self._tree(reading.files)
+            if self._last is None or tree != _commit(self._repo, self._last).tree:
+                note = "" if reading.whole else "\n\nNot whole: there was more than is kept."
+                self._add(tree, _line(reason) + note)
+            assert self._last
+            return _revision(self._repo, self._last, self._number)
+
+    def close(self) -> None:
+        self._repo.close()
+
+    def _tree(self, files: list[Found]) -> ObjectID:
+        """Folders from the deepest up; each object is written once."""
+        store = self._repo.object_store
+        trees: dict[tuple[bytes, ...], Tree] = {(): Tree()}
+        for found in files:
+            blob = Blob.from_string(found.content)
+            if blob.id not in store:
+                store.add_object(blob)
+            for depth in range(len(found.path)):
+                trees.setdefault(found.path[:depth], Tree())
+            trees[found.path[:-1]].add(found.path[-1], found.mode, blob.id)
+        for path in sorted(trees, key=len, reverse=True):
+            tree = trees[path]
+            if tree.id not in store:
+                store.add_object(tree)
+            if path:
+                trees[path[:-1]].add(path[-1], FOLDER, tree.id)
+        return trees[()].id
+
+    def _add(self, tree: ObjectID, message: str) -> None:
+        commit = Commit()
+        commit.tree = tree
+        commit.parents = [self._last] if self._last else []
+        commit.author = commit.committer = WHO
+        commit.author_time = commit.commit_time = int(time.time())
+        commit.author_timezone = commit.commit_timezone = 0
+        commit.encoding = b"UTF-8"
+        commit.message = message.encode() + b"\n"
+        self._repo.object_store.add_object(commit)
+        self._repo.refs[BRANCH] = commit.id
+        self._last, self._number = commit.id, self._number + 1
+
+
+def listed(path: Path) -> list[Revision]:
+    """All revisions of a run, the first one first."""
+    if not path.exists():
+        return []
+    with Repo(str(path)) as repo:
+        if BRANCH not in repo.refs:
+            return []
+        commits = [repo.refs[BRANCH]]
+        while parents := _commit(repo, commits[-1]).parents:
+            commits.append(parents[0])
+        return [_revision(repo, commit, number) for number, commit in enumerate(reversed(commits), start=1)]
+
+
+def difference(path: Path, before: int, after: int) -> str:
+    """A unified diff between two revisions; 0 is the empty tree."""
+    with Repo(str(path)) as repo:
+        old, new = (_tree_of(repo, path, number) for number in (before, after))
+        out = io.BytesIO()
+        write_tree_diff(out, repo.object_store, old, new)
+        return out.getvalue().decode(errors="replace")
+
+
+def files(path: Path, number: int) -> Iterator[Found]:
+    """All that a revision holds."""
+    with Repo(str(path)) as repo:
+        tree = _tree_of(repo, path, number)
+        for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
+            yield Found(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
+
+
+def _tree_of(repo: Repo, path: Path, number: int) -> ObjectID | None:
+    if number == 0:
+        return None
+    known = listed(path)
+    if not 0 < number <= len(known):
+        raise UserError(f"There is no revision {number}: the run has {len(known)}.")
+    tree: ObjectID = _commit(repo, ObjectID(known[number - 1].commit.encode())).tree
+    return tree
+
+
+def _commit(repo: Repo, name: ObjectID) -> Commit:
+    found = repo[name]
+    assert isinstance(found, Commit)
+    return found
+
+
+def _revision(repo: Repo, commit: ObjectID, number: int) -> Revision:
+    found = _commit(repo, commit)
+    before = _commit(repo, found.parents[0]).tree if found.parents else None
+    store = repo.object_store
+    return Revision(
+        number=number,
+        commit=commit.decode(),
+        at=float(found.commit_time),
+        reason=found.message.decode(errors="replace").partition("\n")[0],
+        files=len(list(store.iter_tree_contents(found.tree))),
+        changed=len(list(tree_changes(store, before, found.tree))),
+    )
+
+
+def _line(text: str) -> str:
+    return LINE.sub("?", text)[:200]

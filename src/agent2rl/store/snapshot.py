@@ -1,0 +1,167 @@
+"""What of a workspace is code, as it lies there now, read so that nothing in it can lead or hold the reader.
+
+All of `code/`, and scripts elsewhere. No link is followed, a pipe or a socket is not opened, and every number
+has a bound. Of a file that is large or no text only the hash is kept. `.git` folders are left out: git's own
+format has no place for them.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent2rl.store.left import DIRECTORY, FILE
+
+CODE = "code"
+LEFT_OUT = {"data", "models", "agent"}
+"""Folders of the workspace that are given and cannot be written."""
+SCRIPTS = (
+    ".py",
+    ".sh",
+    ".ipynb",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".cfg",
+    ".jinja",
+    ".js",
+    ".ts",
+    ".c",
+    ".cpp",
+    ".cu",
+)
+LOGS = (".log", ".out", ".err")
+"""What grows while a program runs is no code."""
+SKIPPED = {".git", "__pycache__", ".ipynb_checkpoints", "node_modules", ".venv"}
+FILE_BYTES, HASHED_BYTES = 1 << 20, 64 << 20
+"""A file is kept up to the first, hashed up to the second; beyond that only its size is told."""
+MOST_FILES, MOST_SEEN, MOST_DEPTH = 5_000, 50_000, 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file or link, by its path below the workspace."""
+
+    path: tuple[bytes, ...]
+    mode: int
+    """As git has it: 100644, 100755 or 120000."""
+    content: bytes
+
+
+@dataclass
+class Reader:
+    """Reads a workspace again and again; a file that has not changed is not read twice."""
+
+    root: Path
+    given: frozenset[str] = frozenset()
+    """Files of the workspace's top folder that the harness laid there."""
+    folders: tuple[tuple[bytes, ...], ...] = ()
+    """Those that the last reading went through."""
+    _kept: dict[tuple[int, ...], bytes] = field(default_factory=dict)
+
+    def read(self) -> "Reading":
+        reading = Reading()
+        kept, self._kept = self._kept, {}
+        try:
+            top = os.open(self.root, DIRECTORY)
+        except OSError:
+            return reading
+        try:
+            for found in self._folder(top, (), reading, kept):
+                reading.files.append(found)
+                if len(reading.files) >= MOST_FILES:
+                    reading.whole = False
+                    break
+        finally:
+            os.close(top)
+        self.folders = tuple(reading.folders)
+        return reading
+
+    def _folder(
+        self, folder: int, path: tuple[bytes, ...], reading: "Reading", kept: dict[tuple[int, ...], bytes]
+    ) -> Iterator[Found]:
+        reading.folders.append(path)
+        for name in _names(folder, reading):
+            where = (*path, os.fsencode(name))
+            try:
+                about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode):
+                    if not self._entered(name, path):
+                        continue
+                    if len(where) > MOST_DEPTH:
+                        reading.whole = False
+                        continue
+                    below = os.open(name, DIRECTORY, dir_fd=folder)
+                    try:
+                        yield from self._folder(below, where, reading, kept)
+                    finally:
+                        os.close(below)
+                elif self._wanted(name, path) and (found := self._file(folder, name, about, where, kept)):
+                    yield found
+            except OSError:  # it went while it was looked at
+                continue
+
+    def _entered(self, name: str, path: tuple[bytes, ...]) -> bool:
+        return name not in SKIPPED and (bool(path) or name not in LEFT_OUT)
+
+    def _wanted(self, name: str, path: tuple[bytes, ...]) -> bool:
+        if path[:1] == (CODE.encode(),):
+            return not name.endswith(LOGS)
+        return name.endswith(SCRIPTS) and (bool(path) or name not in self.given)
+
+    def _file(
+        self,
+        folder: int,
+        name: str,
+        about: os.stat_result,
+        path: tuple[bytes, ...],
+        kept: dict[tuple[int, ...], bytes],
+    ) -> Found | None:
+        if stat.S_ISLNK(about.st_mode):
+            return Found(path, 0o120000, os.fsencode(os.readlink(name, dir_fd=folder)))
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        content = kept[key] if key in kept else _content(folder, name)
+        self._kept[key] = content
+        return Found(path, 0o100755 if about.st_mode & 0o100 else 0o100644, content)
+
+
+@dataclass
+class Reading:
+    files: list[Found] = field(default_factory=list)
+    folders: list[tuple[bytes, ...]] = field(default_factory=list)
+    whole: bool = True
+    """False where there was more than is read."""
+    seen: int = 0
+
+
+def _names(folder: int, reading: Reading) -> list[str]:
+    """In order, as many as may still be looked at."""
+    names = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if reading.seen >= MOST_SEEN:
+                reading.whole = False
+                break
+            reading.seen += 1
+            names.append(entry.name)
+    return sorted(names)
+
+
+def _content(folder: int, name: str) -> bytes:
+    """The text, or what stands for it."""
+    with open(os.open(name, FILE, dir_fd=folder), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("no file any more")
+        head = file.read(FILE_BYTES + 1)
+        if len(head) <= FILE_BYTES and b"\0" not in head[:8192]:
+            return head
+        digest, size = hashlib.sha256(head), len(head)
+        while (part := file.read(1 << 20)) and size <= HASHED_BYTES:
+            digest.update(part)
+            size += len(part)
+        told = f"sha256 {digest.hexdigest()}" if size <= HASHED_BYTES else "too large to be hashed"
+        return f"agent2rl: not kept: {told}, {os.fstat(file.fileno()).st_size} bytes\n".encode()

@@ -1,0 +1,180 @@
+"""The agent's code at every point of a run: kept from outside, in git's own format, whatever lies there."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.errors import UserError
+from agent2rl.store import snapshot
+from agent2rl.store.revisions import Revisions, difference, files, listed
+from agent2rl.store.snapshot import Reader
+from tests.runs import Bench
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace" / "code").mkdir(parents=True)
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def revisions(tmp_path: Path, workspace: Path) -> Revisions:
+    return Revisions(tmp_path / "revisions", Reader(workspace, frozenset({"eval.py"})))
+
+
+def git(path: Path, *arguments: str) -> str:
+    command = ["git", "-c", "safe.directory=*", f"--git-dir={path}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def held(path: Path, number: int) -> dict[str, bytes]:
+    return {b"/".join(found.path).decode(): found.content for found in files(path, number)}
+
+
+def test_a_change_is_a_revision_and_no_change_is_none(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    assert revisions.take("given").number == 1
+    (workspace / "code" / "train.py").write_text("lr = 1\n")
+    assert revisions.take("changed").number == 2
+    (workspace / "code" / "train.py").touch()
+    assert revisions.take("again").number == 2
+    (workspace / "code" / "deep" / "er").mkdir(parents=True)
+    (workspace / "code" / "deep" / "er" / "x.txt").write_text("x")
+    (workspace / "code" / "train.py").write_text("lr = 2\n")
+    third = revisions.take("submission 1")
+    assert (third.number, third.files, third.changed, third.reason) == (3, 2, 2, "submission 1")
+    path = tmp_path / "revisions"
+    assert [one.reason for one in listed(path)] == ["given", "changed", "submission 1"]
+    assert "-lr = 1\n+lr = 2" in difference(path, 2, 3)
+    assert "+lr = 1" in difference(path, 0, 2)
+    with pytest.raises(UserError, match="no revision 4: the run has 3"):
+        difference(path, 1, 4)
+
+
+def test_git_itself_finds_nothing_wrong_and_shows_log_and_diff(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    for number in range(5):
+        (workspace / "code" / f"a{number}.py").write_text(f"print({number})\n" * 10)
+        (workspace / "code" / "a").mkdir(exist_ok=True)
+        (workspace / "code" / "a" / "b").write_text(str(number))
+        revisions.take(f"change {number}")
+    path = tmp_path / "revisions"
+    git(path, "fsck", "--strict", "--full")
+    assert git(path, "log", "--format=%s", "main").split("\n")[:2] == ["change 4", "change 3"]
+    assert "+print(4)" in git(path, "diff", "main~1", "main")
+
+
+def test_scripts_are_kept_wherever_they_lie_and_what_was_given_is_not(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    for name in (
+        "train.py",
+        "eval.py",
+        "notes.txt",
+        "output/v1/run.sh",
+        "output/v1/model.safetensors",
+        "data/x.py",
+    ):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text("x")
+    (workspace / "code" / "any.thing").write_text("x")
+    (workspace / "code" / "train.log").write_text("loss 1")
+    revisions.take("all")
+    assert set(held(tmp_path / "revisions", 1)) == {"train.py", "output/v1/run.sh", "code/any.thing"}
+
+
+def test_large_files_and_binaries_are_told_by_their_hash(
+    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "HASHED_BYTES", 3 << 20)
+    (workspace / "code" / "large").write_bytes(b"a" * (2 << 20))
+    (workspace / "code" / "larger").write_bytes(b"a" * (5 << 20))
+    (workspace / "code" / "binary").write_bytes(b"\x7fELF\0")
+    revisions.take("all")
+    found = held(tmp_path / "revisions", 1)
+    assert b"not kept: sha256" in found["code/large"]
+    assert b"5 bytes" in found["code/binary"]
+    assert b"too large to be hashed, 5242880 bytes" in found["code/larger"]
+
+
+def test_nothing_in_a_workspace_leads_or_holds_the_reader(
+    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.py"
+    secret.write_text("the harness's own")
+    code = workspace / "code"
+    (code / "link.py").symlink_to(secret)
+    (code / "folder").symlink_to(tmp_path)
+    (code / "loop").symlink_to(code)
+    os.mkfifo(code / "pipe.py")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(code / "s"))
+    (code / ".git").mkdir()
+    (code / ".git" / "config").write_text("[core]\nfsmonitor = touch /tmp/owned\n")
+    (code / os.fsdecode(b"\xff\n")).write_text("odd")
+    deep = code
+    for _ in range(60):
+        deep = deep / "d"
+        deep.mkdir()
+    (deep / "x.py").write_text("deep")
+    revisions.take("all\nof it")
+    path = tmp_path / "revisions"
+    found = {b"/".join(one.path): (one.mode, one.content) for one in files(path, 1)}
+    assert found == {
+        b"code/link.py": (0o120000, str(secret).encode()),
+        b"code/folder": (0o120000, str(tmp_path).encode()),
+        b"code/loop": (0o120000, str(code).encode()),
+        b"code/\xff\n": (0o100644, b"odd"),
+    }
+    assert "Not whole" in git(path, "log", "--format=%B", "main")
+    git(path, "fsck", "--strict")
+    monkeypatch.setattr(snapshot, "MOST_FILES", 10)
+    for number in range(100):
+        (code / f"many{number}").write_text("x")
+    assert revisions.take("many").files == 10
+
+
+def test_a_linked_code_folder_is_a_link_and_no_folder(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    (workspace / "code").rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.py").write_text("x")
+    (workspace / "code").symlink_to(tmp_path / "elsewhere")
+    revisions.take("all")
+    assert held(tmp_path / "revisions", 1) == {}
+
+
+WORKING = """
+code = WORKSPACE / "code"
+for number in range(3):
+    (code / "train.py").write_text(f"step = {number}\\n")
+    time.sleep(1)
+trained("v1")
+(code / "train.py").write_text("at the submission\\n")
+submit("output/v1")
+(code / "train.py").write_text("afterwards\\n")
+"""
+
+
+def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(bench: Bench) -> None:
+    run = bench.run(WORKING)
+    name = run.result.run_id
+    found = listed(run.paths.revisions)
+    wrote = [held(run.paths.revisions, one.number).get("code/train.py", b"").decode() for one in found]
+    assert wrote[0] == ""
+    assert wrote[-1] == "afterwards\n"
+    assert {"step = 0\n", "step = 1\n"} <= {*wrote}
+    at = next(one for one in found if one.reason == "submission 1")
+    assert held(run.paths.revisions, at.number)["code/train.py"] == b"at the submission\n"
+    assert "submission 1" in bench.cli("revisions", name).stdout
+    assert "+afterwards" in bench.cli("revisions", name, "--diff", "1", str(len(found))).stdout
+    bench.cli("checkout", name, str(at.number), str(bench.home / "out"))
+    assert (bench.home / "out" / "code" / "train.py").read_text() == "at the submission\n"
+    assert "is there already" in bench.cli("checkout", name, "1", str(bench.home / "out")).stderr
+    assert bench.cli("verify", name).returncode == 0
