@@ -15,7 +15,7 @@ from agent2rl.grading.desk import Judging
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.server import serve as at_socket
 from agent2rl.grading.teacher import BODY_BYTES, Teacher, application
-from agent2rl.runner import desks
+from agent2rl.runner import judges
 from agent2rl.runner.assets import model_directory
 from agent2rl.runner.settings import Settings
 from agent2rl.store import ledger
@@ -99,7 +99,7 @@ def test_a_judge_is_one_however_it_is_spelt_and_another_where_the_model_is(tmp_p
     where = Settings(runs=tmp_path, cache=tmp_path / "cache")
 
     def named(name: str) -> str:
-        with desks.judge(name, where) as judging:
+        with judges.judge(name, where) as judging:
             return judging.name
 
     with serve(Scripted(lambda _: "A")) as server:

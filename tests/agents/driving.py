@@ -1,4 +1,4 @@
-"""Real agents in the real sandbox, driven by a script: where they are, what they are told, what came of it."""
+"""Real agents in the real sandbox, driven by a script: where they are, what they hear, what came of it."""
 
 import json
 import os
@@ -75,7 +75,9 @@ class Ride:
             pytest.skip(f"{self.name} is not installed: agent2rl agents install {self.name}")
         return found
 
-    def run(self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5) -> Exit:
+    def run(
+        self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5
+    ) -> Exit:
         brief = Brief(
             task="none",
             mode="free",
