@@ -66,7 +66,8 @@ class OpenAIAPI:
         self.url = str(httpx.URL(url)).rstrip("/")
         self.in_flight = in_flight
         self._tells = True
-        self._refused: set[str] = set()
+        self.refused: set[str] = set()
+        """What the model does not take, as far as it has said so."""
         self._endpoint = Endpoint(url, key, patience or Patience(), in_flight, socket)
         self._loop = Loop()
         try:
@@ -138,8 +139,8 @@ class OpenAIAPI:
     async def _ask(self, body: dict[str, Any]) -> Any:
         """Without what the endpoint's model does not take, once it has said so."""
         while True:
-            sent = {name: value for name, value in body.items() if name not in self._refused}
-            if LIMIT in self._refused:
+            sent = {name: value for name, value in body.items() if name not in self.refused}
+            if LIMIT in self.refused:
                 sent[NEW_LIMIT] = body[LIMIT] + THINKING
             try:
                 return await self._endpoint.ask("POST", "/chat/completions", sent)
@@ -147,7 +148,7 @@ class OpenAIAPI:
                 named = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
                 if not named:
                     raise
-                self._refused |= named
+                self.refused |= named
 
     def _request(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
