@@ -142,8 +142,7 @@ def _driver(spec: RunSpec, agent: Agent) -> Driver | None:
             )
         if spec.budget.tokens or spec.budget.usd or spec.record_driver or spec.replay_driver:
             raise UserError(
-                "Without a driver there is nothing to limit, to record or to replay.",
-                "Name one with --driver.",
+                "Without a driver there is nothing to limit, record or replay.", "Name one with --driver."
             )
         return None
     driver = parse(spec.driver)
