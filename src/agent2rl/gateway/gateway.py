@@ -78,6 +78,15 @@ class Gateway:
         """Set when a cap was crossed and the answer that crossed it has been delivered."""
         return self._meter.exhausted
 
+    @property
+    def over(self) -> threading.Event:
+        """Set when a request was refused because a cap was crossed: there is nothing left to think with."""
+        return self._meter.over
+
+    def spent(self) -> str:
+        """What of the caps is used, for people."""
+        return self._meter.caps_said()
+
     def usage(self) -> Usage:
         return self._meter.usage
 

@@ -84,7 +84,7 @@ class Meter:
                 f"A cap in dollars cannot be kept: {unpriced[0]!r} has no known price.",
                 "Give its price in a file (AGENT2RL_PRICES), or cap tokens with --max-tokens.",
             )
-        self.exhausted = threading.Event()
+        self.exhausted, self.over = threading.Event(), threading.Event()
         self.usage = Usage(usd=None if unpriced else 0.0)
         self.trouble: Trouble | None = None
         self._caps, self._prices, self._on_exchange = caps, prices, on_exchange
@@ -102,7 +102,8 @@ class Meter:
         most = Tokens(input=body_bytes // BYTES_A_TOKEN, output=most_output)
         while True:
             if self._crossed():
-                raise Refused(403, f"The run's budget is used up: {self._caps_said()}.", "Stop here.")
+                self.over.set()
+                raise Refused(403, f"The run's budget is used up: {self.caps_said()}.", "Stop here.")
             if not self._reserved or (len(self._reserved) < IN_FLIGHT and self._fits(model, most)):
                 break
             await self._changed.wait()
@@ -126,7 +127,7 @@ class Meter:
             caps.usd is not None and usd >= caps.usd
         )
 
-    def _caps_said(self) -> str:
+    def caps_said(self) -> str:
         used, said = self.usage, []
         if self._caps.tokens is not None:
             said.append(f"{used.tokens.total + used.guessed.total:,} of {self._caps.tokens:,} tokens")

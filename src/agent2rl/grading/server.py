@@ -68,6 +68,7 @@ def serve(
     socket = shared / "http.sock"
     config = uvicorn.Config(
         application,
+        interface="asgi3",
         uds=str(socket),
         http=_bounded(connections),
         ws=_Patient if message_bytes else "none",

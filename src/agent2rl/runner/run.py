@@ -9,7 +9,7 @@ from pathlib import Path
 import agent2rl
 from agent2rl import registry
 from agent2rl.analysis import statistics
-from agent2rl.core.agent import Agent, Brief
+from agent2rl.core.agent import Agent, Brief, Driven
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import (
     Contamination,
@@ -34,6 +34,7 @@ from agent2rl.grading.service import Graded, Service
 from agent2rl.grading.worker import prompted
 from agent2rl.runner import accounts, desks, driving, machine, rounds, training_judge, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
+from agent2rl.runner.installing import install
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.recording import Recording
 from agent2rl.runner.settings import Settings, secrets
@@ -67,6 +68,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.isolation = _isolation(sandbox, recorder)
             assets = _assets(spec, task, settings, recorder)
             outcome.assets = assets.records
+            prefix = _installed(spec, agent, settings, recorder)
             brief = workspace.build(paths.workspace, sandbox.workspace(paths.workspace), spec, task, assets)
             child = _child(spec, task, sandbox, assets, settings)
             child = replace(child, desk=desk.socket, offer=desk.offer)
@@ -82,7 +84,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
                 training_judge.doors(spec, settings, recorder) as taught,
-                ready.serving(installed, recorder, stop) as driver,
+                ready.serving(prefix, recorder, stop) as driver,
             ):
                 doors = (Door("GRADING_SERVER_URL", socket), *more, *taught, *driver.doors)
                 told = driver.told(worlds.told(task, brief, service))
@@ -133,6 +135,16 @@ def _assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -
     assets = prepare(spec, task, settings.cache, lambda text: recorder.event("preparing", text=text))
     recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
     return assets
+
+
+def _installed(spec: RunSpec, agent: Agent, settings: Settings, recorder: Recorder) -> Path | None:
+    """Where somebody else's program is; the first time it is wanted, it is installed."""
+    if not isinstance(agent, Driven):
+        return None
+    name = spec.agent.partition(":")[0]
+    prefix = install(name, agent.package, settings.cache, lambda text: recorder.event("preparing", text=text))
+    recorder.entry("agent", name=name, package=agent.package.name, version=agent.package.version)
+    return prefix
 
 
 def _child(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings) -> Child:
