@@ -14,7 +14,7 @@ from tests.runs import Bench
 WRONG = {
     "": "step: Field required",
     "step = []": "step: Tuple should have at least 1 item",
-    "[[step]]\nsay =": "is not TOML: .*line 2",
+    "[[step]]\nsay = x\n": "is not TOML: .*line 2",
     "mood = 'good'\n[[step]]\nend = 'x'": "mood: there is no such key",
     "[[step]]\nend = 'x'\n[[step]]\nsays = 'x'": "step 2: says: there is no such key",
     "[[step]]\nlabel = 'a'": "step 1: says nothing: give it say, shell",
@@ -48,7 +48,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_what_is_wrong_with_a_script_is_said_by_file_step_and_field(text: str) -> None:
-    with pytest.raises(UserError, match=f"my.toml(:| is) ?{WRONG[text]}|my.toml {WRONG[text]}"):
+    with pytest.raises(UserError, match=f"^my.toml:? {WRONG[text]}"):
         parse(text, "my.toml")
 
 
