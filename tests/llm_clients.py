@@ -198,7 +198,7 @@ def _anthropic_stream(found: list[tuple[str | None, str]]) -> dict[str, Any]:
             case other:
                 raise AssertionError(other)
     assert open_block is None
-    return message | delta["delta"] | {"usage": message["usage"] | delta["usage"]}
+    return {**message, **delta["delta"], "usage": {**message["usage"], **delta["usage"]}}
 
 
 def _chat_stream(found: list[tuple[str | None, str]]) -> Heard:
