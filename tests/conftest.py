@@ -14,6 +14,12 @@ settings.register_profile("agent2rl", database=None, deadline=None)
 settings.load_profile("agent2rl")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with whole runs first, so that at the end no process is alone with a long one."""
+    long = {item.path for item in items if "bench" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real task data beside the checkout, or in AGENT2RL_SHARED_DATA; tests that need it skip without."""

@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
+from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
 from agent2rl.core.task import Asks
+from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.pairwise import FILE, FOLDER
 from agent2rl.runner import desks
 from agent2rl.runner.preflight import check_task
 from agent2rl.runner.settings import Settings
+from agent2rl.store.files import sha256_text
 from agent2rl.tasks.alpacaeval import TASK
 from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
+from tests.served import serve
 
 REFERENCES = [
     {"dataset": "made up", "instruction": f"Say {n}.", "output": f"It is {n}.", "generator": "gpt4"}
@@ -69,8 +73,19 @@ def test_difficulties_go_to_gradings_where_there_are_any(data_dir: Path, tmp_pat
         return place / FILE
 
     assert not beside("without").exists()
-    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    (data_dir / "df_gamed.MINE.csv").write_text(DIFFICULTIES, encoding="utf-8")
     assert beside("with").read_text(encoding="utf-8") == DIFFICULTIES
+
+
+def test_only_the_official_file_has_its_name(data_dir: Path) -> None:
+    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    with pytest.raises(UserError, match="not the official file"):
+        TASK.load(data_dir)
+    (data_dir / "df_gamed.csv").rename(data_dir / "df_gamed.MINE.csv")
+    TASK.load(data_dir)
+    (data_dir / "df_gamed.YOURS.csv").write_text(DIFFICULTIES, encoding="utf-8")
+    with pytest.raises(UserError, match="several difficulties"):
+        TASK.load(data_dir)
 
 
 @pytest.mark.parametrize("name", ["alpaca_eval_gpt4_baseline.json", "alpaca_data.json"])
@@ -101,11 +116,26 @@ def test_a_run_has_to_name_a_judge_and_a_check_says_so(data_dir: Path, tmp_path:
     assert found["overlap of train and test"].state == "ok"
 
 
+def test_a_check_tries_the_judge(data_dir: Path, tmp_path: Path) -> None:
+    where = Settings(runs=tmp_path / "runs", cache=tmp_path / "cache")
+
+    def better(chat: Chat) -> str:
+        first = next(line for line in chat[-1].content.splitlines() if line.startswith('"'))
+        return "B" if "I do not know" in first else "A"
+
+    for answer, state in ((better, "ok"), (lambda chat: "BA"[better(chat) == "B"], "broken")):
+        with serve(Scripted(answer)) as server:
+            wanted = desks.Wanted(judge=f"openai-api:{server.url}")
+            found = {one.name: one for one in check_task("alpacaeval", data_dir, where, "local", wanted)}
+        assert found["judge"].state == state, found["judge"]
+        assert "of 4 comparisons" in found["judge"].detail
+
+
 def test_preferences_in_the_official_format_are_scored_by_the_command(bench: Bench, data_dir: Path) -> None:
     pytest.importorskip("sklearn")
     references = [*REFERENCES, {**REFERENCES[0], "instruction": "Say more."}]
     (data_dir / "alpaca_eval_gpt4_baseline.json").write_text(json.dumps(references), encoding="utf-8")
-    (data_dir / "df_gamed.csv").write_text(DIFFICULTIES + "9,0.5,0.1,0.3\n", encoding="utf-8")
+    (data_dir / "df_gamed.MINE.csv").write_text(DIFFICULTIES + "9,0.5,0.1,0.3\n", encoding="utf-8")
     rows = [
         {
             "instruction": row["instruction"],
@@ -132,8 +162,15 @@ def test_the_registry_knows_the_task() -> None:
 
 
 LOAD = """
+import sys
+from agent2rl.core.errors import UserError
+from agent2rl.evaluators import length_control
 from agent2rl.tasks.alpacaeval import TASK
-from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
+try:
+    TASK.load(None)
+except UserError as error:
+    print(error.message.rpartition(" ")[2])
+length_control.OFFICIAL_SHA256 = sys.argv[1]
 splits = TASK.load(None)
 print(len(splits.train), len(splits.feedback), len(splits.heldout), splits.train[1].prompt.split())
 """
@@ -153,6 +190,12 @@ def test_the_hubs_cache_is_read_at_the_pinned_revisions(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(TRAIN), train)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOAD, sha256_text(DIFFICULTIES)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.strip() == "2000 4 5 ['Add', '1.', '1']", done.stderr
+    refused, loaded = done.stdout.splitlines()
+    assert refused == f"{sha256_text(DIFFICULTIES)}.", "what has the official name is the official file"
+    assert loaded == "2000 4 5 ['Add', '1.', '1']", done.stderr

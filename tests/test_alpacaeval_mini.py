@@ -3,27 +3,33 @@
 import json
 import re
 import runpy
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
 
 from agent2rl import registry
+from agent2rl.analysis import statistics
+from agent2rl.core import beside
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.records import EvalSettings, Score
 from agent2rl.core.task import Example
 from agent2rl.engines.replay import Replay
-from agent2rl.evaluators.pairwise import CONSTANTS
+from agent2rl.evaluators.pairwise import CONSTANTS, FOLDER
 from agent2rl.evaluators.rubric import qualities, worth
 from agent2rl.tasks.alpacaeval.mini import TASK
-from agent2rl.tasks.alpacaeval.requests import requests
+from agent2rl.tasks.alpacaeval.requests import NAMES, TOWNS, requests
 from tests.runs import Bench
+
+pytest.importorskip("sklearn", reason="length control needs agent2rl[judge]")
 
 SPLITS = TASK.load(None)
 ASKED: dict[str, JsonValue] = {
     "value": "Dover",
-    "others": ["31"],
+    "others": ["31", "Kent"],
     "language": "English",
     "length": "1 sentences",
     "form": "plain",
@@ -52,7 +58,7 @@ def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
     assert not pairs[0] & pairs[1]
     assert not pairs[0] & pairs[2]
     assert not pairs[1] & pairs[2]
-    assert requests("feedback", 20) == SPLITS.feedback[:20]
+    assert [one.prompt for one in requests("feedback", 20)] == [one.prompt for one in SPLITS.feedback[:20]]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +67,8 @@ def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
         ("Mia lives in Dover.", set()),
         ("Mia lives in Kent.", {"answers"}),
         ("Mia, who is 31, lives in Dover.", {"answers"}),
+        ("Mia lives in Dover, Kent.", {"answers"}),
+        ("Mia lives in Dover or 12.", {"answers"}),
         ("Mia wohnt in Dover.", {"language"}),
         ("Mia lives in Dover. That is it.", {"length"}),
         ("- Mia lives in Dover.", {"form"}),
@@ -74,16 +82,59 @@ def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
     assert {name for name, kept in qualities(answer, ASKED).items() if not kept} == lacks
 
 
+def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
+    begin = time.monotonic()
+    assert not qualities("!" * 300_000 + "x", ASKED)["answers"]
+    assert time.monotonic() - begin < 10
+
+
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
     assert worth(" \n", Example("one", "", "", ASKED)) == 0
     gold = Replay({one.id: [one.target] for one in SPLITS.feedback})
     found = TASK.evaluator.evaluate(gold, SPLITS.feedback, EvalSettings())
     assert {result.score for result in found.results} == {1.0}
-    assert found.how["judge"] == "rubric-1"
+    assert found.how["judge"] == "rubric-2"
     assert found.how["constants"] == {"examples": 100, **dict.fromkeys(CONSTANTS, 0.0)}
     halfway = Replay({one.id: [str(one.meta["reference"])] for one in SPLITS.feedback})
     drawn = TASK.evaluator.evaluate(halfway, SPLITS.feedback, EvalSettings())
     assert {result.score for result in drawn.results} == {0.5}
+
+
+def styled(one: Example, text: str) -> str:
+    """A text in the form that is asked for, which needs no reading of the facts."""
+    second = {"English": " That is it.", "German": " Das ist so."}[str(one.meta["language"])]
+    text += second if one.meta["length"] == "2 sentences" else ""
+    forms = {"plain": text, "capitals": text.upper(), "dash": f"- {text}", "quotes": f'"{text}"'}
+    return forms[str(one.meta["form"])]
+
+
+@pytest.mark.parametrize("values", [[], TOWNS, NAMES, range(12, 80), range(1930, 2010), [*TOWNS, *NAMES]])
+def test_form_alone_wins_nothing_and_neither_does_naming_every_value(values: Sequence[object]) -> None:
+    begin = {"English": "That is it", "German": "Das ist so"}
+    for one in SPLITS.heldout:
+        answer = ", ".join([begin[str(one.meta["language"])], *map(str, values)]) + "."
+        assert worth(styled(one, answer), one) < worth(str(one.meta["reference"]), one)
+
+
+def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = SPLITS.beside[FOLDER]
+    assert not isinstance(folder, Path)
+    (tmp_path / FOLDER).mkdir()
+    folder(tmp_path / FOLDER)
+    monkeypatch.setenv(beside.VARIABLE, str(tmp_path))
+
+    def graded(answer: Callable[[int, Example], str]) -> Score:
+        said = Replay({one.id: [answer(n, one)] for n, one in enumerate(SPLITS.heldout)})
+        return statistics.score(TASK.evaluator.evaluate(said, SPLITS.heldout, EvalSettings()), "heldout")
+
+    gold = graded(lambda _, one: one.target)
+    assert gold.how["score"] == "length_controlled"
+    assert gold.value == pytest.approx(100, abs=0.1)
+    assert gold.ci.low == pytest.approx(97.5, abs=0.1), "150 wins of 150 leave something open"
+    assert graded(lambda _, one: str(one.meta["reference"])).value == pytest.approx(50, abs=0.1)
+    padded = graded(lambda n, one: one.target + " That is it." * (n % 3))
+    assert padded.value != padded.metrics["win_rate"]
+    assert padded.ci.low <= padded.value <= padded.ci.high
 
 
 def test_the_agent_has_the_rubric_as_a_reward() -> None:
@@ -107,4 +158,4 @@ def test_it_is_generated_and_has_a_rule_so_that_no_judge_is_needed() -> None:
         TASK.load(Path())
     assert registry.task("alpacaeval-mini") is TASK
     assert not TASK.judged
-    assert re.fullmatch(r"alpacaeval-mini-1-rubric-1\+\w{12}", TASK.evaluator.version)
+    assert re.fullmatch(r"alpacaeval-mini-2-rubric-2\+\w{12}", TASK.evaluator.version)

@@ -51,7 +51,7 @@ def value(found: Calibration, name: str) -> float:
 
 def test_a_judge_that_sees_what_is_good_agrees(tmp_path: Path) -> None:
     found = measure(by(lambda text: {"g": 2, "t": 1, "b": 0}[text[0]]), tmp_path)
-    assert (found.n, found.missing, found.judge) == (12, 0, "the judge pairwise-1")
+    assert (found.n, found.missing, found.judge) == (12, 0, "the judge pairwise-2")
     assert [value(found, name) for name in ("agreement", "consistency", "first")] == [100, 100, 50]
     assert value(found, "longer") == value(found, "longer_known")
 
@@ -78,6 +78,7 @@ def test_what_it_does_not_answer_in_both_orders_is_missing(tmp_path: Path) -> No
 
 
 def test_a_sample_is_the_same_each_time_and_has_no_ties() -> None:
+    assert some([Preferred(KNOWN[0].example, "half a sign: \ud83d", 1.0)], 5)
     tied = Preferred(KNOWN[0].example, "so so", 0.5)
     assert some([*KNOWN, tied], 100) == some([tied, *reversed(KNOWN)], 100)
     assert tied not in some([*KNOWN, tied], 100)

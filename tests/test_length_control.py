@@ -1,6 +1,7 @@
 """Win rates from a judge's preferences: the published figures of ten models, and what length control does."""
 
 import csv
+import gzip
 import json
 import lzma
 import math
@@ -107,15 +108,66 @@ def test_what_was_seen_is_what_is_expected_at_its_length_and_the_rest(tmp_path: 
     assert found.weights[0] < -1, "being shorter loses"
 
 
+def annotated(count: int) -> list[dict[str, object]]:
+    dice = random.Random(2)
+    return [
+        {"instruction": f"Say {n}.", "output_2": "x" * dice.randrange(90), "preference": 1 + dice.random()}
+        for n in range(count)
+    ]
+
+
+def test_rows_in_any_order_and_however_packed_come_to_the_same(tmp_path: Path) -> None:
+    rows, known = annotated(INSTRUCTIONS), difficulties(tmp_path)
+    references = {f"Say {n}.": "y" * 40 for n in range(INSTRUCTIONS)}
+    plain, shuffled = tmp_path / "a.json", tmp_path / "b.json"
+    plain.write_text(json.dumps(rows), encoding="utf-8")
+    shuffled.write_bytes(gzip.compress(json.dumps(rows[::-1]).encode()))
+    found = win_rates(plain, references, known)
+    assert win_rates(shuffled, references, known).length_controlled == pytest.approx(found.length_controlled)
+    plain.write_text(json.dumps(rows[2:]), encoding="utf-8")
+    assert win_rates(plain, references, None).absent == 2
+    rows[3]["instruction"] = "Say what?"
+    plain.write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(UserError, match="no official instruction"):
+        win_rates(plain, references, known)
+
+
+def test_preferences_that_cannot_be_one_models_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "annotations.json"
+    rows = annotated(20)
+    for wrong, says in (
+        ([*rows, rows[3]], "2 entries for 'Say 3.'"),
+        ([{**rows[0], "generator_2": "me"}, *rows[1:]], "mixes models"),
+    ):
+        path.write_text(json.dumps(wrong), encoding="utf-8")
+        with pytest.raises(UserError, match=says):
+            win_rates(path, {}, None)
+    whole = gzip.compress(json.dumps(rows).encode())
+    for half in (whole[:200], lzma.compress(json.dumps(rows).encode())[:200], whole[:30] + whole[60:]):
+        path.write_bytes(half)
+        with pytest.raises(UserError, match="is not JSON"):
+            win_rates(path, {}, None)
+
+
+@pytest.mark.parametrize(("share", "near"), [(1.0, 100), (0.0, 0), (0.5, 50)])
+def test_a_model_that_always_wins_or_never_has_a_rate_all_the_same(
+    share: float, near: float, tmp_path: Path
+) -> None:
+    pairs = [Pair(share, by, row) for row, by in enumerate(random.Random(3).sample(range(-900, 900), 120))]
+    found = controlled(pairs, difficulties(tmp_path))
+    assert rate(found.expected)[0] == pytest.approx(near, abs=3)
+    assert all(math.isfinite(value) for value in (*found.expected, *found.residual, *found.weights))
+
+
 def test_a_tie_is_half_a_win_and_a_failed_comparison_is_none(tmp_path: Path) -> None:
     rows = [
-        {"instruction": "a", "output_1": "x", "output_2": "y", "preference": preference, "generator_2": "me"}
-        for preference in (0.0, 1.5, 2.0, 1.0, None)
+        {"instruction": f"{n}", "output_1": "x", "output_2": "y", "preference": worth, "generator_2": "me"}
+        for n, worth in enumerate((0.0, 1.5, 2.0, 1.0, None, math.nan))
     ]
     path = tmp_path / "annotations.json"
     path.write_text(json.dumps(rows), encoding="utf-8")
     found = win_rates(path, {}, None)
-    assert (found.model, found.n, found.missing, found.win_rate) == ("me", 4, 1, 50.0)
+    assert (found.model, found.n, found.missing, found.win_rate) == ("me", 4, 2, 50.0)
     assert found.length_controlled is None
 
 

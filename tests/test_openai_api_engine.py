@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,18 @@ def test_a_reply_is_read_with_the_servers_count_of_tokens_or_ours(
 ) -> None:
     served.faults.append(answer(200, body))
     assert engine.generate([chat("hello")], SAMPLING) == [completion]
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: OpenAIAPI) -> None:
+    async def floods(send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b" " * (1 << 20), "more_body": True})
+        await asyncio.sleep(30)
+
+    served.faults.append(floods)
+    with pytest.raises(WorldError, match="longer than 16 MiB"):
+        ask(engine, "hello")
 
 
 def test_a_redirect_is_not_followed_with_the_key(served: Served, engine: OpenAIAPI) -> None:

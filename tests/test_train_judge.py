@@ -1,5 +1,8 @@
 """Whole runs with judges: one that grades, out of the agent's reach, and one to train with."""
 
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -9,9 +12,11 @@ from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
 from agent2rl.engines.scripted import Scripted
 from agent2rl.grading.desk import Judging
+from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.server import serve as at_socket
 from agent2rl.grading.teacher import BODY_BYTES, Teacher, application
-from agent2rl.runner import desks
+from agent2rl.runner import judges
+from agent2rl.runner.assets import model_directory
 from agent2rl.runner.settings import Settings
 from agent2rl.store import ledger
 from agent2rl.tasks.alpacaeval.mini import TASK
@@ -37,7 +42,8 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
         run = bench.run(
             ASKS,
             *("--task", "tests.short_alpacaeval:TASK", "--max-submissions", "1"),
-            *("--judge", f"openai-api:tiny@{grader.url}", "--train-judge", f"openai-api:tiny@{other.url}"),
+            *("--judge", f"openai-api:tiny@{grader.url}", "--train-judge", f"openai-api:other@{other.url}"),
+            *("--train-judge-questions", "7"),
             PYTHONPATH=str(ROOT),
         )
     assert run.code == 0, run.errors
@@ -57,25 +63,72 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
         if one.kind == "train_judge"
     ]
     assert (entry.data["questions"], entry.data["failed"]) == (1, 0)
+    assert run.result.train_judge is not None
+    assert run.result.train_judge.model_dump() == entry.data
+    assert "7 questions" in run.said["told"]
+    shown = bench.cli("show", run.result.run_id).stdout
+    assert f"1 of 7 questions to openai-api:other@{other.url}" in shown
+    assert re.search(r"constants.*empty \d+\.\d+, generic .* attack .*5 examples", shown)
     assert grader.url not in run.log
+    seen = [path for path in run.paths.workspace.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert seen
+    assert not [path for path in seen if grader.url.encode() in path.read_bytes()]
 
 
 def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> None:
-    where = Settings(runs=tmp_path, cache=tmp_path)
-    name = "openai-api:tiny@http://127.0.0.1:9/v1"
-    for wanted, says in (
-        (desks.Wanted(judge=name, train_judge=name), "cannot be trained with"),
-        (desks.Wanted(train_judge="transformers"), "does not talk to a model elsewhere"),
+    where = Settings(runs=tmp_path, cache=tmp_path / "cache")
+    shutil.copytree(model_directory("abacus", where.cache), tmp_path / "copy")
+    with serve(Scripted(lambda _: "A")) as server:
+        name = f"openai-api:tiny@{server.url}"
+        for judge, other in (
+            (name, name),
+            (name, f"{name}/"),
+            (name, f"openai-api:{server.url}"),
+            (f"openai-api:{server.url}", "openai-api:Tiny@http://127.0.0.1:9/v1"),
+            ("model:abacus", f"model:{tmp_path / 'copy'}"),
+        ):
+            wanted = desks.Wanted(judge=judge, train_judge=other)
+            with pytest.raises(UserError, match="both are the same"), desks.opened(wanted, TASK, where):
+                pass
+    wanted = desks.Wanted(train_judge="transformers")
+    with pytest.raises(UserError, match="does not talk to a model"), desks.opened(wanted, TASK, where):
+        pass
+
+
+def test_a_judge_is_one_however_it_is_spelt_and_another_where_the_model_is(tmp_path: Path) -> None:
+    where = Settings(runs=tmp_path, cache=tmp_path / "cache")
+
+    def named(name: str) -> str:
+        with judges.judge(name, where) as judging:
+            return judging.name
+
+    with serve(Scripted(lambda _: "A")) as server:
+        one = f"openai-api:tiny@{server.url}"
+        assert named(f"openai-api:{server.url}/") == named(one) == one
+    content = manifest_of(model_directory("abacus", where.cache)).sha256
+    assert named("model:abacus") == f"model:abacus@{content[:12]}"
+
+
+def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
+    teacher = Teacher(Judging("it", Scripted(lambda _: "Good."), tmp_path), limit=3)
+    asked = {"messages": [{"role": "user", "content": "Well?"}]}
+    with (
+        at_socket(application(teacher)) as socket,
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
+        ThreadPoolExecutor(8) as pool,
     ):
-        with pytest.raises(UserError, match=says), desks.opened(wanted, TASK, where):
-            pass
+        said = list(pool.map(lambda _: client.post("/v1/chat/completions", json=asked), range(8)))
+    assert sorted(one.status_code for one in said) == [200] * 3 + [429] * 5
+    assert "All 3 questions" in next(one.text for one in said if one.status_code == 429)
+    use = teacher.use()
+    assert (use.questions, use.refused, use.characters, use.limit) == (3, 5, 15, 3)
 
 
 def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     def breaks(_: Chat) -> str:
         raise RuntimeError("words with a key in them")
 
-    teacher = Teacher(Judging("it", Scripted(breaks), tmp_path))
+    teacher = Teacher(Judging("it", Scripted(breaks), tmp_path), limit=9)
     with (
         at_socket(application(teacher)) as socket,
         httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
@@ -87,4 +140,5 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     assert (failed.status_code, failed.json()) == (502, {"error": {"message": "a fault (RuntimeError)"}})
     assert large.status_code == 413
     assert named["data"][0]["id"] == "judge"
-    assert teacher.counts == {"questions": 1, "failed": 1, "characters": 5, "tokens": 0}
+    use = teacher.use()
+    assert (use.questions, use.failed, use.characters, use.tokens) == (1, 1, 5, 0)

@@ -77,34 +77,33 @@ def _event(event: Node, notes: Notes) -> None:
 def _item(item: Node, notes: Notes) -> None:
     """Told when it begins, maybe, and when it ends. A warning is an item of the type `error`."""
     kind, name, done = item["type"].text, item["id"].text, item["status"].text != "in_progress"
-    turn = notes.turn("system" if kind == "error" else "agent", name)
     match kind:
-        case "agent_message":
-            notes.say(turn, item["text"].text)
-        case "reasoning":
-            notes.think(turn, item["text"].text)
         case "error":
-            notes.say(turn, item["message"].text)
+            notes.say(notes.turn("system"), item["message"].text)
+        case "agent_message":
+            notes.say(notes.last("agent"), item["text"].text)
+        case "reasoning":
+            notes.think(notes.last("agent"), item["text"].text)
         case "command_execution":
-            notes.call(turn, name, "shell", Node({"command": item["command"].text}))
+            notes.call(notes.last("agent"), name, "shell", Node({"command": item["command"].text}))
             if done:
                 notes.observe(name, item["aggregated_output"].text, item["exit_code"].value != 0)
         case _:  # changed files, lists of things to do, tools of servers: each has fields of its own
-            notes.call(turn, name, kind, item)
+            notes.call(notes.last("agent"), name, kind, item)
             if done:
                 notes.observe(name, item["result"].shown, item["status"].text == "failed")
 
 
 def _used(usage: Node, notes: Notes) -> None:
-    notes.count(
-        Tokens(
-            input=usage["input_tokens"].count,
-            cached=usage["cached_input_tokens"].count,
-            written=usage["cache_write_input_tokens"].count,
-            output=usage["output_tokens"].count,
-            reasoning=usage["reasoning_output_tokens"].count,
-        )
+    """A thread that is taken up again counts from its first beginning."""
+    used = Tokens(
+        input=usage["input_tokens"].count,
+        cached=usage["cached_input_tokens"].count,
+        written=usage["cache_write_input_tokens"].count,
+        output=usage["output_tokens"].count,
+        reasoning=usage["reasoning_output_tokens"].count,
     )
+    notes.count(used, of=notes.session)
 
 
 AGENT: Driven = Program(

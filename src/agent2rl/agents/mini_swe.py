@@ -3,8 +3,8 @@
 import json
 from pathlib import Path, PurePosixPath
 
-from agent2rl.core.agent import Brief, Driven, Package, Program
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.agent import LITELLM, Brief, Driven, Package, Program
+from agent2rl.core.llm import Tokens
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
 from agent2rl.store import foreign
@@ -17,12 +17,6 @@ TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")
 START = (
     f'exec "$0" -m minisweagent.run.mini -c mini.yaml -c ~/{CONFIG} -o ~/{TRAJECTORIES}/$(date +%s%N).json'
 )
-PROVIDERS: dict[Wire, tuple[str, str]] = {
-    "openai-chat": ("openai", "/v1"),
-    "anthropic": ("anthropic", ""),
-    "gemini": ("gemini", "/v1beta"),
-}
-"""What LiteLLM calls each wire format, and below which path."""
 QUIET = {
     "MSWEA_CONFIGURED": "1",
     "MSWEA_SILENT_STARTUP": "1",
@@ -41,15 +35,14 @@ def _start(brief: Brief) -> Command:
 
 
 def _config(brief: Brief) -> dict[str, object]:
-    llm = brief.driver
-    provider, path = PROVIDERS[llm.wire]
+    model, url = brief.driver.litellm
     return {
         "run": {"task": brief.prompt},
         "agent": {"mode": "yolo", "confirm_exit": False, "cost_limit": 0, "step_limit": 0},
         "environment": {"timeout": brief.timeout_ms // 1000},
         "model": {
-            "model_name": f"{provider}/{llm.model}",
-            "model_kwargs": {"api_base": llm.url + path, "api_key": llm.key},
+            "model_name": model,
+            "model_kwargs": {"api_base": url, "api_key": brief.driver.key},
         },
     }
 
@@ -89,8 +82,7 @@ def _message(message: Node, notes: Notes) -> None:
             notes.say(turn, message["content"].shown)
             for call in message["tool_calls"]:
                 function = call["function"]
-                arguments = foreign.parse(function["arguments"].text.encode()) or function["arguments"]
-                notes.call(turn, call["id"].text, function["name"].text, arguments)
+                notes.call(turn, call["id"].text, function["name"].text, function["arguments"].unpacked)
         case "tool":
             failed = message["extra"]["returncode"].value != 0
             notes.observe(message["tool_call_id"].text, message["content"].shown, failed)
@@ -123,7 +115,7 @@ AGENT: Driven = Program(
         probe=("-m", "minisweagent.run.mini", "--help"),
         also=("litellm==1.106.2", "mcp==2.3.0"),  # LiteLLM imports mcp and does not say so
     ),
-    wires=tuple(PROVIDERS),
+    wires=tuple(LITELLM),
     start=_start,
     read=_read,
 )

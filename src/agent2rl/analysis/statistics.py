@@ -11,6 +11,7 @@ from agent2rl.core.records import Comparison, EvalResult, ExampleResult, Interva
 
 RESAMPLES = 10_000
 BLOCK = 200
+NEAR = 1e-3
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -49,9 +50,13 @@ def _percent(values: Sequence[float]) -> float:
 
 
 def _interval(values: Sequence[float]) -> Interval:
-    """Wilson's for rates, a bootstrap over examples for graded scores."""
-    if all(value in (0.0, 1.0) for value in values):
-        return wilson(int(sum(values)), len(values))
+    """Wilson's for rates, a bootstrap over examples for graded scores.
+
+    A regression's expectations come close to 0 or 1 without being it. Where all do, that is a rate: drawn
+    again and again from the same value, an interval would have no width.
+    """
+    if all(min(abs(value), abs(value - 1)) < NEAR for value in values):
+        return wilson(round(sum(values)), len(values))
     low, high = _bootstrap(np.array(values))
     return Interval(low=100 * max(0.0, low), high=100 * min(1.0, high), method="bootstrap")
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent2rl import registry
-from agent2rl.cli.options import as_json, search
+from agent2rl.cli.options import as_json, judge, search
 from agent2rl.runner.desks import Wanted
 from agent2rl.runner.preflight import Finding, check_machine, check_task
 from agent2rl.runner.settings import settings
@@ -29,6 +29,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--data-dir", type=DIRECTORY, help="The task's official files.")
 @click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
 @search
+@judge
 @as_json
 def command(
     task: str | None,
@@ -36,13 +37,15 @@ def command(
     data_dir: Path | None,
     tasks_dir: tuple[Path, ...],
     search: str | None,
+    judge: str | None,
     as_json: bool,
 ) -> None:
     """Check this machine, or a task.
 
     Without TASK: tries every promise of the sandbox for real, and looks for GPUs, keys, disk and data.
     With TASK: gold answers must score 100 and wrong ones 0, graded as submissions are. With --search, a
-    search is tried.
+    search is tried. With --judge, it is the judge who marks them; one that compares two answers is asked
+    20 times whether no answer at all is better than the reference's.
 
     Exit code 1 where something is broken; what is only missing is said and left.
     """
@@ -51,7 +54,7 @@ def command(
         findings = check_machine(where, sandbox)
     else:
         name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-        findings = check_task(name, data_dir, where, sandbox, Wanted(search))
+        findings = check_task(name, data_dir, where, sandbox, Wanted(search, judge=judge))
     console = Console(highlight=False, soft_wrap=True)
     seen: list[Finding] = []
     for finding in findings:

@@ -118,6 +118,13 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Another judge, for the agent, at $JUDGE_URL.  [default: none]",
 )
 @click.option(
+    "--train-judge-questions",
+    type=click.IntRange(1),
+    default=RunSpec.model_fields["train_judge_questions"].default,
+    show_default=True,
+    help="How many questions it answers.",
+)
+@click.option(
     "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
 )
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
@@ -203,6 +210,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         record_searches=_whole(options["record_searches"]),
         judge=options["judge"],
         train_judge=options["train_judge"],
+        train_judge_questions=options["train_judge_questions"],
         expert=not options["no_expert"],
         data_dir=_whole(options["data_dir"]),
     )

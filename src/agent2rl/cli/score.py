@@ -57,7 +57,7 @@ def command(
     agent2rl score gsm8k-mini outputs.jsonl --results results.jsonl
 
     For alpacaeval, OUTPUTS may be a file of a judge's preferences in the official format instead (a JSON
-    list, packed with xz or not): then the raw and the length-controlled win rate are printed.
+    list, packed with xz or gzip or not): then the raw and the length-controlled win rate are printed.
 
     \b
     agent2rl score alpacaeval annotations.json
@@ -116,6 +116,10 @@ def _print_rates(found: WinRates, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     console.print(f"{found.n:,} preferences, {found.missing:,} missing; difficulties: {found.difficulties}")
+    if found.absent:
+        text = f"{found.absent:,} official instructions are not in the file"
+        after = ", so that difficulties are other instructions' after the first gap, as in what is published"
+        console.print(f"{text}{after if found.length_controlled is not None else ''}.")
 
 
 def _missing(part: PartScore) -> str:

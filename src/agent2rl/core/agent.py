@@ -19,6 +19,14 @@ LONGEST_TIMER_MS = 2**31 - 1
 """Node's; a longer one goes off at once."""
 
 
+LITELLM: dict[Wire, tuple[str, str]] = {
+    "openai-chat": ("openai", "/v1"),
+    "anthropic": ("anthropic", ""),
+    "gemini": ("gemini", "/v1beta"),
+}
+"""What LiteLLM calls a wire format, and what it leaves to us of the path."""
+
+
 @dataclass(frozen=True)
 class Llm:
     """The driver LLM, as an agent reaches it: at the gateway, with a key that opens nothing else."""
@@ -28,6 +36,12 @@ class Llm:
     url: str
     """Without the path that a wire format adds; a mark (`sandbox.mark`), since it is known only inside."""
     key: str = "agent2rl"
+
+    @property
+    def litellm(self) -> tuple[str, str]:
+        """The model's name and the address, as programs that ask through LiteLLM are told them."""
+        provider, path = LITELLM[self.wire]
+        return f"{provider}/{self.model}", self.url + path
 
 
 @dataclass(frozen=True)

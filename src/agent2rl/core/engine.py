@@ -85,6 +85,17 @@ class Weighs(Protocol):
 
 
 @runtime_checkable
+class Elsewhere(Protocol):
+    """An engine that talks to a model elsewhere, and knows what it is called there and where that is."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+
+@runtime_checkable
 class Templated(Protocol):
     """An engine that knows whether its model has a chat template. One that does not know answers chats."""
 

@@ -4,6 +4,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from agent2rl.core.errors import WorldError
+
 
 class Passing(Exception):
     """A failure that may pass by itself, and how long the server wants to be left alone."""
@@ -11,6 +13,10 @@ class Passing(Exception):
     def __init__(self, what: str, seconds: float = 0.0) -> None:
         super().__init__(what)
         self.seconds = seconds
+
+
+class Exhausted(WorldError):
+    """What may pass was asked for again and again, and did not pass."""
 
 
 def retry_after(said: str) -> float:

@@ -111,6 +111,8 @@ class RunSpec(Record):
     """The model that decides what an answer is worth; None: the task's own rule does."""
     train_judge: str | None = None
     """Another model, which the agent may ask while it trains."""
+    train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
+    """How often it may."""
     expert: bool = True
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
@@ -215,6 +217,8 @@ class WinRates(Record):
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)] = 0
     """Comparisons that failed, which are in no mean."""
+    absent: Annotated[int, Field(ge=0)] = 0
+    """Official instructions that the file has no comparison for."""
     win_rate: Percent
     standard_error: float
     length_controlled: Percent | None = None
@@ -225,6 +229,23 @@ class WinRates(Record):
     difficulties: str = "none"
     """Whose difficulties these are."""
     difficulties_sha256: str | None = None
+
+
+class JudgeUse(Record):
+    """What a judge that the agent may train with was asked."""
+
+    judge: str
+    limit: int
+    questions: int
+    """Those that were put to it; it is never more than the limit."""
+    refused: int
+    """Those beyond the limit."""
+    failed: int
+    """Questions that it did not answer."""
+    characters: int
+    """What it read."""
+    tokens: int
+    """What it said."""
 
 
 class Estimate(Record):
@@ -454,8 +475,12 @@ class RunResult(Record):
     """None where the agent never started."""
     rollouts: Rollouts | None = None
     """None where the task has no world, or the agent never started."""
+    train_judge: JudgeUse | None = None
+    """None where the agent had no judge to train with, or never started."""
     usage: Usage | None = None
     """What the driver LLM was asked; None where there is none."""
+    judge_usage: Usage | None = None
+    """What the judge that grades was asked; None where there is none, or it runs here."""
     rounds: int = 0
     """How often the agent was started."""
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings, Prompts, WinRates
+from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, Prompts, WinRates
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,15 @@ class Written(Protocol):
     """An evaluator that can be written down: the agent gets the program as `eval.py`."""
 
     def program(self) -> str: ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """An evaluator where an example's score depends on which others are graded with it."""
+
+    def alone(self, result: ExampleResult) -> float:
+        """What was seen of this example, whatever the others are."""
+        ...
 
 
 @runtime_checkable

@@ -1,23 +1,38 @@
 """A judge's preferences in AlpacaEval's file format, and the win rates they come to.
 
-A file is a JSON list, packed with xz or not. Each entry has the instruction, both outputs (`output_1` is the
-reference's; where it is left out, the official one stands in), and a preference from 1 (the reference) to 2
-(the model); 0 is a tie, and null a comparison that failed, which counts for neither side.
+A file is a JSON list, packed with xz or gzip or not, of one model's comparisons, one to an instruction. Each
+entry has the instruction, both outputs (`output_1` is the reference's; where it is left out, the official one
+stands in), and a preference from 1 (the reference) to 2 (the model); 0 is a tie, and null or NaN a comparison
+that failed, which counts for neither side.
 """
 
+import gzip
 import json
 import lzma
+import math
+import zlib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
 from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
 
+PACKED = {b"\xfd7zXZ\0": lzma.decompress, b"\x1f\x8b": gzip.decompress}
+"""How a file begins that is packed."""
 FORMAT = "It is a JSON list with an instruction, output_1, output_2 and a preference in each entry."
+
+
+Preference = Annotated[float, Field(ge=0, le=2)]
+
+
+def _known(value: Any) -> Any:
+    """What is no number stands for none."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 class Annotation(BaseModel):
@@ -26,7 +41,8 @@ class Annotation(BaseModel):
     instruction: str
     output_1: str | None = None
     output_2: str
-    preference: float | None = Field(default=None, ge=0, le=2)
+    preference: Annotated[Preference | None, BeforeValidator(_known)] = None
+    generator_1: str = ""
     generator_2: str = ""
 
     @property
@@ -47,27 +63,42 @@ def read(path: Path) -> list[Annotation]:
         raise UserError(f"{path}: {where or 'the whole'}: {first['msg']}.", FORMAT) from error
     if len([row for row in rows if row.share is not None]) < 2:
         raise UserError(f"{path} has fewer than two preferences.", FORMAT)
+    for models in ({row.generator_2 for row in rows}, {row.generator_1 for row in rows}):
+        if len(models) > 1:
+            raise UserError(f"{path} mixes models: {', '.join(sorted(models)[:5])}.", "Make a file of each.")
+    text, times = Counter(row.instruction for row in rows).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"{path} has {times} entries for {text[:60]!r}.", "Leave one of them.")
     return rows
 
 
+def packed(data: bytes) -> bool:
+    return data.startswith(tuple(PACKED))
+
+
 def loaded(path: Path, form: str) -> Any:
-    """The JSON of a file, which may be packed with xz."""
+    """The JSON of a file, which may be packed."""
     try:
         data = path.read_bytes()
-        return json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.", form) from error
-    except (lzma.LZMAError, ValueError, RecursionError) as error:
+    try:
+        for sign, unpack in PACKED.items():
+            data = unpack(data) if data.startswith(sign) else data
+        return json.loads(data)
+    except (lzma.LZMAError, zlib.error, OSError, EOFError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.", form) from error
 
 
 def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | None) -> WinRates:
-    """`references`: instruction → the reference's output.
+    """`references`: instruction → the reference's output, in the official order.
 
-    Difficulties go by a row's place in the file, as in the official code. In a file that lacks rows they are
-    other instructions' from there on; what was published was computed so.
+    Difficulties go by a row's place, as in the official code, once the rows are in the official order. In a
+    file that lacks rows they are other instructions' from there on; what was published was computed so.
     """
     rows = read(path)
+    if known is not None:
+        rows = _in_order(rows, references, path)
     placed = [(place, row, row.share) for place, row in enumerate(rows)]
     judged = [(place, row, share) for place, row, share in placed if share is not None]
     raw, error = rate([share for _, _, share in judged])
@@ -75,13 +106,14 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
         model=rows[0].generator_2,
         n=len(judged),
         missing=len(rows) - len(judged),
+        absent=max(0, len(references) - len(rows)),
         win_rate=raw,
         standard_error=error,
     )
     if known is None:
         return found
     pairs = [
-        Pair(share, len(_reference(row, references, path)) - len(row.output_2), place)
+        Pair(share, len(_reference(row, references)) - len(row.output_2), place)
         for place, row, share in judged
     ]
     control = controlled(pairs, known)
@@ -97,8 +129,13 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
     )
 
 
-def _reference(row: Annotation, references: Mapping[str, str], path: Path) -> str:
-    found = row.output_1 if row.output_1 is not None else references.get(row.instruction)
-    if found is None:
-        raise UserError(f"{path}: {row.instruction[:60]!r} has no output_1 and is no official instruction.")
-    return found
+def _in_order(rows: list[Annotation], references: Mapping[str, str], path: Path) -> list[Annotation]:
+    places = {instruction: place for place, instruction in enumerate(references)}
+    for row in rows:
+        if row.instruction not in places:
+            raise UserError(f"{path}: {row.instruction[:60]!r} is no official instruction.", FORMAT)
+    return sorted(rows, key=lambda row: places[row.instruction])
+
+
+def _reference(row: Annotation, references: Mapping[str, str]) -> str:
+    return references[row.instruction] if row.output_1 is None else row.output_1

@@ -19,7 +19,7 @@ def some(known: Sequence[Preferred], most: int) -> list[Preferred]:
     decided = [one for one in known if one.share != 0.5]
 
     def rank(one: Preferred) -> bytes:
-        return hashlib.sha256(f"{one.example.id}\n{one.output}".encode()).digest()
+        return hashlib.sha256(f"{one.example.id}\n{one.output}".encode("utf-8", "surrogatepass")).digest()
 
     return sorted(decided, key=rank)[:most]
 

@@ -64,8 +64,12 @@ class Difficulties:
     sha256: str
 
     @property
+    def official(self) -> bool:
+        return self.sha256 == OFFICIAL_SHA256
+
+    @property
     def source(self) -> str:
-        return "official" if self.sha256 == OFFICIAL_SHA256 else "not the official ones"
+        return "official" if self.official else "not the official ones"
 
     @classmethod
     def read(cls, path: Path) -> "Difficulties":
@@ -136,12 +140,12 @@ def controlled(pairs: Sequence[Pair], known: Difficulties) -> Controlled:
 def _explained(pairs: Sequence[Pair], known: Difficulties) -> Floats:
     shorter = np.array([float(pair.shorter) for pair in pairs])
     spread = shorter.std(ddof=1)
-    if not spread:
+    if not spread and shorter.any():
         raise GradingError(
             "All outputs differ by the same length from the reference: it cannot be controlled for."
         )
     difficulty = known.by_row[[pair.row for pair in pairs]]
-    return np.column_stack([np.tanh(shorter / spread), difficulty, np.ones(len(pairs))])
+    return np.column_stack([np.tanh(shorter / (spread or 1.0)), difficulty, np.ones(len(pairs))])
 
 
 def _fitted(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:

@@ -38,6 +38,7 @@ CONSTANTS = {
     'letter.\n\n"',
 }
 """Answers that know nothing of the instruction, and win where a judge can be had."""
+WON = "win_rate"
 FOLDER, FILE = "difficulties", "df_gamed.csv"
 """Where instruction difficulties lie, beside the examples."""
 
@@ -97,6 +98,10 @@ class Pairwise:
         """What the model is asked."""
         return self.asking.prompt(example, templated)
 
+    def alone(self, result: ExampleResult) -> float:
+        """Its win, before length is controlled for over all."""
+        return result.metrics[WON]
+
     def prompted(self, prompts: Prompts) -> Self:
         return replace(self, asking=self.asking.prompted(prompts))
 
@@ -139,7 +144,7 @@ class Pairwise:
                         score=_mean([value.score for _, value in several]),
                         residual=_mean([value.residual for _, value in several]),
                         attempts=tries if len(tries) > 1 else (),
-                        metrics={"win_rate": _mean([value.raw for _, value in several])},
+                        metrics={WON: _mean([value.raw for _, value in several])},
                         group=str(example.meta.get(self.group, "")) if self.group else "",
                     )
                 )
@@ -162,7 +167,8 @@ def _controlled(
     if known is None or len(rows) < len(judged):
         why = "win_rate: the difficulties of the instructions, to control length by, are not known"
         return [_Worth(share, share) for share in shares], {"score": why}
-    shorter = [len(one.reference) - len(one.output) for one, _ in judged]
+    # As far as a judge sees them: one that is endless would make all other differences small.
+    shorter = [_seen(one.reference) - _seen(one.output) for one, _ in judged]
     control = controlled([Pair(*of) for of in zip(shares, shorter, rows, strict=True)], known)
     parts = zip(shares, np.clip(control.expected, 0, 1), control.residual, strict=True)
     value, error = rate(control.expected)
@@ -174,6 +180,10 @@ def _controlled(
         "difficulties": known.source,
         "difficulties_sha256": known.sha256,
     }
+
+
+def _seen(text: str) -> int:
+    return min(len(text), MOST_CHARACTERS)
 
 
 def _known() -> Difficulties | None:

@@ -1,12 +1,14 @@
 """Who says which of two answers is better: the run's judge, or a rule that a task ships.
 
 To the judge both answers are data: each is one JSON string, cut to a length, between marks that it cannot
-foresee. Which of the two comes first is drawn from the seed for each comparison. The judge says A or B. Where
-it tells how likely either was, the preference is the model's share of both; else it is the choice itself.
+foresee. What a server might take for the turns of a chat, and what is no sign that can be seen, is escaped in
+it. Which of the two comes first is drawn from the seed for each comparison. The judge says A or B. Where it
+tells how likely either was, the preference is the model's share of both; else it is the choice itself.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -18,12 +20,14 @@ from agent2rl.evaluators.judge import MOST_MISSING, Messages, Missing, replies
 
 MOST_CHARACTERS = 16_000
 """Of an answer, as far as the judge sees it."""
-WORDS = "pairwise-1"
+WORDS = "pairwise-2"
 """The version of what the judge is told."""
 LETTERS = ("A", "B")
 REPLY_TOKENS = 8
 LEAST_CHANCE = 0.5
-"""How likely A and B are together where a judge compares at all, and does not refuse."""
+"""How likely A and B are together, at least, where the first token is the judge's choice."""
+TURNS = re.compile(r"<(?=\S)|\[(?=/?[A-Z_]+\])")
+"""How special tokens begin, <|im_end|> or [/INST]: tokenizers know them anywhere in a text."""
 
 SYSTEM = """You compare two answers, A and B, to the same instruction, and say which one is better.
 
@@ -120,7 +124,8 @@ class Judge:
 def question(one: Comparison, before: bool) -> Messages:
     """`before`: the output is A."""
     outputs = (one.output, one.reference) if before else (one.reference, one.output)
-    mark = hashlib.sha256("\0".join((one.example.id, *outputs)).encode()).hexdigest()[:16]
+    texts = "\0".join((one.example.id, *outputs))
+    mark = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     told = [f"Instruction, as a JSON string: {_written(one.example.prompt)}"]
     told += [
         f"Answer {letter}, between the marks {mark}:\n{mark}\n{_written(text)}\n{mark}"
@@ -130,17 +135,18 @@ def question(one: Comparison, before: bool) -> Messages:
 
 
 def _written(text: str) -> str:
-    return json.dumps(text[:MOST_CHARACTERS], ensure_ascii=False)
+    """One line of JSON, from which the text can be read back as it was."""
+    line = json.dumps(text[:MOST_CHARACTERS], ensure_ascii=False)
+    line = TURNS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
 
 
 def reading(before: bool) -> Callable[[Said], Preference]:
     mine, theirs = LETTERS if before else LETTERS[::-1]
 
     def read(said: Said) -> Preference:
-        if said.likely is not None:
-            chances = [said.likely.get(letter, 0.0) for letter in (mine, theirs)]
-            if (sum(chances) < LEAST_CHANCE and _letter(said.text) not in LETTERS) or not sum(chances):
-                raise ValueError("it is neither A nor B, nor likely to be")
+        chances = [(said.likely or {}).get(letter, 0.0) for letter in (mine, theirs)]
+        if sum(chances) >= LEAST_CHANCE:
             return Preference(chances[0] / sum(chances), "probability")
         letter = _letter(said.text)
         if letter not in LETTERS:

@@ -1,8 +1,10 @@
 """A judge that ships: the qualities of a short answer that can be checked without a model.
 
-What an instruction asks for stands in its example's meta: `value` (what answers it), `others` (what else was
-mentioned, and is beside the point), `language`, `length` and `form`. An answer is worth the share of five
-qualities that it has: it answers, in the language, length and form that was asked for, without refusing.
+What an instruction asks for stands in its example's meta: `value` (what answers it), `others` (what might be
+said in its place), `language`, `length` and `form`. An answer is worth the share of five qualities that it
+has: it answers, in the language, length and form that was asked for, without refusing. One that does not
+answer is worth half of that, so that no form makes up for it; one that names other values or numbers too does
+not answer, so that nobody need know which is right.
 """
 
 import re
@@ -12,13 +14,15 @@ from pydantic import JsonValue
 
 from agent2rl.core.task import Example
 
-NAME = "rubric-1"
+NAME = "rubric-2"
 """Changes whenever the same answer could be worth something else."""
 SPEECH = {
     "English": "i is was are lives works with born old years the that this it do not know",
     "German": "ich ist war sind wohnt arbeitet mit kam zur welt jahre alt das die so nicht",
 }
 """Small words that tell a language."""
+END = re.compile(r"(?<![.!?])[.!?]++(?:\s|\"|$)")
+"""Of a sentence; looked for once in a row of marks, however long that is."""
 REFUSALS = re.compile(
     r"\b(sorry|cannot|can't|unable|do not know|don't know|won't|weiß nicht)\b", re.IGNORECASE
 )
@@ -30,20 +34,26 @@ def worth(output: str, example: Example) -> float:
 
 def share(output: str, asked: Mapping[str, JsonValue]) -> float:
     """Of the qualities, those that an answer has; nothing is worth nothing."""
+    if not output.strip():
+        return 0.0
     kept = qualities(output, asked)
-    return sum(kept.values()) / len(kept) if output.strip() else 0.0
+    return sum(kept.values()) / len(kept) / (1 if kept["answers"] else 2)
 
 
 def qualities(output: str, asked: Mapping[str, JsonValue]) -> dict[str, bool]:
-    others = asked["others"]
-    assert isinstance(others, list)
     return {
-        "answers": _says(output, str(asked["value"])) and not any(_says(output, str(one)) for one in others),
+        "answers": _answers(output, str(asked["value"]), asked["others"]),
         "language": _language(output) == asked["language"],
         "length": _length(output, str(asked["length"])),
         "form": _form(output, str(asked["form"])),
         "willing": not REFUSALS.search(output),
     }
+
+
+def _answers(output: str, value: str, others: JsonValue) -> bool:
+    assert isinstance(others, list)
+    beside = any(_says(output, str(one)) for one in others) or {*re.findall(r"\d+", output)} - {value}
+    return _says(output, value) and not beside
 
 
 def _says(output: str, value: str) -> bool:
@@ -66,7 +76,7 @@ def _length(output: str, length: str) -> bool:
 
 
 def sentences(output: str) -> Sequence[str]:
-    return [part for part in re.split(r"[.!?]+(?:\s|\"|$)", output.strip()) if re.search(r"\w", part)]
+    return [part for part in END.split(output.strip()) if re.search(r"\w", part)]
 
 
 def _form(output: str, form: str) -> bool:

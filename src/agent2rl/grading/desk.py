@@ -26,6 +26,8 @@ from pydantic import Field, ValidationError
 from agent2rl.core.desk import About, Asked, Opened, Said, Searched
 from agent2rl.core.engine import Engine, Message, Sampling, Scores, Weighs
 from agent2rl.core.errors import Agent2RLError, WorldError
+from agent2rl.core.llm import Usage
+from agent2rl.core.passing import Exhausted
 from agent2rl.core.records import Record
 from agent2rl.environments.search.backend import (
     NOT_RECORDED,
@@ -40,6 +42,8 @@ from agent2rl.store.files import canonical, sha256_file, sha256_text, write_reco
 
 SILENT = "the judge did not answer"
 _log = logging.getLogger("agent2rl")
+ATTEMPTS = 3
+"""At an answer of the judge's server that is none."""
 CONNECTIONS = 256
 """A grading's, and those of the world that is served to the agent."""
 
@@ -89,6 +93,8 @@ class Judging:
     engine: Engine
     kept: Path
     """A directory of answers, each under the hash of its question."""
+    usage: Callable[[], Usage] | None = None
+    """What was asked of it so far, where that is metered."""
     one_by_one: bool = False
     """Whether the engine answers one question at a time, as one that runs here does."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -103,14 +109,24 @@ class Judging:
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
         try:
-            with self._turn if self.one_by_one else nullcontext():
-                said = answer(self.engine, asked)
+            said = self._answer(asked)
         except Exception as error:
             _log.warning("The judge did not answer: %s", error)
             raise WorldError(SILENT) from None
         with self._lock:
             self._said[path] = said
         return said
+
+    def _answer(self, asked: Asked) -> Said:
+        """Nonsense is asked for again; where a server is silent, the engine has been patient already."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                with self._turn if self.one_by_one else nullcontext():
+                    return answer(self.engine, asked)
+            except WorldError as error:
+                if isinstance(error, Exhausted) or not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def keep(self, asked: Asked) -> Said:
         path = self._place(asked)
@@ -132,12 +148,20 @@ def answer(engine: Engine, asked: Asked) -> Said:
     sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
     if asked.choices and isinstance(engine, Scores):
         logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
-        likely = {choice: math.exp(log) for choice, log in zip(asked.choices, logs, strict=True)}
+        likely = _among(dict(zip(asked.choices, logs, strict=True)))
         return Said(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
     if asked.choices and isinstance(engine, Weighs):
         weighed = engine.weigh([chat], sampling)[0]
         return Said(text=weighed.text, likely=_chosen(weighed.first, asked.choices))
     return Said(text=engine.generate([chat], sampling)[0].text)
+
+
+def _among(logs: Mapping[str, float]) -> dict[str, float]:
+    """How likely each choice is where one of them is made: nothing else was weighed."""
+    highest = max(logs.values())
+    shares = {choice: math.exp(log - highest) for choice, log in logs.items()}
+    whole = math.fsum(shares.values())
+    return {choice: share / whole for choice, share in shares.items()}
 
 
 def _chosen(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:

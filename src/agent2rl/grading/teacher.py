@@ -2,7 +2,8 @@
 
     POST /v1/chat/completions   a chat, as OpenAI's API has it        GET /v1/models
 
-Every question is counted, and the counts go on record. What fails says so: status 502, and no text.
+Every question is counted, and the counts go on record. There are so many and no more: then the status is 429.
+What fails says so: status 502, and no text.
 """
 
 import threading
@@ -14,7 +15,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from agent2rl.core.engine import Message, Sampling
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, Refusal
+from agent2rl.core.records import JudgeUse
 from agent2rl.grading.api import BodyLimit
 from agent2rl.grading.desk import Judging
 
@@ -37,18 +39,26 @@ class Question(BaseModel):
     seed: int = 0
 
 
-class Teacher:
-    """Counts what it is asked."""
+class UsedUp(Refusal):
+    """All questions have been asked."""
 
-    def __init__(self, judging: Judging) -> None:
+
+class Teacher:
+    """Counts what it is asked, and answers so many questions."""
+
+    def __init__(self, judging: Judging, limit: int) -> None:
         self._judging = judging
+        self._limit = limit
         self._counting = threading.Lock()
         self._turn = threading.Lock()
-        self.counts = {"questions": 0, "failed": 0, "characters": 0, "tokens": 0}
-        """Questions with the characters that were read, and the tokens that were said to them."""
+        self._counts = dict.fromkeys(("questions", "refused", "failed", "characters", "tokens"), 0)
+
+    def use(self) -> JudgeUse:
+        with self._counting:
+            return JudgeUse(judge=self._judging.name, limit=self._limit, **self._counts)
 
     def answer(self, asked: Question) -> dict[str, Any]:
-        self._count(questions=1, characters=sum(len(said.content) for said in asked.messages))
+        self._take(sum(len(said.content) for said in asked.messages))
         chat = tuple(Message(said.role, said.content) for said in asked.messages)
         sampling = Sampling(asked.max_tokens, asked.temperature, asked.seed)
         try:
@@ -66,10 +76,18 @@ class Teacher:
             "usage": {"completion_tokens": reply.tokens},
         }
 
+    def _take(self, characters: int) -> None:
+        with self._counting:
+            if self._counts["questions"] >= self._limit:
+                self._counts["refused"] += 1
+                raise UsedUp(f"All {self._limit:,} questions to this judge have been asked.")
+            self._counts["questions"] += 1
+            self._counts["characters"] += characters
+
     def _count(self, **more: int) -> None:
         with self._counting:
             for name, number in more.items():
-                self.counts[name] += number
+                self._counts[name] += number
 
 
 def application(teacher: Teacher) -> FastAPI:
@@ -84,6 +102,8 @@ def application(teacher: Teacher) -> FastAPI:
     def chat(asked: Question) -> JSONResponse:
         try:
             return JSONResponse(teacher.answer(asked))
+        except UsedUp as error:
+            return JSONResponse({"error": {"message": error.message}}, status_code=429)
         except Agent2RLError as error:
             return JSONResponse({"error": {"message": error.message}}, status_code=502)
         except Exception as error:  # of an engine's library; its words might hold a key

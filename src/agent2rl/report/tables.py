@@ -1,7 +1,15 @@
 """A run in rows of text, for terminals and pages alike."""
 
 from agent2rl.core.llm import Usage
-from agent2rl.core.records import ContaminationSummary, Counts, Interval, RunResult, Score, Submission
+from agent2rl.core.records import (
+    ContaminationSummary,
+    Counts,
+    Interval,
+    JudgeUse,
+    RunResult,
+    Score,
+    Submission,
+)
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -37,6 +45,7 @@ def headline(view: RunView) -> Rows:
     if view.result:
         rows += _result(view.result)
     rows += _samples(view)
+    rows += _judging(view)
     if view.chain.fault:
         rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
@@ -68,8 +77,12 @@ def _result(result: RunResult) -> Rows:
     if result.rollouts:
         rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
         rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))
+    if result.train_judge:
+        rows.append(("train judge", asked(result.train_judge)))
     if result.usage:
         rows.append(("driver's work", used(result.usage)))
+    if result.judge_usage:
+        rows.append(("judge's work", used(result.judge_usage)))
     if result.rounds > 1:
         rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
     if result.clock:
@@ -81,6 +94,25 @@ def _result(result: RunResult) -> Rows:
             )
         )
     return rows
+
+
+def _judging(view: RunView) -> Rows:
+    """How a win rate came about, and what answers win that say nothing: a judge can be fooled."""
+    how = next((score.how for score in reversed(_before_and_after(view)) if score), {})
+    won = how.get("constants")
+    if not isinstance(won, dict):
+        return []
+    shares = [f"{name} {value}" for name, value in won.items() if name != "examples"]
+    return [
+        ("scored by", f"{how.get('score')}, {how.get('judge')}"),
+        ("constants", f"{', '.join(shares)} (win rates on {won.get('examples')} examples)"),
+    ]
+
+
+def asked(use: JudgeUse) -> str:
+    counts = {"failed": use.failed, "refused": use.refused}
+    more = [f"{number:,} {what}" for what, number in counts.items() if number]
+    return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *more])
 
 
 def kinds(view: RunView) -> Rows:

@@ -1,26 +1,21 @@
 """Opens the desk of a run: what its gradings may search, and who judges. Refuses before anything is spent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl import registry
 from agent2rl.core.errors import UserError
+from agent2rl.core.llm import Usage
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
 from agent2rl.environments.search.choosing import KEYS, KNOWN, choose, is_live
 from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording
-from agent2rl.grading.desk import Judging, Offer, Searching, served
-from agent2rl.runner.assets import default_engine, model_directory, repeatable
+from agent2rl.grading.desk import Offer, Searching, served
+from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
-
-HERE = "model"
-JUDGES = (
-    f"Write openai-api:MODEL@URL, or {HERE}:NAME for a model that runs here, such as {HERE}:smollm2-135m."
-)
 
 
 @dataclass(frozen=True)
@@ -45,36 +40,26 @@ class Opened:
     """What results depend on."""
     repeatable: bool = True
     """Whether the same offer gives the same results, and no record wants to see them come about."""
+    judged: Callable[[], Usage] | None = None
+    """What the judge was asked so far, where it is asked through a gateway."""
 
 
 @contextmanager
 def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) -> Iterator[Opened]:
     """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
     _require(wanted, task, needed)
+    if wanted.judge and wanted.train_judge:
+        judges.require_other(wanted.judge, wanted.train_judge, settings)
     with ExitStack() as stack:
-        judging = stack.enter_context(judge(wanted.judge, settings)) if wanted.judge else None
+        judging = stack.enter_context(judges.judge(wanted.judge, settings)) if wanted.judge else None
         offer = Offer(_searching(wanted, stack), judging)
         about = offer.about().model_dump()
         if wanted.record:  # which grows
             about["record_sha256"] = None
         socket = stack.enter_context(served(offer))
         live = wanted.search is not None and (bool(wanted.record) or is_live(wanted.search))
-        yield Opened(socket, canonical(about) if socket else "", repeatable=not live)
-
-
-@contextmanager
-def judge(name: str, settings: Settings) -> Iterator[Judging]:
-    """The model that a name means: an engine's that is elsewhere, or one that is loaded here."""
-    head, _, model = name.partition(":")
-    here = head == HERE and bool(model)
-    if here:
-        directory = model_directory(model, settings.cache)
-        opening, name = registry.engine(default_engine(model, ())), f"{HERE}:{repeatable(model)}"
-    else:
-        registry.require_remote(name)
-        directory, opening = Path(), registry.engine(name)
-    with opening(directory) as engine:
-        yield Judging(name, engine, settings.cache / "judgements", one_by_one=here)
+        used = judging.usage if judging else None
+        yield Opened(socket, canonical(about) if socket else "", repeatable=not live, judged=used)
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -90,13 +75,10 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
     if wanted.train_judge and "judge" not in task.desk:
         raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
-    if wanted.train_judge and wanted.train_judge == wanted.judge:
-        raise UserError("The judge that grades cannot be trained with.", "Name another for --train-judge.")
     if needed and task.judged and not wanted.judge:
-        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
+        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", judges.JUDGES)
     for name in filter(None, (wanted.judge, wanted.train_judge)):
-        if not name.startswith(f"{HERE}:"):
-            registry.require_remote(name)
+        judges.require(name)
 
 
 def _searching(wanted: Wanted, stack: ExitStack) -> Searching | None:

@@ -12,6 +12,7 @@ from agent2rl.core.records import (
     ContaminationSummary,
     Ending,
     Isolation,
+    JudgeUse,
     Rollouts,
     RunResult,
     RunSpec,
@@ -53,7 +54,9 @@ class Outcome:
     clock: Clock | None = None
     contamination: ContaminationSummary | None = None
     rollouts: Rollouts | None = None
+    train_judge: JudgeUse | None = None
     usage: Usage | None = None
+    judge_usage: Usage | None = None
     rounds: int = 0
 
     def agent_ended(self, ended: Ended, driving: Driving, service: Service, log: Path) -> None:
@@ -112,7 +115,9 @@ class Outcome:
             clock=self.clock,
             contamination=self.contamination,
             rollouts=self.rollouts,
+            train_judge=self.train_judge,
             usage=self.usage,
+            judge_usage=self.judge_usage,
             rounds=self.rounds,
         )
 

@@ -10,7 +10,7 @@ from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import Split
 from agent2rl.core.sandbox import Sandbox
-from agent2rl.core.task import Example
+from agent2rl.core.task import Example, Task, Together
 from agent2rl.environments.search.choosing import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.choosing import KNOWN, choose
 from agent2rl.grading.child import Child
@@ -23,6 +23,8 @@ DISK_BYTES = 5 << 30
 SECONDS = 600
 WRONG = "I do not know."
 PROBE = "capital of France"
+COMPARISONS, MOST_WON = 20, 10.0
+"""That a judge is tried with, and the most of them, in percent, that the wrong answer may win."""
 NOTHING = desks.Wanted()
 
 
@@ -62,16 +64,31 @@ def check_task(
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     if "search" in task.desk:
         yield _search(wanted)
-    if task.judged:
+    if task.judged and not wanted.judge:
         mend = "Then measure it: agent2rl judge calibrate."
         yield Finding("judge", "missing", "a run has to name one, with --judge", mend)
         return
     with desks.opened(wanted, task, settings, needed=False) as desk:
         child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS, desk)
+        if wanted.judge and isinstance(task.evaluator, Together):
+            yield _judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
+            return
         for split, examples in splits.items():
             gold = [example.target for example in examples]
-            yield _answers(child, split, examples, "gold answers", gold, 1.0)
-            yield _answers(child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+            yield _answers(task, child, split, examples, "gold answers", gold, 1.0)
+            yield _answers(task, child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+
+
+def _judge(child: Child, evaluator: Together, examples: Sequence[Example]) -> Finding:
+    """A judge that compares need not be always right, but it knows no answer from a reference's."""
+    try:
+        results = replay.grade(child, examples, {one.id: [WRONG] for one in examples}).results
+    except Agent2RLError as error:
+        return Finding("judge", "broken", error.message, error.mend)
+    won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
+    mend = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
+    detail = f"{WRONG!r} wins {won:.1f} % of {len(results)} comparisons with the reference"
+    return Finding("judge", "broken" if won > MOST_WON else "ok", detail, mend)
 
 
 def _search(wanted: desks.Wanted) -> Finding:
@@ -137,14 +154,21 @@ def _data(cache: Path) -> Finding:
 
 
 def _answers(
-    child: Child, split: Split, examples: Sequence[Example], what: str, answers: list[str], expected: float
+    task: Task,
+    child: Child,
+    split: Split,
+    examples: Sequence[Example],
+    what: str,
+    answers: list[str],
+    expected: float,
 ) -> Finding:
     outputs = {example.id: [answer] for example, answer in zip(examples, answers, strict=True)}
     try:
         results = replay.grade(child, examples, outputs).results
     except Agent2RLError as error:
         return Finding(f"{what}, {split}", "broken", error.message, error.mend)
-    wrong = [result.id for result in results if result.score != expected]
+    alone = task.evaluator.alone if isinstance(task.evaluator, Together) else lambda result: result.score
+    wrong = [result.id for result in results if alone(result) != expected]
     mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
     share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
     return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)

@@ -83,10 +83,10 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 code.watching(),
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
-                training_judge.doors(spec, settings, recorder) as taught,
+                training_judge.offered(spec, settings, recorder) as teacher,
                 ready.serving(prefix, recorder, stop) as driver,
             ):
-                doors = (Door("GRADING_SERVER_URL", socket), *more, *taught, *driver.doors)
+                doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
                 told = driver.told(worlds.told(task, brief, service))
                 enclosure = _enclosure(spec, child, assets, doors, paths)
                 start = rounds.Start(agent, sandbox, enclosure, _secrets(agent, recorder), driver)
@@ -94,6 +94,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
                 workspace.write_meta(paths.workspace, spec, task, service.started_at)
                 ended = rounds.play(start, told, service, recorder, spec.continues)
                 service.finish()
+            outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
             outcome.agent_ended(ended, driver, service, paths.agent_log)
             accounts.keep(agent, enclosure.scratch / "home", recorder)
@@ -108,6 +109,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
+        outcome.judge_usage = desk.judged() if desk.judged else None
         result = outcome.result()
         recorder.close(result)
     return Finished(result, paths, recorder.ledger_head)

@@ -6,7 +6,7 @@ that is.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalResult, ExampleResult, Part, Record, Score, WinRates
-from agent2rl.core.task import Asks, Example, Splits
+from agent2rl.core.task import Asks, Example, Splits, Together
+from agent2rl.evaluators.annotations import packed
 from agent2rl.runner import desks, replay
 from agent2rl.runner.assets import test_set
 from agent2rl.runner.settings import Settings
@@ -58,12 +59,23 @@ def score(
         )
     splits = task.load(data_dir)
     outputs = read(file, splits)
-    examples = [example for example in _all(splits) if example.id in outputs]
+    parts = _parts(splits)
+    given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
     with desks.opened(wanted, task, settings, needed=False) as desk:
         child = replay.replaying(task, name, splits, settings, sandbox, SECONDS, desk)
-        found = replay.grade(child, examples, outputs)
-    parts = tuple(_parts(splits, found))
-    return Scoring(task=task.id, evaluator=task.evaluator.version, parts=parts), found.results
+
+        def graded(examples: Sequence[Example]) -> EvalResult:
+            return replay.grade(child, examples, outputs)
+
+        if isinstance(task.evaluator, Together):  # each part as a run grades it: by itself
+            found = {part: graded(examples) for part, examples in given.items() if examples}
+        else:
+            whole = graded([one for one in _all(splits) if one.id in outputs])
+            found = {part: _of(whole, examples) for part, examples in given.items() if examples}
+    scores = tuple(_score(part, parts[part], result) for part, result in found.items() if result.results)
+    every = {one.id: one for part in reversed(found.values()) for one in part.results}
+    results = tuple(every[one.id] for one in _all(splits) if one.id in every)
+    return Scoring(task=task.id, evaluator=task.evaluator.version, parts=scores), results
 
 
 def annotated(name: str, file: Path, data_dir: Path | None) -> WinRates | None:
@@ -78,7 +90,8 @@ def _is_list(file: Path) -> bool:
     """Whether it is one JSON list, or packed: outputs are lines of objects."""
     try:
         with file.open("rb") as opened:
-            return file.suffix == ".xz" or opened.read(1 << 12).lstrip()[:1] == b"["
+            begin = opened.read(1 << 12)
+            return packed(begin) or begin.lstrip()[:1] == b"["
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from error
 
@@ -151,21 +164,26 @@ def _all(splits: Splits) -> tuple[Example, ...]:
     return (*splits.train, *splits.feedback, *splits.heldout)
 
 
-def _parts(splits: Splits, found: EvalResult) -> Iterator[PartScore]:
-    parts: dict[Part, Sequence[Example]] = {
+def _parts(splits: Splits) -> dict[Part, Sequence[Example]]:
+    return {
         "train": splits.train,
         "feedback": splits.feedback,
         "heldout": splits.heldout,
         "test": test_set(splits),
     }
-    results = {result.id: result for result in found.results}
-    for part, examples in parts.items():
-        there = tuple(results[example.id] for example in examples if example.id in results)
-        unmarked = {one.id: found.missing[one.id] for one in examples if one.id in found.missing}
-        missing = [example.id for example in examples if example.id not in {*results, *unmarked}]
-        if there:
-            yield PartScore(
-                of=len(examples),
-                score=statistics.score(EvalResult(results=there, missing=unmarked, how=found.how), part),
-                missing=tuple(missing[:5]),
-            )
+
+
+def _of(whole: EvalResult, examples: Sequence[Example]) -> EvalResult:
+    """What of a result is about these examples."""
+    results = {result.id: result for result in whole.results}
+    return EvalResult(
+        results=tuple(results[one.id] for one in examples if one.id in results),
+        missing={one.id: whole.missing[one.id] for one in examples if one.id in whole.missing},
+        how=whole.how,
+    )
+
+
+def _score(part: Part, examples: Sequence[Example], found: EvalResult) -> PartScore:
+    known = {result.id for result in found.results} | {*found.missing}
+    missing = [example.id for example in examples if example.id not in known]
+    return PartScore(of=len(examples), score=statistics.score(found, part), missing=tuple(missing[:5]))

@@ -57,6 +57,11 @@ class Node:
         return json.dumps(self.value, ensure_ascii=False)
 
     @property
+    def unpacked(self) -> "Node":
+        """The JSON that a text holds; itself where it is no such text."""
+        return parse(self.text.encode()) or self
+
+    @property
     def count(self) -> int:
         value = self.value
         return (

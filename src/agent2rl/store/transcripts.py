@@ -52,7 +52,7 @@ class Notes:
     session: str = ""
     error: str = ""
     unread: int = 0
-    tokens: Tokens | None = None
+    _tokens: dict[str, Tokens] = field(default_factory=dict)
     _turns: list[Turn] = field(default_factory=list)
     _named: dict[str, Turn] = field(default_factory=dict)
     _callers: dict[str, Turn] = field(default_factory=dict)
@@ -105,9 +105,9 @@ class Notes:
         else:
             self.unread += 1
 
-    def count(self, tokens: Tokens) -> None:
-        """Into the agent's own total."""
-        self.tokens = tokens + (self.tokens or Tokens())
+    def count(self, tokens: Tokens, of: str = "") -> None:
+        """Into the agent's own total. What it counts `of` something, it has counted from the beginning."""
+        self._tokens[of] = tokens if of else tokens + self._tokens.get("", Tokens())
 
     def transcript(self) -> Transcript:
         return Transcript(
@@ -116,7 +116,7 @@ class Notes:
             model=self.model,
             session=self.session,
             steps=tuple(turn.step() for turn in self._turns),
-            tokens=self.tokens,
+            tokens=sum(self._tokens.values(), Tokens()) if self._tokens else None,
             error=_cut(self.error),
             unread=self.unread,
         )

@@ -9,13 +9,17 @@ fails for good fails the call: no answer stands for a failure.
 The key is AGENT2RL_API_KEY, else OPENAI_API_KEY, read when the engine is opened; this module is the one home
 of that. It is sent to the URL and shown nowhere.
 
-Not covered: streaming, tools, and models that want `max_completion_tokens` in place of `max_tokens`.
+A model that refuses `temperature` or `seed` is asked without, and one that refuses `max_tokens` with
+`max_completion_tokens` and room to think. `unix:PATH` in place of the URL is a server at a unix socket.
+
+Not covered: streaming and tools.
 """
 
 import asyncio
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -33,12 +37,19 @@ T = TypeVar("T")
 REMOTE: bool = True
 """It loads no directory, so that the registry can say so without importing it."""
 KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
+AT_SOCKET = "http://localhost/v1"
+"""What is asked for at a unix socket, which needs no key."""
 IN_FLIGHT = 32
 CANDIDATES = 20
 """First tokens that are asked for: the most that endpoints give."""
+LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
+OPTIONS = {LIMIT, "temperature", "seed"}
+"""What models that think before they answer may refuse; then it is left out."""
+THINKING = 4096
+"""Tokens for that, beyond those of the answer."""
 LISTED = 10
 """Models that an error names."""
-NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?P<url>https?://\S+)")
+NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?:(?P<url>https?://\S+)|unix:(?P<socket>/\S+))")
 WRITE = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
 
 
@@ -50,10 +61,13 @@ class OpenAIAPI:
         key: str | None = None,
         patience: Patience | None = None,
         in_flight: int = IN_FLIGHT,
+        socket: str | None = None,
     ) -> None:
+        self.url = str(httpx.URL(url)).rstrip("/")
         self.in_flight = in_flight
         self._tells = True
-        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
+        self._refused: set[str] = set()
+        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight, socket)
         self._loop = Loop()
         try:
             self.model = model or self._only_model()
@@ -69,11 +83,10 @@ class OpenAIAPI:
     def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]:
         """With the likeliest first tokens, where the endpoint tells them; some refuse to be asked."""
         if self._tells:
-            try:
+            with suppress(UserError):  # if it is something else that is refused, the next line says so
                 return self._loop.run(self._all(chats, sampling, weighed, CANDIDATES))
-            except UserError:
-                self._tells = False  # if it is something else, the next line says so
         plain = self._loop.run(self._all(chats, sampling, completion))
+        self._tells = False
         return [Weighed(said.text, None) for said in plain]
 
     def close(self) -> None:
@@ -119,8 +132,22 @@ class OpenAIAPI:
         self, body: Any, sampling: Sampling, places: asyncio.Semaphore, read: Callable[[object, Stops], T]
     ) -> T:
         async with places:
-            answer = await self._endpoint.ask("POST", "/chat/completions", body)
+            answer = await self._ask(body)
         return read(answer, sampling.stop)
+
+    async def _ask(self, body: dict[str, Any]) -> Any:
+        """Without what the endpoint's model does not take, once it has said so."""
+        while True:
+            sent = {name: value for name, value in body.items() if name not in self._refused}
+            if LIMIT in self._refused:
+                sent[NEW_LIMIT] = body[LIMIT] + THINKING
+            try:
+                return await self._endpoint.ask("POST", "/chat/completions", sent)
+            except UserError as error:
+                named = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
+                if not named:
+                    raise
+                self._refused |= named
 
     def _request(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
@@ -150,6 +177,8 @@ def parse(argument: str) -> OpenEngine:
     match = NAME.fullmatch(argument)
     if not match:
         raise UserError("The endpoint has no URL that begins with http:// or https://.", WRITE)
+    if match["socket"]:
+        return lambda _: OpenAIAPI(AT_SOCKET, match["model"], socket=match["socket"])
     try:
         url = httpx.URL(match["url"])
     except httpx.InvalidURL as error:

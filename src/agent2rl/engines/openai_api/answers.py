@@ -24,7 +24,8 @@ class Said(BaseModel):
 
 class Candidate(BaseModel):
     token: str
-    logprob: float
+    logprob: float = Field(le=1e-3)
+    """Rounded, a certain one may come out a little above 0."""
 
 
 class Place(BaseModel):

@@ -17,13 +17,15 @@ import httpx
 
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, UserError, WorldError
-from agent2rl.core.passing import Passing, retry_after
+from agent2rl.core.passing import Exhausted, Passing, retry_after
 
 PASSING = {408, 409, 429}
 """Besides all that begin with 5."""
 WORDS = 300
 """Characters of a server's error that are passed on."""
 CONNECT_SECONDS = 10.0
+MOST_BYTES = 16 << 20
+"""Of an answer: no reply is so long, and memory has an end."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,18 @@ class Patience:
 
 
 class Endpoint:
-    def __init__(self, url: str, key: str | None, patience: Patience, connections: int) -> None:
+    def __init__(
+        self, url: str, key: str | None, patience: Patience, connections: int, socket: str | None = None
+    ) -> None:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._key = key
         self._patience = patience
         self._client = httpx.AsyncClient(
             base_url=url.rstrip("/"),
             headers={"User-Agent": f"agent2rl/{__version__}"}
             | ({"Authorization": f"Bearer {key}"} if key else {}),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            limits=limits,
+            transport=httpx.AsyncHTTPTransport(uds=socket, limits=limits) if socket else None,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `answer_seconds` limits the rest
         )
 
@@ -70,7 +76,7 @@ class Endpoint:
             await asyncio.sleep(pause)
         wish = f" It wants to be left alone for {last.seconds:g} s." if last.seconds else ""
         tried = "once" if attempt == 1 else f"{attempt} times"
-        raise WorldError(
+        raise Exhausted(
             f"{self._client.base_url} was asked {tried} in {passed:.0f} s without success: {last}.{wish}",
             "Is it up and at this address? Try again later.",
         )
@@ -81,7 +87,7 @@ class Endpoint:
     async def _attempt(self, method: str, path: str, body: Any, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                response = await self._client.request(method, path, json=body)
+                response = await self._response(method, path, body)
         except TimeoutError:
             raise Passing(f"no answer within {seconds:.3g} s") from None
         except httpx.TransportError as error:
@@ -99,6 +105,17 @@ class Endpoint:
         if isinstance(answer, dict) and answer.get("error"):  # some say so with a status of success
             raise WorldError(f"The endpoint answers with an error: {self._words(response)}.")
         return answer
+
+    async def _response(self, method: str, path: str, body: Any) -> httpx.Response:
+        """Read to its end, or to where it is too long."""
+        said = bytearray()
+        async with self._client.stream(method, path, json=body) as response:
+            async for part in response.aiter_bytes():
+                said += part
+                if len(said) > MOST_BYTES:
+                    raise WorldError(f"The endpoint's answer is longer than {MOST_BYTES >> 20} MiB.")
+        wait = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        return httpx.Response(response.status_code, headers=wait, content=bytes(said))
 
     def _refusal(self, response: httpx.Response) -> Agent2RLError:
         said = self._words(response)

@@ -1,5 +1,6 @@
 """AlpacaEval in miniature: generated instructions, the same evaluator, and a judge that is a rule."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,30 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators import rubric
 from agent2rl.evaluators.asking import Asking
-from agent2rl.evaluators.pairwise import Pairwise
-from agent2rl.evaluators.referees import Rule
+from agent2rl.evaluators.length_control import require_library
+from agent2rl.evaluators.pairwise import FILE, FOLDER, Pairwise
 from agent2rl.tasks.alpacaeval import EVALUATOR
 from agent2rl.tasks.alpacaeval import TASK as ALPACAEVAL
+from agent2rl.tasks.alpacaeval.lengths import RULE, difficulties
 from agent2rl.tasks.alpacaeval.requests import requests
 
 
 def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("alpacaeval-mini is generated and reads no files.", "Leave out --data-dir.")
-    return Splits(requests("train", 2000), requests("feedback", 150), requests("heldout", 150))
+    require_library()
+    feedback, heldout = requests("feedback", 150), requests("heldout", 150)
+    numbered = [replace(one, meta={**one.meta, "row": row}) for row, one in enumerate((*feedback, *heldout))]
+    return Splits(
+        requests("train", 2000),
+        tuple(numbered[: len(feedback)]),
+        tuple(numbered[len(feedback) :]),
+        beside={FOLDER: lambda place: _put(numbered, place)},
+    )
+
+
+def _put(numbered: Sequence[Example], place: Path) -> None:
+    (place / FILE).write_text(difficulties(numbered), encoding="utf-8")
 
 
 def reference(example: Example) -> str:
@@ -31,12 +45,12 @@ TASK: Task = replace(
     description=Path(__file__).with_name("mini.md").read_text(encoding="utf-8"),
     load=load,
     evaluator=Pairwise(
-        rule=f"alpacaeval-mini-1-{rubric.NAME}",
+        rule=f"alpacaeval-mini-2-{rubric.NAME}",
         reference=reference,
         asking=Asking(
             plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
         ),
-        referee=Rule(rubric.NAME, rubric.worth),
+        referee=RULE,
         group="form",
         constants=EVALUATOR.constants,
     ),

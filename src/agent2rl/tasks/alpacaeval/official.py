@@ -3,10 +3,11 @@
 From the hub at pinned revisions, or from a directory:
 
     alpaca_eval_gpt4_baseline.json   the instructions and GPT-4-turbo's outputs
-    df_gamed.csv                     the instructions' difficulties; without it the raw win rate is the score
+    df_gamed.csv                     the instructions' difficulties, which must be the official ones
+    df_gamed.NAME.csv                others in their place, if that is wanted: the result says that they are
     alpaca_data.json                 instructions with answers, of which the first 2,000 are for training
 
-Other names that do: gpt4_1106_preview.outputs.json.xz, and df_gamed.RECONSTRUCTED.csv for an estimate.
+Without difficulties the raw win rate is the score. gpt4_1106_preview.outputs.json.xz does for the first file.
 """
 
 import shutil
@@ -33,7 +34,7 @@ TRAIN_REVISION = "dce01c9b08f87459cf36a430d809084718273017"
 TRAIN_PARQUET = "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet"
 
 REFERENCES = ("alpaca_eval_gpt4_baseline.json", "gpt4_1106_preview.outputs.json.xz")
-DIFFICULTIES = ("df_gamed.csv", "df_gamed.RECONSTRUCTED.csv")
+DIFFICULTIES, OTHERS = "df_gamed.csv", "df_gamed.*.csv"
 TRAIN = "alpaca_data.json"
 ANNOTATIONS = "annotations"
 TRAIN_ROWS = 2000
@@ -92,9 +93,25 @@ def references_file(data_dir: Path | None) -> Path:
 
 
 def difficulties_file(data_dir: Path | None) -> Path | None:
+    """The official file, and nothing else under its name; or, in a directory, one that the user named."""
     if data_dir is None:
-        return hub.downloaded(HUB_DATASET, HUB_REVISION, DIFFICULTIES[0])
-    return _one_of(data_dir, DIFFICULTIES)
+        return _pinned(hub.downloaded(HUB_DATASET, HUB_REVISION, DIFFICULTIES))
+    if (data_dir / DIFFICULTIES).is_file():
+        return _pinned(data_dir / DIFFICULTIES)
+    others = sorted(data_dir.glob(OTHERS))
+    if len(others) > 1:
+        raise UserError(f"{data_dir} has several difficulties: {', '.join(one.name for one in others)}.")
+    return others[0] if others else None
+
+
+def _pinned(path: Path) -> Path:
+    found = Difficulties.read(path)
+    if not found.official:
+        raise UserError(
+            f"{path} is not the official file: its sha256 is {found.sha256}.",
+            f"Fetch it again; or name it {OTHERS.replace('*', 'MINE')} where other difficulties are meant.",
+        )
+    return path
 
 
 def instructions(path: Path) -> tuple[Example, ...]:

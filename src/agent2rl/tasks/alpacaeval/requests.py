@@ -87,7 +87,8 @@ def requests(split: Part, count: int) -> tuple[Example, ...]:
         other = _pick(dice, [one for one in KINDS if one is not kind])
         beside = _pick(dice, [one for one in other.values if one not in (name, value)])
         prompt = _told(dice, (kind, value), (other, beside), name, way)
-        meta: dict[str, JsonValue] = {"value": value, "others": [beside]}
+        others = [one for one in (beside, *kind.values) if one not in (name, value) and not one.isdigit()]
+        meta: dict[str, JsonValue] = {"value": value, "others": [*dict.fromkeys(others)]}
         meta |= dict(zip(("language", "length", "form"), way, strict=True))
         meta["reference"] = _said(kind, name, value, _lacking(dice, way))
         answer = _said(kind, name, value, way)

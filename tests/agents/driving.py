@@ -1,0 +1,105 @@
+"""Real agents in the real sandbox, driven by a script: where they are, what they hear, what came of it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.agent import Brief, Driven, Llm
+from agent2rl.core.llm import Wire
+from agent2rl.core.records import Budget
+from agent2rl.core.sandbox import Door, Exit, Mount, mark
+from agent2rl.core.transcript import Transcript
+from agent2rl.runner.installing import installed
+from agent2rl.runner.settings import settings
+from tests.enclosures import Cell, wait_for
+
+DOOR = "LLM_URL"
+PREFIX = PurePosixPath("/opt/agent")
+KEY = "a key that opens nothing"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A scripted driver LLM at a socket."""
+
+    socket: Path
+    record: Path
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()]
+
+
+@contextmanager
+def driver(script: str, place: Path) -> Iterator[Driver]:
+    file, socket, record = place / "script.toml", place / "llm.sock", place / "said.jsonl"
+    file.write_text(script, encoding="utf-8")
+    python = os.environ.get("AGENT2RL_DRIVER_PYTHON", sys.executable)
+    command = [python, "-m", "agent2rl.cli.main", "driver", "scripted", str(file)]
+    process = subprocess.Popen([*command, "--socket", str(socket), "--record", str(record)])
+    try:
+        wait_for(socket.exists)
+        yield Driver(socket, record)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Ride:
+    """One agent at one driver."""
+
+    name: str
+    wire: Wire
+    cell: Cell
+
+    @property
+    def agent(self) -> Driven:
+        found = registry.agent(self.name)
+        assert isinstance(found, Driven)
+        return found
+
+    @property
+    def prefix(self) -> Path:
+        found = installed(self.name, self.agent.package, settings().cache)
+        if found is None:
+            pytest.skip(f"{self.name} is not installed: agent2rl agents install {self.name}")
+        return found
+
+    def run(
+        self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5
+    ) -> Exit:
+        brief = Brief(
+            task="none",
+            mode="free",
+            budget=Budget(wall_seconds=seconds),
+            workspace=PurePosixPath("/workspace"),
+            instructions="",
+            environment={"ROLLOUT_KEY": "needed"},
+            prompt=prompt,
+            llm=Llm("driver-model", self.wire, mark(DOOR), KEY),
+            prefix=PREFIX,
+            resumed=resumed,
+        )
+        enclosure = self.cell.enclosure(
+            wall_seconds=seconds,
+            grace_seconds=grace,
+            memory=8 << 30,
+            processes=512,
+            mounts=(Mount(self.prefix, str(PREFIX)),),
+            doors=(Door(DOOR, at.socket),),
+        )
+        return self.cell.sandbox.run(self.agent.command(brief), enclosure, threading.Event())
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.agent.transcript(self.cell.root / "log", self.cell.root / "scratch" / "home")
