@@ -1,7 +1,10 @@
+<<<<<<< HEAD
 """Real agents in the real sandbox, driven by a script: where they are, what they hear, what came of it."""
+=======
+"""Real agents in the real sandbox, driven by a script: each alone, without the rest of a run."""
+>>>>>>> wip-adapters
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -9,17 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-import pytest
+from typing import Any
 
 from agent2rl import registry
 from agent2rl.core.agent import Brief, Driven, Llm
-from agent2rl.core.llm import Wire
+from agent2rl.core.llm import Tokens, Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, mark
 from agent2rl.core.transcript import Transcript
-from agent2rl.runner.installing import installed
-from agent2rl.runner.settings import settings
+from agent2rl.runner.installing import place
+from tests.agents.rides import CACHE, require
 from tests.enclosures import Cell, wait_for
 
 DOOR = "LLM_URL"
@@ -35,16 +37,26 @@ class Driver:
     record: Path
 
     @property
-    def lines(self) -> list[dict[str, object]]:
+    def _lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def models(self) -> set[str]:
+        """Which models were asked for."""
+        return {line["model"] for line in self._lines if line["wire"]}
+
+    @property
+    def counted(self) -> Tokens:
+        """What it has told that the agent's own work took, without titles and the like."""
+        main = [line["tokens"] for line in self._lines if line["kind"] == "main" and line["tokens"]]
+        return sum((Tokens.model_validate(tokens) for tokens in main), Tokens())
 
 
 @contextmanager
-def driver(script: str, place: Path) -> Iterator[Driver]:
-    file, socket, record = place / "script.toml", place / "llm.sock", place / "said.jsonl"
+def driver(script: str, folder: Path) -> Iterator[Driver]:
+    file, socket, record = folder / "script.toml", folder / "llm.sock", folder / "said.jsonl"
     file.write_text(script, encoding="utf-8")
-    python = os.environ.get("AGENT2RL_DRIVER_PYTHON", sys.executable)
-    command = [python, "-m", "agent2rl.cli.main", "driver", "scripted", str(file)]
+    command = [sys.executable, "-m", "agent2rl.cli.main", "driver", "scripted", str(file)]
     process = subprocess.Popen([*command, "--socket", str(socket), "--record", str(record)])
     try:
         wait_for(socket.exists)
@@ -70,10 +82,8 @@ class Ride:
 
     @property
     def prefix(self) -> Path:
-        found = installed(self.name, self.agent.package, settings().cache)
-        if found is None:
-            pytest.skip(f"{self.name} is not installed: agent2rl agents install {self.name}")
-        return found
+        require(self.name)
+        return place(self.name, self.agent.package, CACHE)
 
     def run(
         self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5

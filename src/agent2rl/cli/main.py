@@ -14,6 +14,7 @@ from agent2rl.core.errors import Agent2RLError, UserError
 COMMANDS = {
     "run": "Run an agent on a task and print the result.",
     "show": "Show a run: going, finished or crashed.",
+    "transcript": "Show what a run's agent said and did.",
     "revisions": "List an agent's code revisions, or what changed between two.",
     "checkout": "Write a code revision into a folder.",
     "verify": "Check that a run's record still holds.",

@@ -3,6 +3,7 @@
 The gateway's count of tokens is the one that holds; the agent's own stands here to be compared with it.
 """
 
+import json
 from typing import Literal
 
 from pydantic import JsonValue
@@ -15,6 +16,12 @@ class ToolCall(Record):
     id: str
     name: str
     arguments: JsonValue = None
+
+    @property
+    def shown(self) -> str:
+        """The command where it is one, else all arguments."""
+        command = self.arguments.get("command") if isinstance(self.arguments, dict) else None
+        return command if isinstance(command, str) else json.dumps(self.arguments, ensure_ascii=False)
 
 
 class Observation(Record):

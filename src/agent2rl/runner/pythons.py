@@ -26,10 +26,10 @@ OWN, FETCHED = "python", "fetched"
 """Below the prefix: the Python that is copied, and where uv puts one."""
 NEWEST = 16
 LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "idlelib", "turtledemo", "config-*")
-ABOUT = "import json, sys; print(json.dumps([sys.base_prefix, sys.executable, sys.version_info[:2]]))"
+ABOUT = "import json, ssl, sys; print(json.dumps([sys.base_prefix, sys.executable, sys.version_info[:2]]))"
 FLAGS = (
     *("install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
-    *("--progress-bar=off", "--no-user", "--break-system-packages"),  # it is nobody else's
+    *("--progress-bar=off", "--break-system-packages"),  # what it goes into is nobody else's
 )
 UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "SSLError", "ProxyError")
 
@@ -45,26 +45,19 @@ def install(package: Package, prefix: Path, tell: Tell) -> None:
     python = _environment(_interpreter(package, prefix, tell), prefix)
     tell(f"fetching {package.name} and its libraries")
     wanted = (f"{package.name}=={package.version}", *package.also)
-    pip_install(python, wanted, f"{package.name} {package.version}")
+    pip_install(f"{package.name} {package.version}", ("--no-user", *wanted), python)
     link = prefix / "bin" / package.program
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(Path("..") / python.relative_to(prefix))
 
 
-@contextmanager
-def with_pip() -> Iterator[Path]:
-    """A Python that has pip: this one, or one for the time being."""
-    if importlib.util.find_spec("pip"):
-        yield Path(sys.executable)
-        return
-    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
-        yield _venv(Path(BARE_PYTHON), Path(place))
-
-
-def pip_install(python: Path, wanted: tuple[str, ...], what: str) -> None:
-    command = [str(python), "-m", "pip", *FLAGS, *wanted]
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+def pip_install(what: str, wanted: tuple[str, ...], python: Path | None = None) -> None:
+    """For that Python, by the pip of this one; for none, into the `--target` that is wanted."""
+    with _with_pip() as pip:
+        place = ("--python", str(python)) if python else ()
+        command = [str(pip), "-m", "pip", *place, *FLAGS, *wanted]
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
         return
     said = (done.stdout + done.stderr).decode(errors="replace")
@@ -89,6 +82,16 @@ def last_words(said: str, *marks: str) -> str:
     return (marked or lines or ["it said nothing"])[-1][-400:]
 
 
+@contextmanager
+def _with_pip() -> Iterator[Path]:
+    """A Python that has pip: this one, or one for the time being."""
+    if importlib.util.find_spec("pip"):
+        yield Path(sys.executable)
+        return
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        yield _venv(Path(BARE_PYTHON), Path(place))
+
+
 def _interpreter(package: Package, prefix: Path, tell: Tell) -> Interpreter:
     """This Python where it will do, else one on the PATH, else one that uv fetches."""
     wanted = tuple(int(part) for part in (package.python or "3").split("."))
@@ -98,8 +101,8 @@ def _interpreter(package: Package, prefix: Path, tell: Tell) -> Interpreter:
         if found and found.version >= wanted:
             return found
     tell(f"fetching Python {package.python}")
-    with with_pip() as python, tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
-        pip_install(python, ("--target", place, UV), "uv")
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        pip_install("uv", ("--target", place, UV))
         fetch = [str(Path(place, "bin/uv")), "python", "install", "--no-bin", "--no-config"]
         done = subprocess.run(
             [*fetch, "--install-dir", str(prefix / FETCHED), package.python],
@@ -131,7 +134,7 @@ def _environment(found: Interpreter, prefix: Path) -> Path:
     if found.base.is_relative_to(prefix.resolve()):
         return prefix.resolve() / found.program.relative_to(prefix.resolve())
     if found.base.is_relative_to("/usr"):
-        return _venv(found.program, prefix)
+        return _venv(found.program, prefix, "--without-pip")
     return _copy(found, prefix / OWN)
 
 
@@ -143,18 +146,26 @@ def _copy(found: Interpreter, place: Path) -> Path:
     for library in (found.base / "lib").glob("*.so*"):
         shutil.copy2(library, place / "lib" / library.name)
     python = place / "bin" / name
-    done = subprocess.run([python, "-I", "-m", "ensurepip"], capture_output=True, text=True, check=False)
+    _rebase(python, found.base)
     copied = _about(python)
-    if done.returncode != 0 or copied is None or copied.base != place.resolve():
+    needed = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout
+    if copied is None or copied.base != place.resolve() or str(found.base) in needed:
         raise MachineError(
-            f"{found.program} does not run where it is copied to: {last_words(done.stderr)}",
+            f"{found.program} does not run where it is copied to.",
             "Put another Python on the PATH: one in /usr, or one that uv installed.",
         )
     return python
 
 
-def _venv(python: Path, place: Path) -> Path:
-    done = subprocess.run([python, "-m", "venv", place], capture_output=True, text=True, check=False)
+def _rebase(program: Path, base: Path) -> None:
+    """Have the loader look for the library beside the program, and no more where it was built for."""
+    old, new = bytes(base / "lib") + b"\0", b"$ORIGIN/../lib\0"
+    if len(new) <= len(old):
+        program.write_bytes(program.read_bytes().replace(old, new.ljust(len(old), b"\0")))
+
+
+def _venv(python: Path, place: Path, *flags: str) -> Path:
+    done = subprocess.run([python, "-m", "venv", *flags, place], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MachineError(
             f"{python} cannot make a virtual environment: {last_words(done.stdout + done.stderr)}",

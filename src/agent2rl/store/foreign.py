@@ -21,6 +21,8 @@ LARGEST_FILE = 64 << 20
 MOST_NAMES = 10_000
 DEEPEST = 64
 GREATEST = 1 << 53
+LATEST = 253402300799
+"""The last second that has a date."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -72,7 +74,7 @@ class Node:
     def seconds(self) -> float | None:
         """A time in seconds since 1970."""
         value = self.value
-        return float(value) if isinstance(value, int | float) and 0 < value < GREATEST else None
+        return float(value) if isinstance(value, int | float) and 0 < value < LATEST else None
 
     @property
     def true(self) -> bool:
@@ -82,10 +84,10 @@ class Node:
     def when(self) -> float | None:
         """A time in ISO 8601, or in milliseconds since 1970."""
         if not self.text:
-            return self.count / 1000 or None
+            return Node(self.count / 1000).seconds
         with suppress(ValueError, OverflowError):
             read = datetime.fromisoformat(self.text)
-            return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+            return Node((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()).seconds
         return None
 
 
@@ -104,7 +106,7 @@ def lines(path: Path) -> Iterator[bytes]:
     """Without their ends; of one that is too long, the beginning. None where there is no such file."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         while line := file.readline(LONGEST_LINE):
-            yield line.strip()
+            yield line.rstrip(b"\r\n")
 
 
 def read(root: Path, place: PurePosixPath) -> bytes | None:

@@ -17,6 +17,7 @@ from agent2rl.core.records import (
     Score,
     Submission,
 )
+from agent2rl.core.transcript import Transcript
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 
@@ -66,6 +67,11 @@ def read_run(paths: RunPaths) -> RunView:
 def read_results(path: Path) -> list[ExampleResult]:
     """The model's answers that a grading left."""
     return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
+
+
+def read_transcript(paths: RunPaths) -> Transcript | None:
+    """What a driven agent said and did; None where there is nothing, or nothing that can be read."""
+    return _record(paths.transcript, Transcript, [])
 
 
 def is_held(paths: RunPaths) -> bool:

@@ -141,7 +141,7 @@ def from_lines(agent: str, log: Path, read: Read) -> Notes:
         event = foreign.parse(line) if line.startswith(b"{") else None
         if event is not None:
             read(event, notes)
-        elif line:
+        elif line.strip():
             notes.unread += 1
     return notes
 

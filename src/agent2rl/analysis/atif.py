@@ -1,0 +1,128 @@
+"""A transcript as ATIF, the trajectory format that Harbor and others read (version 1.7)."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from agent2rl.core import transcript as ours
+from agent2rl.core.llm import Tokens
+from agent2rl.core.records import Record
+
+VERSION = "ATIF-v1.7"
+
+
+class Agent(Record):
+    name: str
+    version: str
+    model_name: str | None = None
+
+
+class ToolCall(Record):
+    tool_call_id: str
+    function_name: str
+    arguments: dict[str, JsonValue]
+
+
+class Result(Record):
+    source_call_id: str
+    content: str
+    extra: dict[str, JsonValue] | None = None
+
+
+class Observation(Record):
+    results: tuple[Result, ...]
+
+
+class Metrics(Record):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    extra: dict[str, JsonValue] | None = None
+
+
+class Step(Record):
+    step_id: int
+    timestamp: str | None = None
+    source: Literal["system", "user", "agent"]
+    message: str
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    observation: Observation | None = None
+    metrics: Metrics | None = None
+
+
+class FinalMetrics(Record):
+    total_prompt_tokens: int | None = None
+    total_completion_tokens: int | None = None
+    total_cached_tokens: int | None = None
+    total_steps: int
+
+
+class Trajectory(Record):
+    schema_version: str = VERSION
+    session_id: str
+    agent: Agent
+    steps: tuple[Step, ...]
+    notes: str | None = None
+    final_metrics: FinalMetrics
+
+    @property
+    def json_text(self) -> str:
+        """What is not known is not written."""
+        return self.model_dump_json(indent=2, exclude_none=True)
+
+
+def trajectory(transcript: ours.Transcript, run_id: str) -> Trajectory:
+    steps = tuple(_step(number, step) for number, step in enumerate(transcript.steps, start=1))
+    tokens = transcript.tokens
+    return Trajectory(
+        session_id=transcript.session or run_id,
+        agent=Agent(name=transcript.agent, version=transcript.version, model_name=transcript.model or None),
+        steps=steps,
+        notes=transcript.error or None,
+        final_metrics=FinalMetrics(
+            total_prompt_tokens=tokens.input if tokens else None,
+            total_completion_tokens=tokens.output if tokens else None,
+            total_cached_tokens=tokens.cached if tokens else None,
+            total_steps=len(steps),
+        ),
+    )
+
+
+def _step(number: int, step: ours.Step) -> Step:
+    agent = step.source == "agent"  # only its steps may have the rest
+    return Step(
+        step_id=number,
+        timestamp=datetime.fromtimestamp(step.at, UTC).isoformat() if step.at is not None else None,
+        source=step.source,
+        message=step.text,
+        reasoning_content=step.reasoning or None if agent else None,
+        tool_calls=tuple(_call(call) for call in step.calls) or None if agent else None,
+        observation=_observation(step) if agent else None,
+        metrics=_metrics(step.tokens) if agent and step.tokens else None,
+    )
+
+
+def _call(call: ours.ToolCall) -> ToolCall:
+    """Arguments are an object there, whatever the agent wrote."""
+    given = call.arguments
+    arguments = given if isinstance(given, dict) else {} if given is None else {"value": given}
+    return ToolCall(tool_call_id=call.id, function_name=call.name, arguments=arguments)
+
+
+def _observation(step: ours.Step) -> Observation | None:
+    results = [
+        Result(source_call_id=seen.call, content=seen.text, extra={"failed": True} if seen.failed else None)
+        for seen in step.observations
+    ]
+    return Observation(results=tuple(results)) if results else None
+
+
+def _metrics(tokens: Tokens) -> Metrics:
+    return Metrics(
+        prompt_tokens=tokens.input,
+        completion_tokens=tokens.output,
+        cached_tokens=tokens.cached,
+        extra={"reasoning_tokens": tokens.reasoning} if tokens.reasoning else None,
+    )
