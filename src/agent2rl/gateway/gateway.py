@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Exchange, Usage
 from agent2rl.gateway import asgi, forms
-from agent2rl.gateway.asgi import Body, Gone, Receive, Room, Scope, Send
+from agent2rl.gateway.asgi import Application, Body, Gone, Receive, Room, Scope, Send
 from agent2rl.gateway.asking import Asked, Rules, loads, named, read
 from agent2rl.gateway.counting import Count, error_words, usage_alone
 from agent2rl.gateway.drivers import Driver
@@ -103,7 +103,14 @@ class Gateway:
 
     # For the server
 
-    async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
+    @property
+    def application(self) -> Application:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send)
+
+        return application  # a function: a bound method is not known for what it is
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
         elif self._closed:

@@ -3,8 +3,8 @@
 A cap is crossed by the answer that reaches it: that one is delivered, and nothing is asked afterwards.
 Requests that are under way together could cross it by much. So each reserves what it may cost at most (a
 token for every four bytes of input, and the longest output that it allows), and where the reservations would
-reach beyond the cap, it waits until it is alone. What is used beyond a cap is therefore one answer, and as far
-as reservations were too small, those that were under way with it.
+reach beyond the cap, it waits until it is alone. What is used beyond a cap is therefore one answer, and as
+far as reservations were too small, those that were under way with it.
 
 What the provider did not count (`Exchange.guessed`) counts towards the caps, or hanging up before an answer's
 last words would make it free.

@@ -57,6 +57,8 @@ def tongue(path: str, anthropic: bool) -> Wire:
 
 
 def route(method: str, path: str, query: str) -> Call:
+    if path == "/":  # some look whether anybody is there
+        return _listing(method, "/models")
     if LIST.fullmatch(path) and not GEMINI.fullmatch(path):
         return _listing(method, path)
     call = _call(path, parse_qs(query))
