@@ -65,7 +65,8 @@ class Gateway:
         self._driver, self._key, self._tape, self._prices = driver, key, tape, prices
         self._rules = Rules((driver.model, *also), allow_server_tools)
         self._meter = Meter(caps, prices, self._rules.models, on_exchange)
-        self._upstream = None if isinstance(tape, Replay) else Upstream(driver, key, patience or Patience())
+        self._patience = patience or Patience()
+        self._upstream = None if isinstance(tape, Replay) else Upstream(driver, key, self._patience)
         self._repeats, self._room = Repeats(), Room()
         self._visits: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,7 +128,7 @@ class Gateway:
         headers = asgi.headers_of(scope)
         path = scope["raw_path"].decode("ascii", "replace")
         visit = Visit(path, tongue(path, "anthropic-version" in headers), self._key)
-        body = Body(self._room)
+        body = Body(self._room, self._patience.body_seconds)
         try:
             call = route(scope["method"], path, scope["query_string"].decode("ascii", "replace"))
             visit.routed(call)

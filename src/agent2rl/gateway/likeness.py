@@ -12,8 +12,8 @@ from agent2rl.core.llm import Wire
 from agent2rl.gateway.wires import Kind
 
 PASSING = re.compile(r"/tmp/[\w./-]+|\b\w*\d[\w.:-]*")
-"""What differs from run to run without meaning anything: temporary paths, and all that has a digit in it, such
-as ids, hashes, times and sizes."""
+"""What differs from run to run without meaning anything: temporary paths, and all that has a digit in it, as
+ids, hashes, times and sizes have."""
 TELLING = ("type", "role", "name")
 """Keys whose values belong to a request's shape."""
 SHOWN = 80
