@@ -61,6 +61,9 @@ class Provider:
         self.replies: deque[Reply] = deque()
         self.answer: Callable[[Heard], Reply] = well
         self.in_flight = self.most_in_flight = 0
+        self.answering = threading.Event()
+        """Until it is set, everybody waits."""
+        self.answering.set()
         self.left = threading.Event()
         """Somebody hung up before the end of an answer."""
 
@@ -77,6 +80,8 @@ class Provider:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         watching = asyncio.create_task(self._watch(receive))
         try:
+            while not self.answering.is_set():
+                await asyncio.sleep(0.01)
             await _say(reply, send)
         finally:
             self.in_flight -= 1

@@ -127,7 +127,7 @@ class Gateway:
         """One request, from its first byte to its line on record."""
         headers = asgi.headers_of(scope)
         path = scope["raw_path"].decode("ascii", "replace")
-        visit = Visit(path, tongue(path, "anthropic-version" in headers), self._key)
+        visit = Visit(path, tongue(path, "anthropic-version" in headers), self._key, self._repeats)
         body = Body(self._room, self._patience.body_seconds)
         try:
             call = route(scope["method"], path, scope["query_string"].decode("ascii", "replace"))
@@ -144,7 +144,7 @@ class Gateway:
             pass  # a visit is abandoned until something else has come of it
         finally:
             body.drop()
-            exchange, lost = visit.exchange(self._repeats, self._prices)
+            exchange, lost = visit.exchange(self._prices)
             self._meter.settle(visit, exchange, visit.began, lost)
 
     async def _list(self, visit: Visit, call: Call, send: Send) -> None:
@@ -163,7 +163,7 @@ class Gateway:
         parsed = loads(sent)
         visit.model = named(call, parsed)
         asked = read(call, sent, parsed, self._rules)
-        visit.asked(call, asked, sent, self._repeats)
+        visit.asked(call, asked, sent)
         return asked
 
     async def _pass(
@@ -172,7 +172,7 @@ class Gateway:
         """Ask, and hand on what comes; what breaks off after it began is left to break off."""
         url = address(self._driver, call, asked.model, asked.stream)
         if call.kind == "generate":
-            await self._meter.admit(visit, asked.model, len(asked.body), asked.most_output)
+            await self._meter.admit(visit)
         take = self._tape.begin(call, asked, visit.sent) if isinstance(self._tape, Recording) else None
         visit.went_up = True
         try:
