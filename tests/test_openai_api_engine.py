@@ -275,7 +275,9 @@ def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: Op
         ask(engine, "hello")
 
 
-def test_what_a_model_does_not_take_is_left_out_once_it_has_said_so(served: Served, engine: OpenAIAPI) -> None:
+def test_what_a_model_does_not_take_is_left_out_once_it_has_said_so(
+    served: Served, engine: OpenAIAPI
+) -> None:
     for name, more in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", "Only 1.")):
         served.faults.append(answer(400, {"error": {"message": f"Unsupported parameter: '{name}'. {more}"}}))
     with pytest.raises(UserError, match="422"):  # this server, in turn, takes no other

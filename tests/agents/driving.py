@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Real agents in the real sandbox, driven by a script: where they are, what they hear, what came of it."""
-=======
 """Real agents in the real sandbox, driven by a script: each alone, without the rest of a run."""
->>>>>>> wip-adapters
 
 import json
 import subprocess
