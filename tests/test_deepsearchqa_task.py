@@ -218,7 +218,7 @@ def test_a_run_that_does_not_say_what_is_searched_is_refused_before_anything_is_
     [
         ("deepsearchqa-mini", Wanted(search="ddgs"), "Leave out --search"),
         ("gsm8k-mini", Wanted(judge="openai-api:m@http://h/v1"), "Leave out --judge"),
-        ("deepsearchqa-mini", Wanted(judge="transformers"), "openai-api:MODEL@URL"),
+        ("deepsearchqa-mini", Wanted(judge="transformers"), "MODEL@URL"),
         ("deepsearchqa-mini", Wanted(judge="openai-api:nowhere"), "no URL"),
         ("deepsearchqa-mini", Wanted(record="x"), "no searches to record"),
         ("deepsearchqa", Wanted(search="replay:x", record="x"), "a record already"),
@@ -336,7 +336,7 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, 
         assert done.returncode == 0, done.stderr
         score = json.loads(done.stdout)["parts"][0]["score"]
         assert (score["value"], score["n"], score["missing"]) == (100, 59, 1)
-        assert score["how"]["judge"].startswith(named)
+        assert score["how"]["judge"].startswith(f"tiny@{server.url}")
         rows = [{**row, "output": "answer[nobody]"} for row in rows]
         write("answer[nobody]")
         server.faults.extend([fault(400)] * 100)

@@ -22,6 +22,7 @@ from agent2rl.engines.openai_api import OpenAIAPI
 from agent2rl.engines.openai_api.endpoint import Patience
 from agent2rl.engines.scripted import Scripted
 from agent2rl.evaluators.asking import Asking
+from agent2rl.grading.server import serve as at_socket
 from tests.served import Fault, Served, answer, cut_off, drop, serve
 
 SECRET = "sk-very-secret-0123456789"
@@ -272,6 +273,30 @@ def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: Op
     served.faults.append(floods)
     with pytest.raises(WorldError, match="longer than 16 MiB"):
         ask(engine, "hello")
+
+
+def test_what_a_model_does_not_take_is_left_out_once_it_has_said_so(
+    served: Served, engine: OpenAIAPI
+) -> None:
+    for name, more in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", "Only 1.")):
+        served.faults.append(answer(400, {"error": {"message": f"Unsupported parameter: '{name}'. {more}"}}))
+    with pytest.raises(UserError, match="422"):  # this server, in turn, takes no other
+        engine.generate([chat("hi")], SAMPLING)
+    assert engine.refused >= {"max_tokens", "temperature"}
+    served.faults.append(answer(400, {"error": {"message": "Your temperature is no matter: bad chat."}}))
+    with pytest.raises(UserError):
+        engine.generate([chat("hi")], SAMPLING)
+
+
+def test_a_server_may_be_at_a_unix_socket(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b'{"choices": [{"message": {"content": "from the socket"}}]}'
+        fields = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+
+    with at_socket(app) as socket, registry.engine(f"openai-api:tiny@unix:{socket}")(tmp_path) as engine:
+        assert engine.generate([chat("hi")], SAMPLING)[0].text == "from the socket"
 
 
 def test_a_redirect_is_not_followed_with_the_key(served: Served, engine: OpenAIAPI) -> None:

@@ -27,7 +27,7 @@ from agent2rl.grading.desk import Offer, served
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.models import smollm2_135m
-from agent2rl.runner import desks
+from agent2rl.runner import judges
 from agent2rl.runner.assets import model_directory, split_file
 from agent2rl.runner.settings import Settings
 from tests.runs import Bench
@@ -269,7 +269,7 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
 def test_it_judges_by_its_probabilities_over_the_desk(model: Path, cache: Path, tmp_path: Path) -> None:
     where = Settings(runs=tmp_path, cache=cache)
     asked = Asked(messages=(("user", "Is 2 + 2 = 4? Say A for yes, B for no."),), choices=("A", "B"))
-    with desks.judge("model:smollm2-135m", where) as judging, served(Offer(judging=judging)) as socket:
+    with judges.judge("model:smollm2-135m", where) as judging, served(Offer(judging=judging)) as socket:
         assert socket
         said = Desk(socket).chat(asked)
     assert said.likely is not None

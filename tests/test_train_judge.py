@@ -15,7 +15,7 @@ from agent2rl.grading.desk import Judging
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.server import serve as at_socket
 from agent2rl.grading.teacher import BODY_BYTES, Teacher, application
-from agent2rl.runner import desks
+from agent2rl.runner import desks, judges
 from agent2rl.runner.assets import model_directory
 from agent2rl.runner.settings import Settings
 from agent2rl.store import ledger
@@ -54,7 +54,7 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     assert len(grader.questions) == INSTRUCTIONS + 3 * CONSTANTS
     baseline = run.result.baseline
     assert baseline is not None
-    assert str(baseline.how["judge"]).startswith("openai-api:tiny@")
+    assert str(baseline.how["judge"]).startswith("tiny@")
     # Who says A whatever is asked favours a place, and places are drawn.
     assert 30 < baseline.value < 70
     (entry,) = [
@@ -67,9 +67,13 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     assert run.result.train_judge.model_dump() == entry.data
     assert "7 questions" in run.said["told"]
     shown = bench.cli("show", run.result.run_id).stdout
-    assert f"1 of 7 questions to openai-api:other@{other.url}" in shown
+    assert f"1 of 7 questions to other@{other.url}" in shown
     assert re.search(r"constants.*empty \d+\.\d+, generic .* attack .*5 examples", shown)
     assert grader.url not in run.log
+    used = run.result.judge_usage
+    assert used
+    assert (used.answered, used.failed) == (len(grader.questions), 0)
+    assert "judge's work" in shown
     seen = [path for path in run.paths.workspace.rglob("*") if path.is_file() and not path.is_symlink()]
     assert seen
     assert not [path for path in seen if grader.url.encode() in path.read_bytes()]
@@ -91,7 +95,7 @@ def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> N
             with pytest.raises(UserError, match="both are the same"), desks.opened(wanted, TASK, where):
                 pass
     wanted = desks.Wanted(train_judge="transformers")
-    with pytest.raises(UserError, match="does not talk to a model"), desks.opened(wanted, TASK, where):
+    with pytest.raises(UserError, match="its name does not tell"), desks.opened(wanted, TASK, where):
         pass
 
 
@@ -99,12 +103,12 @@ def test_a_judge_is_one_however_it_is_spelt_and_another_where_the_model_is(tmp_p
     where = Settings(runs=tmp_path, cache=tmp_path / "cache")
 
     def named(name: str) -> str:
-        with desks.judge(name, where) as judging:
+        with judges.judge(name, where) as judging:
             return judging.name
 
     with serve(Scripted(lambda _: "A")) as server:
-        one = f"openai-api:tiny@{server.url}"
-        assert named(f"openai-api:{server.url}/") == named(one) == one
+        one = f"tiny@{server.url}"
+        assert named(f"openai-api:{server.url}/") == named(f"openai-api:{one}") == named(one) == one
     content = manifest_of(model_directory("abacus", where.cache)).sha256
     assert named("model:abacus") == f"model:abacus@{content[:12]}"
 

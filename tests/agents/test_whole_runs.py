@@ -56,7 +56,8 @@ shell = '''sed -i s/seed=0/seed=1/ code/train.py && python code/train.py v2 90 &
 [[step]]
 when = '"score": ?(?P<second>[0-9.]+)'
 shell = '''
-  (cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; find $HOME /tmp /workspace -type f -size -4M -exec cat {} +) \
+  (cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline;
+  find $HOME /tmp /workspace -type f -size -4M -exec cat {} +) \
   > /workspace/everything 2> /dev/null; wc -c < /workspace/everything'''
 
 [[step]]
@@ -82,7 +83,8 @@ def test_an_agent_trains_submits_reads_the_score_improves_submits_again_and_ends
     assert result.usage.tokens == done.driver.said
     assert result.usage.failed >= 1
     assert 429 in {exchange.status for exchange in done.exchanges}
-    assert sum(exchange.tokens.total for exchange in done.exchanges if exchange.tokens) == result.usage.tokens.total
+    counted = [exchange.tokens.total for exchange in done.exchanges if exchange.tokens]
+    assert sum(counted) == result.usage.tokens.total
 
     transcript = done.transcript
     assert transcript.steps[-1].text.startswith("First ") or transcript.steps[-2].text.startswith("First ")

@@ -93,7 +93,7 @@ search = click.option(
 judge = click.option(
     "--judge",
     metavar="NAME",
-    help="Who marks answers: openai-api:MODEL@URL, or model:NAME for one that runs here.  "
+    help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
     "[default: the task's rule]",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

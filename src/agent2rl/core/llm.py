@@ -61,8 +61,8 @@ class Exchange(Record):
     tokens: Tokens | None = None
     """None: the provider told none."""
     guessed: Tokens | None = None
-    """What was sent and said beyond that, by its length: of answers that the provider did not count to the end.
-    It counts towards the caps."""
+    """What was sent and said beyond that, by its length: of answers that the provider did not count to their
+    end. It counts towards the caps."""
     usd: float | None = None
     """Of the tokens that were told. None: the model has no known price, or none were told."""
     replayed: bool = False

@@ -479,6 +479,8 @@ class RunResult(Record):
     """None where the agent had no judge to train with, or never started."""
     usage: Usage | None = None
     """What the driver LLM was asked; None where there is none."""
+    judge_usage: Usage | None = None
+    """What the judge that grades was asked; None where there is none, or it runs here."""
     rounds: int = 0
     """How often the agent was started."""
 

@@ -9,11 +9,11 @@ from agent2rl.gateway.forms import Refused
 BODY_BYTES = 32 << 20
 HELD_BYTES = 128 << 20
 """Of all bodies together that a gateway holds at once."""
-BODY_SECONDS = 120.0
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 class Gone(Exception):
@@ -30,8 +30,8 @@ class Room:
 class Body:
     """A request's body; what it takes up is given back by `drop`."""
 
-    def __init__(self, room: Room, most: int = BODY_BYTES, seconds: float = BODY_SECONDS) -> None:
-        self._room, self._most, self._seconds = room, most, seconds
+    def __init__(self, room: Room, seconds: float) -> None:
+        self._room, self._seconds = room, seconds
         self._held = 0
 
     async def read(self, receive: Receive) -> bytes:
@@ -52,8 +52,8 @@ class Body:
             if message["type"] != "http.request":
                 raise Gone
             chunk = message.get("body", b"")
-            if self._held + len(chunk) > self._most:
-                raise Refused(413, f"A request has at most {self._most >> 20} MiB.")
+            if self._held + len(chunk) > BODY_BYTES:
+                raise Refused(413, f"A request has at most {BODY_BYTES >> 20} MiB.")
             if len(chunk) > self._room.left:
                 raise Refused(503, "Too much is being asked at once.", "Ask again when others are answered.")
             self._room.left -= len(chunk)

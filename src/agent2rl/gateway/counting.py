@@ -105,6 +105,7 @@ def _anthropic_turn(told: Told) -> Tokens:
         written=written,
         written_hour=min(written, _number(told.get("cache_creation"), "ephemeral_1h_input_tokens")),
         output=_number(told, "output_tokens"),
+        reasoning=_number(told.get("output_tokens_details"), "thinking_tokens"),
     )
 
 

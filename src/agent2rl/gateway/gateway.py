@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Exchange, Usage
 from agent2rl.gateway import asgi, forms
-from agent2rl.gateway.asgi import Body, Gone, Receive, Room, Scope, Send
+from agent2rl.gateway.asgi import Application, Body, Gone, Receive, Room, Scope, Send
 from agent2rl.gateway.asking import Asked, Rules, loads, named, read
 from agent2rl.gateway.counting import Count, error_words, usage_alone
 from agent2rl.gateway.drivers import Driver
@@ -65,7 +65,8 @@ class Gateway:
         self._driver, self._key, self._tape, self._prices = driver, key, tape, prices
         self._rules = Rules((driver.model, *also), allow_server_tools)
         self._meter = Meter(caps, prices, self._rules.models, on_exchange)
-        self._upstream = None if isinstance(tape, Replay) else Upstream(driver, key, patience or Patience())
+        self._patience = patience or Patience()
+        self._upstream = None if isinstance(tape, Replay) else Upstream(driver, key, self._patience)
         self._repeats, self._room = Repeats(), Room()
         self._visits: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,7 +113,14 @@ class Gateway:
 
     # For the server
 
-    async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
+    @property
+    def application(self) -> Application:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send)
+
+        return application  # a function: a bound method is not known for what it is
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
         elif self._closed:
@@ -128,8 +136,8 @@ class Gateway:
         """One request, from its first byte to its line on record."""
         headers = asgi.headers_of(scope)
         path = scope["raw_path"].decode("ascii", "replace")
-        visit = Visit(path, tongue(path, "anthropic-version" in headers), self._key)
-        body = Body(self._room)
+        visit = Visit(path, tongue(path, "anthropic-version" in headers), self._key, self._repeats)
+        body = Body(self._room, self._patience.body_seconds)
         try:
             call = route(scope["method"], path, scope["query_string"].decode("ascii", "replace"))
             visit.routed(call)
@@ -145,7 +153,7 @@ class Gateway:
             pass  # a visit is abandoned until something else has come of it
         finally:
             body.drop()
-            exchange, lost = visit.exchange(self._repeats, self._prices)
+            exchange, lost = visit.exchange(self._prices)
             self._meter.settle(visit, exchange, visit.began, lost)
 
     async def _list(self, visit: Visit, call: Call, send: Send) -> None:
@@ -164,7 +172,7 @@ class Gateway:
         parsed = loads(sent)
         visit.model = named(call, parsed)
         asked = read(call, sent, parsed, self._rules)
-        visit.asked(call, asked, sent, self._repeats)
+        visit.asked(call, asked, sent)
         return asked
 
     async def _pass(
@@ -173,7 +181,7 @@ class Gateway:
         """Ask, and hand on what comes; what breaks off after it began is left to break off."""
         url = address(self._driver, call, asked.model, asked.stream)
         if call.kind == "generate":
-            await self._meter.admit(visit, asked.model, len(asked.body), asked.most_output)
+            await self._meter.admit(visit)
         take = self._tape.begin(call, asked, visit.sent) if isinstance(self._tape, Recording) else None
         visit.went_up = True
         try:

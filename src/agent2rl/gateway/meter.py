@@ -3,8 +3,8 @@
 A cap is crossed by the answer that reaches it: that one is delivered, and nothing is asked afterwards.
 Requests that are under way together could cross it by much. So each reserves what it may cost at most (a
 token for every four bytes of input, and the longest output that it allows), and where the reservations would
-reach beyond the cap, it waits until it is alone. What is used beyond a cap is therefore one answer, and as far
-as reservations were too small, those that were under way with it.
+reach beyond the cap, it waits until it is alone. What is used beyond a cap is therefore one answer, and as
+far as reservations were too small, those that were under way with it.
 
 What the provider did not count (`Exchange.guessed`) counts towards the caps, or hanging up before an answer's
 last words would make it free.
@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Exchange, Tokens, Usage
@@ -50,6 +50,19 @@ class Trouble:
     """From the first of them to the end of the last."""
     message: str
     """What the last one was told."""
+
+
+class Ticket(Protocol):
+    """A request that wants a place."""
+
+    model: str
+    most: Tokens
+    """What it may cost."""
+
+    @property
+    def told(self) -> Tokens | None:
+        """What it is known to cost so far."""
+        ...
 
 
 class Spans:
@@ -88,8 +101,7 @@ class Meter:
         self.usage = Usage(usd=None if unpriced else 0.0)
         self.trouble: Trouble | None = None
         self._caps, self._prices, self._on_exchange = caps, prices, on_exchange
-        self._reserved: dict[object, Tokens] = {}
-        self._models: dict[object, str] = {}
+        self._admitted: list[Ticket] = []
         self._changed = asyncio.Event()
         self._busy, self._stalled = Spans(), Spans()
         self._failing_since = 0.0
@@ -97,52 +109,56 @@ class Meter:
 
     # Before
 
-    async def admit(self, ticket: object, model: str, body_bytes: int, most_output: int) -> None:
-        """Wait for a place, and take it until `settle`."""
-        most = Tokens(input=body_bytes // BYTES_A_TOKEN, output=most_output)
+    async def admit(self, ticket: Ticket) -> None:
+        """Wait for a place, and have it until `settle`."""
         while True:
             if self._crossed():
                 self.over.set()
                 raise Refused(403, f"The run's budget is used up: {self.caps_said()}.", "Stop here.")
-            if not self._reserved or (len(self._reserved) < IN_FLIGHT and self._fits(model, most)):
+            if not self._admitted or (len(self._admitted) < IN_FLIGHT and self._fits(ticket)):
                 break
             await self._changed.wait()
-        self._reserved[ticket], self._models[ticket] = most, model
+        self._admitted.append(ticket)
 
-    def _fits(self, model: str, most: Tokens) -> bool:
-        tokens = most.total + sum(one.total for one in self._reserved.values())
-        usd = self._worth(model, most)
-        usd += sum(self._worth(self._models[ticket], one) for ticket, one in self._reserved.items())
-        return not self._crossed(tokens, usd)
+    def _fits(self, new: Ticket) -> bool:
+        """Whether all that is under way could be used up without reaching a cap."""
+        left = [(one.model, _less(one.most, one.told)) for one in (*self._admitted, new)]
+        return not self._crossed(
+            sum(tokens.total for _, tokens in left), sum(self._worth(model, tokens) for model, tokens in left)
+        )
 
     def _worth(self, model: str, tokens: Tokens) -> float:
         return self._prices.usd(model, tokens) or 0.0
 
     def _crossed(self, tokens: int = 0, usd: float = 0.0) -> bool:
         """Whether a cap is reached, with so much more."""
-        caps, used = self._caps, self.usage
-        tokens += used.tokens.total + used.guessed.total
-        usd += (used.usd or 0.0) + self._guessed_usd
-        return (caps.tokens is not None and tokens >= caps.tokens) or (
-            caps.usd is not None and usd >= caps.usd
+        used_tokens, used_usd = self._used()
+        caps = self._caps
+        return (caps.tokens is not None and used_tokens + tokens >= caps.tokens) or (
+            caps.usd is not None and used_usd + usd >= caps.usd
         )
 
+    def _used(self) -> tuple[int, float]:
+        """With what is known already of answers that are not over."""
+        told = [(one.model, one.told) for one in self._admitted if one.told]
+        tokens = self.usage.tokens.total + self.usage.guessed.total + sum(new.total for _, new in told)
+        usd = (self.usage.usd or 0.0) + self._guessed_usd + sum(self._worth(*new) for new in told)
+        return tokens, usd
+
     def caps_said(self) -> str:
-        used, said = self.usage, []
-        if self._caps.tokens is not None:
-            said.append(f"{used.tokens.total + used.guessed.total:,} of {self._caps.tokens:,} tokens")
-        if self._caps.usd is not None:
-            said.append(f"${(used.usd or 0.0) + self._guessed_usd:.2f} of ${self._caps.usd:.2f}")
+        tokens, usd = self._used()
+        said = [f"{tokens:,} of {self._caps.tokens:,} tokens"] if self._caps.tokens is not None else []
+        said += [f"${usd:.2f} of ${self._caps.usd:.2f}"] if self._caps.usd is not None else []
         return " and ".join(said)
 
     # After
 
     def settle(
-        self, ticket: object, exchange: Exchange, began: float, stalled: tuple[float, float] | None
+        self, ticket: Ticket, exchange: Exchange, began: float, stalled: tuple[float, float] | None
     ) -> None:
         """Write an exchange down. Times are of the monotonic clock; `stalled` is what it lost."""
-        self._reserved.pop(ticket, None)
-        self._models.pop(ticket, None)
+        if ticket in self._admitted:
+            self._admitted.remove(ticket)
         ended = began + exchange.seconds
         if exchange.outcome != "refused":
             self._busy.add(began, ended)
@@ -188,6 +204,12 @@ class Meter:
                 self._failing_since = began
             before = self.trouble.requests if self.trouble else 0
             self.trouble = Trouble(_kind(exchange), before + 1, ended - self._failing_since, exchange.message)
+
+
+def _less(most: Tokens, told: Tokens | None) -> Tokens:
+    if told is None:
+        return most
+    return Tokens(input=max(0, most.input - told.input), output=max(0, most.output - told.output))
 
 
 def _kind(exchange: Exchange) -> Literal["login", "rate-limit", "failure", "rejected"]:

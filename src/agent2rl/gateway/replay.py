@@ -66,25 +66,23 @@ class Replay:
         )
 
     def _found(self, asked: Likeness, parsed: dict[str, Any]) -> tuple[Taped, str]:
-        known = [
-            (asked.distance(like), number) for number, (_, like) in self._unplayed.items() if asked.fits(like)
-        ]
-        if not known:
-            raise Refused(400, f"The tape has no answer to this. {self._nearest(asked, parsed)}")
-        far, number = min(known)
-        taped, _ = self._unplayed.pop(number)
-        if not far:
-            return taped, ""
-        return taped, f"asked otherwise than exchange {number} of the tape: {_told(taped, parsed)}"
+        fitting = [number for number, (_, like) in self._unplayed.items() if asked.fits(like)]
+        if not fitting:
+            raise Refused(400, f"The tape has no answer to this. {self._nearest(asked, parsed)}.")
+        if len(fitting) > 1:
+            fitting.sort(key=lambda number: (asked.distance(self._unplayed[number][1]), number))
+        taped, _ = self._unplayed.pop(fitting[0])
+        unlike = difference(_parsed(taped), parsed)
+        return taped, unlike and f"asked otherwise than exchange {taped.number} of the tape: {unlike}"
 
     def _nearest(self, asked: Likeness, parsed: dict[str, Any]) -> str:
         """What the request lacks, for whoever must find out."""
         if not self._unplayed:
-            return f"All {len(self._taped)} exchanges have been played."
+            return f"All its {len(self._taped)} exchanges have been played"
         number = max(self._unplayed, key=lambda one: (asked.in_common(self._unplayed[one][1]), -one))
         taped, like = self._unplayed[number]
-        why = asked.unlike(like)
-        return f"The nearest is exchange {number}: {why}; {_told(taped, parsed)}"
+        told = (asked.unlike(like), difference(_parsed(taped), parsed))
+        return f"The nearest is exchange {number}: {'; '.join(filter(None, told))}"
 
     async def _chunks(self, taped: Taped) -> AsyncGenerator[bytes, None]:
         body, at, before = taped.body, 0, 0.0
@@ -107,7 +105,3 @@ def _likeness(taped: Taped) -> Likeness:
 def _parsed(taped: Taped) -> dict[str, Any]:
     found = json.loads(taped.request)
     return found if isinstance(found, dict) else {}
-
-
-def _told(taped: Taped, parsed: dict[str, Any]) -> str:
-    return difference(_parsed(taped), parsed) or "nothing differs"

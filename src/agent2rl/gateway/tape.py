@@ -92,6 +92,8 @@ class Take:
         self, status: int, headers: dict[str, str], outcome: Outcome, message: str, key: Key | None
     ) -> None:
         body = b"".join(chunk for _, chunk in self._chunks)
+        if outcome == "abandoned" and not body:
+            return  # nobody would know what to answer
         try:
             answer, packed = body.decode("utf-8"), False
         except UnicodeDecodeError:

@@ -39,6 +39,8 @@ class Patience:
     """Before the second; twice as long before each further one."""
     stall_seconds: float = 300.0
     """Without a single byte: then the provider is taken to have stalled."""
+    body_seconds: float = 120.0
+    """For an agent to send a request."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,14 @@ class Answer:
 class Upstream:
     def __init__(self, driver: Driver, key: Key | None, patience: Patience) -> None:
         self._driver, self._key, self._patience = driver, key, patience
-        hosts = {urlsplit(url).hostname or "" for url in driver.urls.values()}
+        parts = [urlsplit(url) for url in driver.urls.values()]
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(patience.stall_seconds, connect=patience.connect_seconds, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
-            trust_env=not all(map(_is_here, hosts)),  # a proxy is for what is elsewhere
+            verify=any(part.scheme == "https" for part in parts),  # certificates take long to load
+            trust_env=not all(_is_here(part.hostname or "") for part in parts),  # proxies are for elsewhere
         )
 
     @asynccontextmanager
@@ -130,7 +133,9 @@ class Upstream:
             raise Lost("provider-error", 502, why, "Is the driver's URL the right one?")
         if packed not in UNPACKED:
             raise Lost("provider-error", 502, f"The provider packs its answer ({packed[:20]!r}) unasked.")
-        headers = {name: response.headers[name] for name in PASSED_DOWN if name in response.headers}
+        headers = {
+            name: self._clean(response.headers[name]) for name in PASSED_DOWN if name in response.headers
+        }
         return Answer(response.status_code, headers, self._chunks(response))
 
     async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
@@ -143,6 +148,9 @@ class Upstream:
             raise Lost(
                 "cut", 502, f"The provider's answer broke off ({_name(error)}).", "Try again."
             ) from None
+
+    def _clean(self, text: str) -> str:
+        return self._key.redact_text(text) if self._key else text
 
     def _stalled(self) -> Lost:
         seconds = self._patience.stall_seconds

@@ -42,7 +42,9 @@ class Repeats:
 
 
 class Visit:
-    def __init__(self, path: str, tongue: Wire, key: Key | None) -> None:
+    """What it comes to is decided before the agent has the last of its answer: it may ask again at once."""
+
+    def __init__(self, path: str, tongue: Wire, key: Key | None, repeats: Repeats) -> None:
         self.at, self.began = time.time(), time.monotonic()
         self.tongue = tongue
         """The wire format of whoever asks."""
@@ -60,7 +62,9 @@ class Visit:
         """The answer."""
         self.message = ""
         self.count: Count | None = None
-        self._path, self._key = path, key
+        self.most = Tokens()
+        """What it may cost."""
+        self._path, self._key, self._repeats = path, key, repeats
         self._stream = self._replayed = False
         self._first: float | None = None
         self._digest = b""
@@ -75,10 +79,11 @@ class Visit:
         self.wire = call.wire if call.kind == "generate" else None
         self._stream = call.stream
 
-    def asked(self, call: Call, asked: Asked, sent: bytes, repeats: Repeats) -> None:
+    def asked(self, call: Call, asked: Asked, sent: bytes) -> None:
         self.sent, self._stream = sent, asked.stream
+        self.most = Tokens(input=len(asked.body) // BYTES_A_TOKEN, output=asked.most_output)
         self._digest = hashlib.sha256(f"{call.wire} {call.kind} {asked.model}\n".encode() + sent).digest()
-        self._retries, self._since = repeats.before(self._digest)
+        self._retries, self._since = self._repeats.before(self._digest)
 
     def answering(self, answer: Answer, replayed: bool) -> None:
         self.begun, self.status, self.headers = True, answer.status, answer.headers
@@ -90,6 +95,9 @@ class Visit:
 
     def ended(self, outcome: Outcome, status: int | None = None, message: str = "") -> None:
         self.outcome = outcome
+        if self._digest and outcome != "refused":
+            failed_at = time.monotonic() if outcome in FAILED else None
+            self._repeats.ended(self._digest, self._retries + 1, failed_at)
         self.status = self.status if status is None else status
         self.message = "; ".join(filter(None, (self.message, message)))
 
@@ -108,13 +116,18 @@ class Visit:
     def lost(self, error: Lost) -> None:
         self.ended(error.outcome, None if self.begun else error.status, str(error))
 
+    @property
+    def told(self) -> Tokens | None:
+        """The tokens of a generation, as far as the provider has told them."""
+        return self.count.tokens if self.count and self.wire else None
+
     # When it is over
 
-    def exchange(self, repeats: Repeats, prices: Prices) -> tuple[Exchange, tuple[float, float] | None]:
+    def exchange(self, prices: Prices) -> tuple[Exchange, tuple[float, float] | None]:
         """What goes on record, and the time that was lost."""
         seconds = time.monotonic() - self.began
-        lost = self._lost(self.began + seconds, repeats)
-        tokens = self.count.tokens if self.count and self.wire else None
+        lost = self._lost(self.began + seconds)
+        tokens = self.told
         exchange = Exchange(
             at=self.at,
             wire=self.wire,
@@ -135,13 +148,12 @@ class Visit:
         )
         return exchange, lost
 
-    def _lost(self, now: float, repeats: Repeats) -> tuple[float, float] | None:
+    def _lost(self, now: float) -> tuple[float, float] | None:
+        if self.outcome == "abandoned" and self._digest:
+            waited = self.began if self._first is None else None  # the agent itself had waited long enough
+            self._repeats.ended(self._digest, self._retries + 1, waited)
         begin = self.began if self._since is None else self._since
-        failed = self.outcome in FAILED
-        if self._digest and self.outcome != "refused":
-            silent = self.outcome == "abandoned" and self._first is None  # the agent itself had waited enough
-            repeats.ended(self._digest, self._retries + 1, now if failed else self.began if silent else None)
-        if failed:
+        if self.outcome in FAILED:
             return begin, now
         return None if self._since is None else (begin, self.began)
 

@@ -57,8 +57,9 @@ def tongue(path: str, anthropic: bool) -> Wire:
 
 
 def route(method: str, path: str, query: str) -> Call:
-    if LIST.fullmatch(path) and not GEMINI.fullmatch(path):
-        return _listing(method, path)
+    if method in ("GET", "HEAD") and (found := LIST.fullmatch("/models" if path == "/" else path)):
+        versioned = found["version"] in ("/v1beta", "/v1alpha")
+        return Call("gemini" if versioned else "openai-chat", "list", found["model"])
     call = _call(path, parse_qs(query))
     if call is None:
         raise Refused(404, "There is nothing at this path.", f"There is: {KNOWN}.")
@@ -76,15 +77,6 @@ def _call(path: str, query: Mapping[str, list[str]]) -> Call | None:
     if stream and query.get("alt") != ["sse"]:
         raise Refused(400, "A stream that is one long JSON array cannot be counted.", "Ask with ?alt=sse.")
     return Call("gemini", "count" if found["method"] == "countTokens" else "generate", found["model"], stream)
-
-
-def _listing(method: str, path: str) -> Call:
-    if method not in ("GET", "HEAD"):
-        raise Refused(405, f"This path takes GET, not {method[:20]}.")
-    found = LIST.fullmatch(path)
-    assert found
-    versioned = found["version"] in ("/v1beta", "/v1alpha")
-    return Call("gemini" if versioned else "openai-chat", "list", found["model"])
 
 
 def address(driver: Driver, call: Call, model: str, stream: bool) -> str:

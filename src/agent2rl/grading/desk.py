@@ -26,6 +26,7 @@ from pydantic import Field, ValidationError
 from agent2rl.core.desk import About, Asked, Opened, Said, Searched
 from agent2rl.core.engine import Engine, Message, Sampling, Scores, Weighs
 from agent2rl.core.errors import Agent2RLError, WorldError
+from agent2rl.core.llm import Usage
 from agent2rl.core.passing import Exhausted
 from agent2rl.core.records import Record
 from agent2rl.environments.search.backend import (
@@ -92,6 +93,8 @@ class Judging:
     engine: Engine
     kept: Path
     """A directory of answers, each under the hash of its question."""
+    usage: Callable[[], Usage] | None = None
+    """What was asked of it so far, where that is metered."""
     one_by_one: bool = False
     """Whether the engine answers one question at a time, as one that runs here does."""
     _turn: threading.Lock = field(default_factory=threading.Lock)

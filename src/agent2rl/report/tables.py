@@ -81,6 +81,8 @@ def _result(result: RunResult) -> Rows:
         rows.append(("train judge", asked(result.train_judge)))
     if result.usage:
         rows.append(("driver's work", used(result.usage)))
+    if result.judge_usage:
+        rows.append(("judge's work", used(result.judge_usage)))
     if result.rounds > 1:
         rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
     if result.clock:

@@ -9,7 +9,7 @@ from agent2rl.core.records import Calibration
 from agent2rl.evaluators.calibration import calibrate, some
 from agent2rl.evaluators.referees import Judge
 from agent2rl.grading.desk import Offer, served
-from agent2rl.runner import desks
+from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings
 
 
@@ -19,6 +19,6 @@ def measured(task: str, judge: str, data_dir: Path | None, most: int, settings: 
     if published is None:
         raise UserError(f"The task {task!r} has no published preferences.", "Try --task alpacaeval.")
     known = some(published.preferences(data_dir), most)
-    with desks.judge(judge, settings) as judging, served(Offer(judging=judging)) as socket:
+    with judges.judge(judge, settings) as judging, served(Offer(judging=judging)) as socket:
         assert socket
         return calibrate(Judge(Desk(socket)), known)

@@ -1,28 +1,21 @@
 """Opens the desk of a run: what its gradings may search, and who judges. Refuses before anything is spent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl import registry
-from agent2rl.core.engine import Elsewhere
 from agent2rl.core.errors import UserError
+from agent2rl.core.llm import Usage
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
 from agent2rl.environments.search.choosing import KEYS, KNOWN, choose, is_live
 from agent2rl.environments.search.local import Local
 from agent2rl.environments.search.replay import Recording
-from agent2rl.grading.desk import Judging, Offer, Searching, served
-from agent2rl.grading.freeze import manifest_of
-from agent2rl.runner.assets import default_engine, model_directory, repeatable
+from agent2rl.grading.desk import Offer, Searching, served
+from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings, secrets
 from agent2rl.store.files import canonical
-
-HERE = "model"
-JUDGES = (
-    f"Write openai-api:MODEL@URL, or {HERE}:NAME for a model that runs here, such as {HERE}:smollm2-135m."
-)
 
 
 @dataclass(frozen=True)
@@ -47,6 +40,8 @@ class Opened:
     """What results depend on."""
     repeatable: bool = True
     """Whether the same offer gives the same results, and no record wants to see them come about."""
+    judged: Callable[[], Usage] | None = None
+    """What the judge was asked so far, where it is asked through a gateway."""
 
 
 @contextmanager
@@ -54,60 +49,17 @@ def opened(wanted: Wanted, task: Task, settings: Settings, needed: bool = True) 
     """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
     _require(wanted, task, needed)
     if wanted.judge and wanted.train_judge:
-        _require_other(wanted.judge, wanted.train_judge, settings)
+        judges.require_other(wanted.judge, wanted.train_judge, settings)
     with ExitStack() as stack:
-        judging = stack.enter_context(judge(wanted.judge, settings)) if wanted.judge else None
+        judging = stack.enter_context(judges.judge(wanted.judge, settings)) if wanted.judge else None
         offer = Offer(_searching(wanted, stack), judging)
         about = offer.about().model_dump()
         if wanted.record:  # which grows
             about["record_sha256"] = None
         socket = stack.enter_context(served(offer))
         live = wanted.search is not None and (bool(wanted.record) or is_live(wanted.search))
-        yield Opened(socket, canonical(about) if socket else "", repeatable=not live)
-
-
-@contextmanager
-def judge(name: str, settings: Settings) -> Iterator[Judging]:
-    """The model that a name means: an engine's that is elsewhere, or one that is loaded here.
-
-    It goes by one name however it is spelt, which is another where it is another model: judgements are kept.
-    """
-    kept = settings.cache / "judgements"
-    if model := _here(name):
-        directory = model_directory(model, settings.cache)
-        content = manifest_of(directory).sha256[:12]
-        with registry.engine(default_engine(model, ()))(directory) as engine:
-            yield Judging(f"{HERE}:{repeatable(model)}@{content}", engine, kept, one_by_one=True)
-        return
-    registry.require_remote(name)
-    with registry.engine(name)(Path()) as engine:
-        if isinstance(engine, Elsewhere):
-            name = f"{name.partition(':')[0]}:{engine.model}@{engine.url}"
-        yield Judging(name, engine, kept)
-
-
-def _here(name: str) -> str | None:
-    """The model of a judge that runs on this computer."""
-    head, _, model = name.partition(":")
-    return model if head == HERE and model else None
-
-
-def _require_other(judge: str, train_judge: str, settings: Settings) -> None:
-    """Agents must not train with the judge that grades, however it is spelt and wherever it is served."""
-    same = _identity(judge, settings)
-    if same == _identity(train_judge, settings):
-        raise UserError(
-            "The judge that grades cannot be trained with, and both are the same model.",
-            "Name another for --train-judge; what has the same name at another address counts as the same.",
-        )
-
-
-def _identity(name: str, settings: Settings) -> str:
-    """By its content where it runs here, else by what it is called where it runs."""
-    if model := _here(name):
-        return manifest_of(model_directory(model, settings.cache)).sha256
-    with registry.engine(name)(Path()) as engine:
-        return engine.model.lower() if isinstance(engine, Elsewhere) else name
+        used = judging.usage if judging else None
+        yield Opened(socket, canonical(about) if socket else "", repeatable=not live, judged=used)
 
 
 def _require(wanted: Wanted, task: Task, needed: bool) -> None:
@@ -124,10 +76,9 @@ def _require(wanted: Wanted, task: Task, needed: bool) -> None:
     if wanted.train_judge and "judge" not in task.desk:
         raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
     if needed and task.judged and not wanted.judge:
-        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", JUDGES)
+        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", judges.JUDGES)
     for name in filter(None, (wanted.judge, wanted.train_judge)):
-        if not _here(name):
-            registry.require_remote(name)
+        judges.require(name)
 
 
 def _searching(wanted: Wanted, stack: ExitStack) -> Searching | None:

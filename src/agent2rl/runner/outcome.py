@@ -56,6 +56,7 @@ class Outcome:
     rollouts: Rollouts | None = None
     train_judge: JudgeUse | None = None
     usage: Usage | None = None
+    judge_usage: Usage | None = None
     rounds: int = 0
 
     def agent_ended(self, ended: Ended, driving: Driving, service: Service, log: Path) -> None:
@@ -116,6 +117,7 @@ class Outcome:
             rollouts=self.rollouts,
             train_judge=self.train_judge,
             usage=self.usage,
+            judge_usage=self.judge_usage,
             rounds=self.rounds,
         )
 

@@ -109,6 +109,7 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             outcome.failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
+        outcome.judge_usage = desk.judged() if desk.judged else None
         result = outcome.result()
         recorder.close(result)
     return Finished(result, paths, recorder.ledger_head)

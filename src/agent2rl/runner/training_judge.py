@@ -8,7 +8,7 @@ from agent2rl.core.records import JudgeUse, RunSpec
 from agent2rl.core.sandbox import Door
 from agent2rl.grading.server import serve
 from agent2rl.grading.teacher import MODEL, Teacher, application
-from agent2rl.runner import desks
+from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings
 from agent2rl.store.recorder import Recorder
 
@@ -35,7 +35,7 @@ def offered(spec: RunSpec, settings: Settings, recorder: Recorder) -> Iterator[O
     if spec.train_judge is None:
         yield Offered()
         return
-    with desks.judge(spec.train_judge, settings) as judging:
+    with judges.judge(spec.train_judge, settings) as judging:
         teacher = Teacher(judging, spec.train_judge_questions)
         try:
             with serve(application(teacher)) as socket:

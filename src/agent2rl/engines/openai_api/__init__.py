@@ -9,7 +9,10 @@ fails for good fails the call: no answer stands for a failure.
 The key is AGENT2RL_API_KEY, else OPENAI_API_KEY, read when the engine is opened; this module is the one home
 of that. It is sent to the URL and shown nowhere.
 
-Not covered: streaming, tools, and models that want `max_completion_tokens` in place of `max_tokens`.
+A model that refuses `temperature` or `seed` is asked without, and one that refuses `max_tokens` with
+`max_completion_tokens` and room to think. `unix:PATH` in place of the URL is a server at a unix socket.
+
+Not covered: streaming and tools.
 """
 
 import asyncio
@@ -34,12 +37,19 @@ T = TypeVar("T")
 REMOTE: bool = True
 """It loads no directory, so that the registry can say so without importing it."""
 KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
+AT_SOCKET = "http://localhost/v1"
+"""What is asked for at a unix socket, which needs no key."""
 IN_FLIGHT = 32
 CANDIDATES = 20
 """First tokens that are asked for: the most that endpoints give."""
+LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
+OPTIONS = {LIMIT, "temperature", "seed"}
+"""What models that think before they answer may refuse; then it is left out."""
+THINKING = 4096
+"""Tokens for that, beyond those of the answer."""
 LISTED = 10
 """Models that an error names."""
-NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?P<url>https?://\S+)")
+NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?:(?P<url>https?://\S+)|unix:(?P<socket>/\S+))")
 WRITE = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
 
 
@@ -51,11 +61,14 @@ class OpenAIAPI:
         key: str | None = None,
         patience: Patience | None = None,
         in_flight: int = IN_FLIGHT,
+        socket: str | None = None,
     ) -> None:
         self.url = str(httpx.URL(url)).rstrip("/")
         self.in_flight = in_flight
         self._tells = True
-        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight)
+        self.refused: set[str] = set()
+        """What the model does not take, as far as it has said so."""
+        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight, socket)
         self._loop = Loop()
         try:
             self.model = model or self._only_model()
@@ -120,8 +133,22 @@ class OpenAIAPI:
         self, body: Any, sampling: Sampling, places: asyncio.Semaphore, read: Callable[[object, Stops], T]
     ) -> T:
         async with places:
-            answer = await self._endpoint.ask("POST", "/chat/completions", body)
+            answer = await self._ask(body)
         return read(answer, sampling.stop)
+
+    async def _ask(self, body: dict[str, Any]) -> Any:
+        """Without what the endpoint's model does not take, once it has said so."""
+        while True:
+            sent = {name: value for name, value in body.items() if name not in self.refused}
+            if LIMIT in self.refused:
+                sent[NEW_LIMIT] = body[LIMIT] + THINKING
+            try:
+                return await self._endpoint.ask("POST", "/chat/completions", sent)
+            except UserError as error:
+                named = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
+                if not named:
+                    raise
+                self.refused |= named
 
     def _request(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
@@ -151,6 +178,8 @@ def parse(argument: str) -> OpenEngine:
     match = NAME.fullmatch(argument)
     if not match:
         raise UserError("The endpoint has no URL that begins with http:// or https://.", WRITE)
+    if match["socket"]:
+        return lambda _: OpenAIAPI(AT_SOCKET, match["model"], socket=match["socket"])
     try:
         url = httpx.URL(match["url"])
     except httpx.InvalidURL as error:

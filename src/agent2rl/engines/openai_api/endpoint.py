@@ -45,14 +45,18 @@ class Patience:
 
 
 class Endpoint:
-    def __init__(self, url: str, key: str | None, patience: Patience, connections: int) -> None:
+    def __init__(
+        self, url: str, key: str | None, patience: Patience, connections: int, socket: str | None = None
+    ) -> None:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._key = key
         self._patience = patience
         self._client = httpx.AsyncClient(
             base_url=url.rstrip("/"),
             headers={"User-Agent": f"agent2rl/{__version__}"}
             | ({"Authorization": f"Bearer {key}"} if key else {}),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            limits=limits,
+            transport=httpx.AsyncHTTPTransport(uds=socket, limits=limits) if socket else None,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `answer_seconds` limits the rest
         )
 

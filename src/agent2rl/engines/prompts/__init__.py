@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.prompts.library import AutoTokenizer, PreTrainedTokenizerBase
 from agent2rl.engines.prompts.templates import Templates
 
 SAID = 400

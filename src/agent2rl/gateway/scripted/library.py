@@ -10,6 +10,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.gateway.scripted.script import Script
 
 SHIPPED = Path(__file__).with_name("scripts")
+CHOICE = re.compile(r"(constrained-)?(int|str|float)|literal\[.*\]")
 
 
 def shipped() -> dict[str, str]:
@@ -39,16 +40,19 @@ def parse(text: str, name: str = "script") -> Script:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{name} is not TOML: {error}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            said = "there is no such key"
-        place = _place(first["loc"])
+        faults = [(_place(fault["loc"]), _said(fault["type"], fault["msg"])) for fault in error.errors()]
+        place = faults[0][0]
+        said = ", or: ".join(words for where, words in faults if where == place)
         raise UserError(f"{name}: {f'{place}: ' if place else ''}{said}.") from error
 
 
+def _said(kind: str, message: str) -> str:
+    return "there is no such key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
+
+
 def _place(loc: tuple[int | str, ...]) -> str:
-    """step 3: fail.status"""
+    """step 3: fail.status, without what pydantic calls the ways in which it could have been right."""
+    loc = tuple(part for part in loc if not CHOICE.fullmatch(str(part)))
     if loc[:1] == ("step",) and len(loc) > 1:
         field = ".".join(map(str, loc[2:]))
         return f"step {int(loc[1]) + 1}" + (f": {field}" if field else "")

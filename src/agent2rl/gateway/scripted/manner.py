@@ -128,7 +128,7 @@ def _field(tool: Tool) -> str | None:
 
 
 def _arguments(tool: Tool, command: str, seconds: float | None) -> JsonValue:
-    shell: list[JsonValue] = ["bash", "-lc", command]
+    shell: list[JsonValue] = ["bash", "-c", command]
     if tool.kind == "custom":
         return command
     if tool.kind == "local-shell":
@@ -138,6 +138,8 @@ def _arguments(tool: Tool, command: str, seconds: float | None) -> JsonValue:
     known = mapping(tool.schema.get("properties"))
     listed = _type(mapping(known[field])) == "array"
     found = _required(tool.schema) | {field: shell if listed else command}
+    if "login" in known:
+        found["login"] = False  # a login shell would set another PATH than the agent's
     if seconds is not None:
         found |= _timeouts(known, seconds)
     return found

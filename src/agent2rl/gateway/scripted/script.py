@@ -216,6 +216,8 @@ def _check(tokens: Tokens) -> None:
         raise ValueError("usage: tokens are not negative")
     if tokens.cached + tokens.written > tokens.input:
         raise ValueError("usage: `input` holds `cached` and `written`, and is less than both together")
+    if tokens.written_hour > tokens.written:
+        raise ValueError("usage: `written` holds `written_hour`, and is less")
     if tokens.reasoning > tokens.output:
         raise ValueError("usage: `output` holds `reasoning`, and is less")
 

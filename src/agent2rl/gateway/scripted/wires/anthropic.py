@@ -133,6 +133,10 @@ def _usage(told: Tokens) -> dict[str, Any]:
         "input_tokens": told.input - told.cached - told.written,
         "cache_creation_input_tokens": told.written,
         "cache_read_input_tokens": told.cached,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": told.written - told.written_hour,
+            "ephemeral_1h_input_tokens": told.written_hour,
+        },
         "output_tokens": told.output,
         "service_tier": "standard",
     }

@@ -100,7 +100,7 @@ def failed(trouble: Trouble) -> tuple[int, dict[str, Any]]:
 
 def told_of(tokens: Tokens) -> Tokens:
     """What is written to the cache is not told apart."""
-    return tokens.model_copy(update={"written": 0})
+    return tokens.model_copy(update={"written": 0, "written_hour": 0})
 
 
 def wanted_json(wanted: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any] | None:

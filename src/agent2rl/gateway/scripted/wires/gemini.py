@@ -89,7 +89,7 @@ class GenerateContent:
 
 def told_of(tokens: Tokens) -> Tokens:
     """What is written to the cache is not told apart."""
-    return tokens.model_copy(update={"written": 0})
+    return tokens.model_copy(update={"written": 0, "written_hour": 0})
 
 
 def _get(value: Mapping[str, Any], name: str) -> Any:
