@@ -59,6 +59,7 @@ def _read(log: Path, home: Path) -> Transcript:
     """What was used stands only in what it keeps of each conversation."""
     notes = from_lines("openhands", log, _event)
     for name in foreign.names(home, CONVERSATIONS):
+        notes.session = name
         state = foreign.document(home, CONVERSATIONS / name / "base_state.json")
         for _, metrics in (state or Node())["stats"]["usage_to_metrics"].entries:
             notes.model = metrics["model_name"].text or notes.model
