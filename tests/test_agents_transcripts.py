@@ -118,7 +118,7 @@ RDAGENT = """\
 \x1b[35m\x1b[1mRole:\x1b[0m\x1b[36muser\x1b[0m
 \x1b[35m\x1b[1mContent:\x1b[0m \x1b[36mWrite main.py.\x1b[0m
 
-2026-11-16 10:00:02.500 | INFO     | rdagent.oai.backend.litellm:ask:170 - \x1b[34massistant:\x1b[0m\x20
+\r20% done\r40% done\x1b[A2026-11-16 10:00:02.500 | INFO     | rdagent:ask:170 - \x1b[34massistant:\x1b[0m\x20
 for each in range(3):
     print(each)
 """
