@@ -47,7 +47,8 @@ CLIENT_TOOLS = {
 CLIENT_KEYS = {"functiondeclarations", "computeruse"}
 """The same in Gemini's form, where a tool is known by its key."""
 DATED = re.compile(r"\w+_\d{8}")
-LINKS = {"imageurl", "fileurl", "videourl", "audiourl"}
+LINKS = {"imageurl", "fileurl", "videourl", "audiourl", "filedata"}
+SCHEME = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.I)
 MEND = "The provider's own tools are closed in this run: use what is in the sandbox."
 
 
@@ -136,7 +137,7 @@ def _links(wire: Wire, part: dict[str, Any]) -> bool:
     for name in LINKS & part.keys():
         link = part[name]
         link = fold(link).get("url") if isinstance(link, dict) else link
-        if isinstance(link, str) and not link.lstrip().casefold().startswith("data:"):
+        if isinstance(link, str) and SCHEME.match(link):
             return True
     return False
 
