@@ -94,6 +94,47 @@ def test_mini_is_read_from_a_trajectory_for_each_start(tmp_path: Path) -> None:
     assert (found.version, found.error) == ("2.4.6", "")
 
 
+def test_openhands_is_read_from_its_log_and_its_count_from_what_it_keeps(tmp_path: Path) -> None:
+    kept = tmp_path / "home/.openhands/conversations/1234/base_state.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes((LOGS / "openhands-state.json").read_bytes())
+    found = recorded("openhands", tmp_path)
+    steps = of_agent(found)
+    assert [step.text for step in steps] == ["Step 1.", "Step 2.", "All done.", "Once more.", "Really done."]
+    assert [call.name for step in steps for call in step.calls].count("finish") == 2
+    commands = [call.shown for step in steps for call in step.calls if call.name == "terminal"]
+    assert commands == [FIRST, SECOND, THIRD]
+    assert "needed" in steps[0].observations[0].text
+    assert found.tokens == Tokens(input=6000, cached=2000, output=350, reasoning=150)
+    assert (found.session, found.model) == ("1234", "openai/driver-model")
+
+
+RDAGENT = """\
+2026-11-16 10:00:00.000 | INFO     | rdagent.app.rl.loop:main:50 - Starting RL post-training
+2026-11-16 10:00:01.000 | INFO     | rdagent.oai.backend.litellm:ask:150 -\x20
+\x1b[35m\x1b[1mRole:\x1b[0m\x1b[36msystem\x1b[0m
+\x1b[35m\x1b[1mContent:\x1b[0m \x1b[36mYou train models.\x1b[0m
+
+\x1b[35m\x1b[1mRole:\x1b[0m\x1b[36muser\x1b[0m
+\x1b[35m\x1b[1mContent:\x1b[0m \x1b[36mWrite main.py.\x1b[0m
+
+2026-11-16 10:00:02.500 | INFO     | rdagent.oai.backend.litellm:ask:170 - \x1b[34massistant:\x1b[0m\x20
+for each in range(3):
+    print(each)
+"""
+
+
+def test_rd_agent_is_read_from_its_text(tmp_path: Path) -> None:
+    found = read("rdagent", RDAGENT.encode(), tmp_path)
+    assert [(step.source, step.text) for step in found.steps] == [
+        ("system", "Starting RL post-training"),
+        ("system", "You train models."),
+        ("user", "Write main.py."),
+        ("agent", "for each in range(3):\n    print(each)"),
+    ]
+    assert found.steps[3].at == found.steps[0].at + 2.5 if found.steps[0].at else False
+
+
 def test_a_link_in_home_is_not_followed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / MINI.parent).mkdir(parents=True)
@@ -124,6 +165,42 @@ def test_codex_s_warning_is_not_why_it_ended(tmp_path: Path) -> None:
     assert not warned.error
     failed = {"type": "turn.failed", "error": {"message": "no such model"}}
     assert read("codex", json.dumps(failed).encode(), tmp_path).error == "no such model"
+
+
+WHOLE = Tokens(input=4500, cached=600, output=150, reasoning=30)
+CLAUDE = Tokens(input=4500, cached=600, written=900, output=150)
+REAL = {
+    "claude.stream-json.jsonl": ("claude-code", CLAUDE, ""),
+    "claude.partial-messages.jsonl": (
+        "claude-code",
+        Tokens(input=4500, cached=600, written=900, output=150),
+        "",
+    ),
+    "claude.error400.jsonl": ("claude-code", None, "scripted 400"),
+    "claude.max-turns.jsonl": (
+        "claude-code",
+        Tokens(input=1500, cached=200, written=300, output=50),
+        "max_turns",
+    ),
+    "codex.exec-json.jsonl": ("codex", WHOLE, ""),
+    "codex.error400.jsonl": ("codex", None, "scripted 400"),
+    "gemini.stream-json.jsonl": ("gemini-cli", Tokens(input=4500, cached=600, output=180, reasoning=30), ""),
+    "gemini.error400.jsonl": ("gemini-cli", Tokens(), "scripted 400"),
+    "opencode.json.jsonl": ("opencode", WHOLE, ""),
+    "opencode.error400.jsonl": ("opencode", None, "scripted 400"),
+}
+
+
+@pytest.mark.parametrize("file", REAL)
+def test_logs_of_runs_elsewhere_are_read_too(file: str, shared_data: Path, tmp_path: Path) -> None:
+    log = shared_data.parent / "fixtures" / "cli-logs" / file
+    if not log.is_file():
+        pytest.skip("no sample logs beside the task data")
+    name, tokens, error = REAL[file]
+    found = read(name, log.read_bytes(), tmp_path)
+    assert found.tokens == tokens
+    assert error in found.error
+    assert bool(error) == bool(found.error)
 
 
 @pytest.mark.parametrize("name", STREAMING)

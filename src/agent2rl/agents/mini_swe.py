@@ -50,7 +50,7 @@ def _config(brief: Brief) -> dict[str, object]:
 def _read(_: Path, home: Path) -> Transcript:
     notes = Notes("mini-swe")
     for name in foreign.names(home, TRAJECTORIES):
-        written = foreign.parse(foreign.read(home, TRAJECTORIES / name) or b"")
+        written = foreign.document(home, TRAJECTORIES / name)
         if written is None:
             notes.unread += 1
         else:

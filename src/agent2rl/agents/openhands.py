@@ -10,9 +10,27 @@ from agent2rl.store import foreign
 from agent2rl.store.foreign import Node
 from agent2rl.store.transcripts import Notes, from_lines
 
-MODULE = ("-m", "openhands_cli.entrypoint")
-PROMPT = ".config/agent2rl/prompt.md"
+PROMPT, LAUNCHER = ".config/agent2rl/prompt.md", ".config/agent2rl/launch.py"
+START = f'exec "$0" ~/{LAUNCHER} "$@" --file ~/{PROMPT}'
 CONVERSATIONS = PurePosixPath(".openhands/conversations")
+LAUNCH = f"""\
+# OpenHands keeps what it prints until there is a lot of it, and ends with code 0 also where its driver
+# failed. That it has done its 500 steps is no failure.
+import json
+import pathlib
+import sys
+
+from openhands_cli.entrypoint import main
+
+sys.stdout.reconfigure(line_buffering=True)
+main()
+conversations = pathlib.Path.home() / "{CONVERSATIONS}"
+latest = max(conversations.glob("*/events"), key=lambda folder: folder.stat().st_mtime)
+last = json.loads(max(latest.iterdir()).read_text())
+failed = last["kind"] == "ConversationErrorEvent" and last["code"] != "MaxIterationsReached"
+sys.exit(1 if failed else 0)
+"""
+FLAGS = ("--headless", "--json", "--override-with-envs")
 QUIET = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -24,10 +42,7 @@ def _start(brief: Brief) -> Command:
     model, url = brief.driver.litellm
     again = ("--resume", "--last") if brief.resumed else ()
     return Command(
-        argv=(
-            *(brief.program("agent"), *MODULE, "--headless", "--json", "--override-with-envs"),
-            *(*again, "--file", f"~/{PROMPT}"),
-        ),
+        argv=("sh", "-c", START, brief.program("agent"), *FLAGS, *again),
         environment={
             **brief.environment,
             **QUIET,
@@ -35,7 +50,7 @@ def _start(brief: Brief) -> Command:
             "LLM_BASE_URL": url,
             "LLM_API_KEY": brief.driver.key,
         },
-        files={PROMPT: brief.prompt},
+        files={PROMPT: brief.prompt, LAUNCHER: LAUNCH},
         interrupt="leader",
     )
 
@@ -44,7 +59,8 @@ def _read(log: Path, home: Path) -> Transcript:
     """What was used stands only in what it keeps of each conversation."""
     notes = from_lines("openhands", log, _event)
     for name in foreign.names(home, CONVERSATIONS):
-        state = foreign.parse(foreign.read(home, CONVERSATIONS / name / "base_state.json") or b"")
+        notes.session = name
+        state = foreign.document(home, CONVERSATIONS / name / "base_state.json")
         for _, metrics in (state or Node())["stats"]["usage_to_metrics"].entries:
             notes.model = metrics["model_name"].text or notes.model
             _used(metrics["accumulated_token_usage"], notes)
@@ -97,7 +113,7 @@ AGENT: Driven = Program(
         "openhands",
         "1.16.0",
         program="agent",
-        probe=(*MODULE, "--version"),
+        probe=("-m", "openhands_cli.entrypoint", "--version"),
         also=("litellm==1.106.2", "openhands-sdk==1.21.0", "openhands-tools==1.21.0"),
         python="3.12",
     ),

@@ -5,9 +5,8 @@ A `Node` is a value of unknown shape. It can be asked for anything; what is not 
 
 import json
 import os
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -16,6 +15,8 @@ from typing import NoReturn
 
 from pydantic import JsonValue
 
+from agent2rl.store.left import folder, read_left
+
 LONGEST_LINE = 8 << 20
 LARGEST_FILE = 64 << 20
 MOST_NAMES = 10_000
@@ -23,8 +24,6 @@ DEEPEST = 64
 GREATEST = 1 << 53
 LATEST = 253402300799
 """The last second that has a date."""
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -109,34 +108,16 @@ def lines(path: Path) -> Iterator[bytes]:
             yield line.rstrip(b"\r\n")
 
 
-def read(root: Path, place: PurePosixPath) -> bytes | None:
-    """A file below a directory that is not ours; None where there is none, or it is something else."""
-    with suppress(OSError), _parent(root, place) as directory:
-        descriptor = os.open(place.name, FILE, dir_fd=directory)
-        with open(descriptor, "rb") as file:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return file.read(LARGEST_FILE)
-    return None
+def document(root: Path, place: PurePosixPath) -> Node | None:
+    """A file of JSON below a directory that is not ours."""
+    return parse(read_left(root, str(place), LARGEST_FILE) or b"")
 
 
 def names(root: Path, place: PurePosixPath) -> list[str]:
     """What lies in a directory below one that is not ours, sorted."""
-    with suppress(OSError), _parent(root, place / "x") as directory, os.scandir(directory) as entries:
+    with suppress(OSError), folder(root, place.parts) as directory, os.scandir(directory) as entries:
         return sorted(entry.name for entry in islice(entries, MOST_NAMES))
     return []
-
-
-@contextmanager
-def _parent(root: Path, place: PurePosixPath) -> Iterator[int]:
-    directory = os.open(root, DIRECTORY)
-    try:
-        for part in place.parent.parts:
-            below = os.open(part, DIRECTORY, dir_fd=directory)
-            os.close(directory)
-            directory = below
-        yield directory
-    finally:
-        os.close(directory)
 
 
 def _no_number(name: str) -> NoReturn:
