@@ -11,9 +11,9 @@ START_SECONDS = 30
 
 
 @contextmanager
-def serving(application: Any) -> Iterator[str]:
+def serving(application: Any, **how: Any) -> Iterator[str]:
     """Its URL."""
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_config=None)
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_config=None, **how)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="served", daemon=True)
     thread.start()

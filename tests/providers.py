@@ -58,6 +58,8 @@ class Provider:
     def __init__(self) -> None:
         self.url = ""
         self.heard: list[Heard] = []
+        self.clients: set[Any] = set()
+        """The connections they came by."""
         self.replies: deque[Reply] = deque()
         self.answer: Callable[[Heard], Reply] = well
         self.in_flight = self.most_in_flight = 0
@@ -74,6 +76,7 @@ class Provider:
             body, more = body + message.get("body", b""), message.get("more_body", False)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         query = scope["query_string"].decode()
+        self.clients.add(tuple(scope["client"]))
         self.heard.append(Heard(scope["method"], scope["raw_path"].decode(), query, headers, body))
         reply = self.replies.popleft() if self.replies else self.answer(self.heard[-1])
         self.in_flight += 1
@@ -254,9 +257,9 @@ def _user(text: str) -> dict[str, str]:
 
 
 @contextmanager
-def providing() -> Iterator[Provider]:
+def providing(keep_alive_seconds: int = 5) -> Iterator[Provider]:
     provider = Provider()
-    with serving(provider) as provider.url:
+    with serving(provider, timeout_keep_alive=keep_alive_seconds) as provider.url:
         yield provider
 
 

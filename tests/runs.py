@@ -11,6 +11,7 @@ from typing import Any
 
 from agent2rl.core.records import RunResult
 from agent2rl.store.paths import RunPaths
+from tests import forks
 
 PREAMBLE = '''
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, time, urllib.error, urllib.request
@@ -76,15 +77,7 @@ class Bench:
 
     def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Any agent2rl command."""
-        return subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.home,
-            env=self.environment(**environment),
-            timeout=280,
-        )
+        return forks.call(arguments, self.home, self.environment(**environment), self.home.parent, 280)
 
     def script(self, code: str, name: str = "agent.py") -> Path:
         path = self.home / name
@@ -94,7 +87,7 @@ class Bench:
     def start(self, script: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
         """A run that the test does not wait for."""
         return subprocess.Popen(
-            self.command("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *options),
+            self.command(*self._asked(script, *options)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -104,14 +97,23 @@ class Bench:
 
     def run(self, code: str, *options: str, **environment: str) -> Run:
         """A run from start to end; `code` is what the agent does."""
-        return self.finish(self.start(self.script(code), *options, **environment))
+        done = self.cli(*self._asked(self.script(code), *options), **environment)
+        return self.ended(done.returncode, done.stdout, done.stderr)
+
+    def _asked(self, script: Path, *options: str) -> tuple[str, ...]:
+        return ("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *options)
 
     def finish(self, process: subprocess.Popen[str]) -> Run:
+        """Wait for a run that was started."""
         try:
             output, errors = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             raise
+        return self.ended(process.returncode, output, errors)
+
+    def ended(self, code: int, output: str, errors: str) -> Run:
+        """What came of a run."""
         assert output, errors
         result = RunResult.model_validate_json(output)
         paths = RunPaths(self.runs / result.run_id)
@@ -120,4 +122,4 @@ class Bench:
         for line in log.splitlines():
             if line.startswith("SAID "):
                 said.update(json.loads(line.removeprefix("SAID ")))
-        return Run(process.returncode, result, paths, said, log, errors)
+        return Run(code, result, paths, said, log, errors)

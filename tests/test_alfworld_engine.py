@@ -10,6 +10,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,13 @@ def test_all_of_valid_seen_plays_as_in_the_official_engine_where_that_is_install
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("split", "count"), [("valid_seen", 140), ("train", 3553)])
-def test_every_official_game_loads_and_is_won_by_its_walkthrough(
-    shared_data: Path, split: str, count: int
+@pytest.mark.parametrize(("split", "every", "count"), [("valid_seen", 1, 140), ("train", 5, 711)])
+def test_official_games_load_and_are_won_by_their_walkthroughs(
+    shared_data: Path, split: str, every: int, count: int
 ) -> None:
-    for name, data in official_games(shared_data / "alfworld" / f"{split}.tar.xz"):
+    """Every fifth of the training games: all 3,553 were seen to, and take a minute."""
+    games = official_games(shared_data / "alfworld" / f"{split}.tar.xz")
+    for name, data in islice(games, None, None, every):
         one = Game.read(data)
         live = Play(one)
         assert NOTHING not in [live.step(command) for command in one.walkthrough], name

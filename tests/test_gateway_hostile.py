@@ -173,6 +173,7 @@ def test_names_that_cannot_be_written_down_are_on_record_all_the_same(agent: Age
         ("openai-chat", {"tools": [{"type": "web_search"}]}),
         ("openai-chat", {"plugins": [{"id": "web"}]}),
         ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "file:///etc/passwd"}}]}]}),
+        ("openai-chat", {"messages": [{"content": [{"file": {"file_data": " https://evil"}}]}]}),
         ("openai-chat", {"n": 9}),
         ("openai-chat", {"n": 1e3}),
         ("openai-chat", {"service_tier": "priority"}),
@@ -208,6 +209,7 @@ def test_a_providers_own_tools_are_closed_in_every_format(
         ("openai-responses", {"background": False, "previous_response_id": "resp_1"}),
         ("openai-chat", {"tools": [{"type": "function", "function": {"name": "f"}}], "n": 2}),
         ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AA=="}}]}]}),
+        ("openai-chat", {"messages": [{"content": [{"file": {"file_data": "DATA:application/pdf,AA"}}]}]}),
         ("openai-chat", {"service_tier": "default", "prompt": "a user's own field"}),
         ("gemini", {"tools": [{"functionDeclarations": [{"name": "f"}]}]}),
         ("gemini", {"contents": [{"parts": [{"functionCall": {"args": {"fileUri": "https://x"}}}]}]}),
@@ -348,8 +350,9 @@ def test_refusals_do_not_fill_the_disk(provider: Provider, monkeypatch: pytest.M
     with before(provider) as agent:
         for _ in range(9):
             assert agent.client.get("/nothing").status_code == 404
-        agent.last(5)
-        assert (agent.gateway.usage().refused, len(agent.exchanges)) == (9, 5)
+        while agent.gateway.usage().refused < 9:
+            time.sleep(0.01)
+        assert len(agent.exchanges) == 5
 
 
 def test_hundreds_of_connections_do_not_bring_it_down(provider: Provider) -> None:

@@ -181,6 +181,17 @@ def test_few_or_equal_lengths_are_an_error_and_no_number(tmp_path: Path) -> None
         controlled([Pair(0.5, row, row + 110) for row in range(20)], known)
 
 
+def test_too_few_preferences_to_control_length_by_have_a_raw_rate_all_the_same(tmp_path: Path) -> None:
+    rows = annotated(9)
+    path = tmp_path / "annotations.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    references = {str(row["instruction"]): "a reference" for row in rows}
+    found = win_rates(path, references, difficulties(tmp_path))
+    assert found.n == 9
+    assert found.length_controlled is None
+    assert "fewer than 10" in found.difficulties
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -12,6 +12,8 @@ from agent2rl.store.transcripts import Notes, from_lines
 
 FLAGS = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 KEY = "CODEX_DRIVER_KEY"
+PROFILE = 'if [ -n "$VIRTUAL_ENV" ]; then export PATH="$VIRTUAL_ENV/bin:$PATH"; fi\n'
+"""It runs commands in login shells, in which the system forgets where Python is."""
 
 
 def _start(brief: Brief) -> Command:
@@ -19,7 +21,7 @@ def _start(brief: Brief) -> Command:
     return Command(
         argv=(brief.program("codex"), *start, *FLAGS, "-"),
         environment={**brief.environment, KEY: brief.driver.key},
-        files={".codex/config.toml": _config(brief.driver, brief.timeout_ms)},
+        files={".codex/config.toml": _config(brief.driver, brief.timeout_ms), ".bash_profile": PROFILE},
         input=brief.prompt,
         interrupt="leader",
     )

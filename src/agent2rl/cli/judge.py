@@ -39,7 +39,7 @@ def calibrate(judge: str, task: str, data_dir: Path, comparisons: int, as_json: 
     turned, how much it favours the first answer, and the longer one.
 
     \b
-    agent2rl judge calibrate openai-api:MODEL@URL --data-dir DIR
+    agent2rl judge calibrate gpt-4o --data-dir DIR
     agent2rl judge calibrate model:smollm2-135m --data-dir DIR --comparisons 20
     """
     found = measured(task, judge, data_dir, comparisons, settings())

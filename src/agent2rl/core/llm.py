@@ -33,8 +33,8 @@ class Tokens(Record):
         return self.input + self.output
 
     def __add__(self, other: Self) -> Self:
-        mine, theirs = self.model_dump(), other.model_dump()
-        return type(self)(**{name: mine[name] + theirs[name] for name in mine})
+        names = type(self).model_fields
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class Exchange(Record):

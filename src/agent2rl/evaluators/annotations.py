@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from agent2rl.core.errors import UserError
+from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.records import WinRates
 from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
 
@@ -116,7 +116,10 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
         Pair(share, len(_reference(row, references)) - len(row.output_2), place)
         for place, row, share in judged
     ]
-    control = controlled(pairs, known)
+    try:
+        control = controlled(pairs, known)
+    except GradingError as why:  # the raw rate stands all the same
+        return found.model_copy(update={"difficulties": f"not used: {why.message}"})
     value, spread = rate(control.expected)
     return found.model_copy(
         update={

@@ -131,6 +131,8 @@ class Gateway:
             self._visits.add(visit)
             visit.add_done_callback(self._visits.discard)
             await asyncio.wait({visit})
+            if not visit.cancelled():
+                visit.result()
 
     async def _visit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, from its first byte to its line on record."""
@@ -151,6 +153,9 @@ class Gateway:
             await asgi.answer(send, error.status, JSON, forms.error(visit.tongue, error.status, str(error)))
         except (Gone, asyncio.CancelledError):
             pass  # a visit is abandoned until something else has come of it
+        except Exception as error:
+            visit.ended("refused", 500, f"A fault of the gateway ({type(error).__name__}).")
+            raise
         finally:
             body.drop()
             exchange, lost = visit.exchange(self._prices)

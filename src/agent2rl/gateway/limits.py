@@ -12,6 +12,7 @@ Keys are compared as the most generous server reads them: `googleSearch` is `goo
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from agent2rl.core.llm import Wire
@@ -47,13 +48,22 @@ CLIENT_TOOLS = {
 CLIENT_KEYS = {"functiondeclarations", "computeruse"}
 """The same in Gemini's form, where a tool is known by its key."""
 DATED = re.compile(r"\w+_\d{8}")
-LINKS = {"imageurl", "fileurl", "videourl", "audiourl"}
+LINKS = {"imageurl", "fileurl", "videourl", "audiourl", "filedata"}
+SCHEME = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.I)
+OWN = {"args", "response"}
+"""Arguments and results of the agent's own tools, which may hold anything."""
 MEND = "The provider's own tools are closed in this run: use what is in the sandbox."
 
 
+@lru_cache(4096)
+def _plain(name: str) -> str:
+    """A key as the most generous server reads it."""
+    return name.replace("_", "").casefold()
+
+
 def fold(object_: dict[str, Any]) -> dict[str, Any]:
-    """An object by its keys as the most generous server reads them. No two may then be the same."""
-    found = {name.replace("_", "").casefold(): value for name, value in object_.items()}
+    """An object by its plain keys. No two may be the same."""
+    found = {_plain(name): value for name, value in object_.items()}
     if len(found) < len(object_):
         raise Refused(400, "Two keys of one object differ in nothing but their spelling.")
     return found
@@ -90,7 +100,8 @@ def refuse_fetching(wire: Wire, view: dict[str, Any]) -> None:
         if view[name]:
             raise Refused(403, f"The provider may not use {name!r} for the agent.", MEND)
     _refuse_tools(wire, view.get("tools"))
-    for part in _parts([view.get(name) for name in ("messages", "input", "contents", "system")]):
+    said = [view.get(name) for name in ("messages", "input", "contents", "system")]
+    for part in _parts(said):
         folded = fold(part)
         if isinstance(folded.get("tools"), list):
             _refuse_tools(wire, folded["tools"])
@@ -136,23 +147,20 @@ def _links(wire: Wire, part: dict[str, Any]) -> bool:
     for name in LINKS & part.keys():
         link = part[name]
         link = fold(link).get("url") if isinstance(link, dict) else link
-        if isinstance(link, str) and not link.lstrip().casefold().startswith("data:"):
+        if isinstance(link, str) and SCHEME.match(link):
             return True
     return False
 
 
 def _parts(value: Any) -> Iterator[dict[str, Any]]:
     """Every object in what was said, but not in the arguments and results of the agent's own tools."""
-    left = [value]
+    left: list[Any] = [value]
     while left:
         here = left.pop()
         if isinstance(here, list):
-            left.extend(here)
-        elif isinstance(here, dict):
-            yield here
-            called = isinstance(here.get("type"), str) and here["type"].endswith("tool_use")
-            left.extend(
-                inner
-                for name, inner in here.items()
-                if not (called and name == "input") and name not in ("args", "response", "functionCall")
-            )
+            left += [inner for inner in here if isinstance(inner, (dict, list))]
+            continue
+        yield here
+        kind = here.get("type")
+        own = OWN | {"input"} if isinstance(kind, str) and kind.endswith("tool_use") else OWN
+        left += [inner for name, inner in here.items() if isinstance(inner, (dict, list)) and name not in own]

@@ -168,12 +168,12 @@ class Meter:
         if exchange.guessed:
             self._guessed_usd += self._worth(exchange.model, exchange.guessed)
         self._judge(exchange, began, ended)
-        if exchange.outcome != "refused" or self.usage.refused <= LINES:
-            self._on_exchange(exchange)
         if self._crossed():
             self.exhausted.set()
         self._changed.set()
         self._changed = asyncio.Event()
+        if exchange.outcome != "refused" or self.usage.refused <= LINES:
+            self._on_exchange(exchange)
 
     def _add(self, new: Exchange) -> None:
         old = self.usage

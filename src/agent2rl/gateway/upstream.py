@@ -9,14 +9,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-import httpx
+import h11
 
 from agent2rl import __version__
 from agent2rl.core.llm import Outcome, Wire
+from agent2rl.gateway.connections import Connection, Pool, credentials
 from agent2rl.gateway.drivers import Driver
 from agent2rl.gateway.forms import Lost
 from agent2rl.gateway.keys import Key
@@ -27,7 +26,6 @@ PASSED_DOWN = ("content-type", "retry-after", "retry-after-ms", "x-should-retry"
 """Of the provider's headers: nothing that names an account or sets a cookie."""
 HEADER_BYTES = 4096
 VERSION = "2023-06-01"
-UNPACKED = ("", "identity", "gzip", "deflate")
 
 
 @dataclass(frozen=True)
@@ -64,34 +62,26 @@ class Answer:
 class Upstream:
     def __init__(self, driver: Driver, key: Key | None, patience: Patience) -> None:
         self._driver, self._key, self._patience = driver, key, patience
-        parts = [urlsplit(url) for url in driver.urls.values()]
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(patience.stall_seconds, connect=patience.connect_seconds, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            follow_redirects=False,
-            verify=any(part.scheme == "https" for part in parts),  # certificates take long to load
-            trust_env=not all(_is_here(part.hostname or "") for part in parts),  # proxies are for elsewhere
-        )
+        self._pool = Pool(patience.connect_seconds)
 
     @asynccontextmanager
     async def ask(
         self, wire: Wire, url: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[Answer]:
-        sent = self._headers(wire, headers)
-        response = await self._connected(self._client.build_request("POST", url, content=body, headers=sent))
+        place = urlsplit(url)
+        connection = await self._connected(place)
         try:
-            yield self._answer(response)
-        finally:
-            await response.aclose()
+            yield await self._answer(connection, place, self._headers(wire, headers), body)
+        except BaseException:
+            connection.close()
+            raise
+        self._pool.give_back(connection)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._pool.close()
 
     def _headers(self, wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
-        found = {
-            name: headers[name] for name in PASSED_UP if len(headers.get(name, "")) in range(1, HEADER_BYTES)
-        }
+        found = {name: headers[name] for name in PASSED_UP if 0 < len(headers.get(name, "")) <= HEADER_BYTES}
         found |= {
             "content-type": "application/json",
             "accept-encoding": "identity",
@@ -108,43 +98,54 @@ class Upstream:
             found["authorization"] = f"Bearer {self._key.reveal()}"
         return found
 
-    async def _connected(self, request: httpx.Request) -> httpx.Response:
+    async def _connected(self, place: SplitResult) -> Connection:
         pause = self._patience.pause_seconds
         for attempt in range(1, self._patience.connects + 1):
             try:
-                return await self._client.send(request, stream=True)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                return await self._pool.get(place)
+            except (OSError, h11.RemoteProtocolError) as error:
                 if attempt == self._patience.connects:
                     why = f"The provider cannot be reached ({_name(error)})."
                     raise Lost("unreachable", 502, why, "Try again.") from None
-                await asyncio.sleep(pause)
-                pause *= 2
-            except httpx.TimeoutException:
-                raise self._stalled() from None
-            except httpx.TransportError as error:
-                why = f"The provider hung up without an answer ({_name(error)})."
-                raise Lost("unreachable", 502, why, "Try again.") from None
+            await asyncio.sleep(pause)
+            pause *= 2
         raise AssertionError("there is at least one attempt")
 
-    def _answer(self, response: httpx.Response) -> Answer:
-        packed = response.headers.get("content-encoding", "").strip().casefold()
-        if response.is_redirect or response.has_redirect_location:
-            why = f"The provider sends us elsewhere ({response.status_code}), and redirects are not followed."
-            raise Lost("provider-error", 502, why, "Is the driver's URL the right one?")
-        if packed not in UNPACKED:
-            raise Lost("provider-error", 502, f"The provider packs its answer ({packed[:20]!r}) unasked.")
-        headers = {
-            name: self._clean(response.headers[name]) for name in PASSED_DOWN if name in response.headers
-        }
-        return Answer(response.status_code, headers, self._chunks(response))
-
-    async def _chunks(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    async def _answer(
+        self, connection: Connection, place: SplitResult, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        target = f"{place.path}?{place.query}" if place.query else place.path
+        extra: list[tuple[str, str]] = [("host", place.netloc), ("content-length", str(len(body)))]
+        if place.scheme == "http" and (proxy := self._pool.proxy(place)):
+            target, extra = place.geturl(), [*extra, *credentials(proxy)]
         try:
-            async for chunk in response.aiter_bytes():
-                yield chunk
-        except httpx.TimeoutException:
+            said = await connection.ask(
+                "POST", target, [*extra, *headers.items()], body, self._patience.stall_seconds
+            )
+        except TimeoutError:
             raise self._stalled() from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except (OSError, h11.RemoteProtocolError) as error:
+            why = f"The provider hung up without an answer ({_name(error)})."
+            raise Lost("unreachable", 502, why, "Try again.") from None
+        return Answer(said.status_code, self._passed_down(said), self._chunks(connection))
+
+    def _passed_down(self, said: h11.Response) -> dict[str, str]:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in said.headers}
+        if 300 <= said.status_code < 400:
+            why = f"The provider sends us elsewhere ({said.status_code}), and redirects are not followed."
+            raise Lost("provider-error", 502, why, "Is the driver's URL the right one?")
+        packed = headers.get("content-encoding", "identity").strip().casefold()
+        if packed != "identity":
+            raise Lost("provider-error", 502, f"The provider packs its answer ({packed[:20]!r}), unasked.")
+        return {name: self._clean(headers[name]) for name in PASSED_DOWN if name in headers}
+
+    async def _chunks(self, connection: Connection) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in connection.chunks(self._patience.stall_seconds):
+                yield chunk
+        except TimeoutError:
+            raise self._stalled() from None
+        except (OSError, h11.RemoteProtocolError) as error:
             raise Lost(
                 "cut", 502, f"The provider's answer broke off ({_name(error)}).", "Try again."
             ) from None
@@ -159,10 +160,3 @@ class Upstream:
 
 def _name(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")[:200]
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

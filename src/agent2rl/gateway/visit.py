@@ -1,6 +1,5 @@
 """One request while it is under way, and what goes on record of it."""
 
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -26,17 +25,17 @@ class Repeats:
     """Knows a request that was asked before and failed, by its body."""
 
     def __init__(self) -> None:
-        self._failed: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        self._failed: OrderedDict[int, tuple[int, float]] = OrderedDict()
 
-    def before(self, digest: bytes) -> tuple[int, float | None]:
+    def before(self, mark: int) -> tuple[int, float | None]:
         """How often, and since when it has been waited for an answer."""
-        return self._failed.get(digest, (0, None))
+        return self._failed.get(mark, (0, None))
 
-    def ended(self, digest: bytes, times: int, since: float | None) -> None:
+    def ended(self, mark: int, times: int, since: float | None) -> None:
         """`since` is None where it was answered."""
-        self._failed.pop(digest, None)
+        self._failed.pop(mark, None)
         if since is not None:
-            self._failed[digest] = (times, since)
+            self._failed[mark] = (times, since)
             if len(self._failed) > REMEMBERED:
                 self._failed.popitem(last=False)
 
@@ -67,7 +66,8 @@ class Visit:
         self._path, self._key, self._repeats = path, key, repeats
         self._stream = self._replayed = False
         self._first: float | None = None
-        self._digest = b""
+        self._mark: int | None = None
+        """By which it is known again."""
         self._retries = 0
         self._since: float | None = None
         """When the same failed before."""
@@ -82,8 +82,8 @@ class Visit:
     def asked(self, call: Call, asked: Asked, sent: bytes) -> None:
         self.sent, self._stream = sent, asked.stream
         self.most = Tokens(input=len(asked.body) // BYTES_A_TOKEN, output=asked.most_output)
-        self._digest = hashlib.sha256(f"{call.wire} {call.kind} {asked.model}\n".encode() + sent).digest()
-        self._retries, self._since = self._repeats.before(self._digest)
+        self._mark = hash((call.wire, call.kind, asked.model, sent))
+        self._retries, self._since = self._repeats.before(self._mark)
 
     def answering(self, answer: Answer, replayed: bool) -> None:
         self.begun, self.status, self.headers = True, answer.status, answer.headers
@@ -95,9 +95,9 @@ class Visit:
 
     def ended(self, outcome: Outcome, status: int | None = None, message: str = "") -> None:
         self.outcome = outcome
-        if self._digest and outcome != "refused":
+        if self._mark is not None and outcome != "refused":
             failed_at = time.monotonic() if outcome in FAILED else None
-            self._repeats.ended(self._digest, self._retries + 1, failed_at)
+            self._repeats.ended(self._mark, self._retries + 1, failed_at)
         self.status = self.status if status is None else status
         self.message = "; ".join(filter(None, (self.message, message)))
 
@@ -149,9 +149,9 @@ class Visit:
         return exchange, lost
 
     def _lost(self, now: float) -> tuple[float, float] | None:
-        if self.outcome == "abandoned" and self._digest:
+        if self.outcome == "abandoned" and self._mark is not None:
             waited = self.began if self._first is None else None  # the agent itself had waited long enough
-            self._repeats.ended(self._digest, self._retries + 1, waited)
+            self._repeats.ended(self._mark, self._retries + 1, waited)
         begin = self.began if self._since is None else self._since
         if self.outcome in FAILED:
             return begin, now
