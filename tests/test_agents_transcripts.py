@@ -53,6 +53,7 @@ def of_agent(transcript: Transcript) -> list[Step]:
 def test_what_was_said_and_done_is_the_same_whoever_did_it(name: str, tmp_path: Path) -> None:
     steps = of_agent(recorded(name, tmp_path))
     assert [step.text for step in steps] == ["Step 1.", "Step 2.", "All done.", "Once more.", "Really done."]
+    assert steps[0].reasoning == ("" if name == "gemini-cli" else "Let me see.")  # which does not tell
     commands = [call.shown for step in steps for call in step.calls]
     assert len(commands) == 3
     assert all(asked in given for asked, given in zip((FIRST, SECOND, THIRD), commands, strict=True))
@@ -118,7 +119,7 @@ RDAGENT = """\
 \x1b[35m\x1b[1mRole:\x1b[0m\x1b[36muser\x1b[0m
 \x1b[35m\x1b[1mContent:\x1b[0m \x1b[36mWrite main.py.\x1b[0m
 
-2026-11-16 10:00:02.500 | INFO     | rdagent.oai.backend.litellm:ask:170 - \x1b[34massistant:\x1b[0m\x20
+\r20% done\r40% done\x1b[A2026-11-16 10:00:02.500 | INFO     | rdagent:ask:170 - \x1b[34massistant:\x1b[0m\x20
 for each in range(3):
     print(each)
 """

@@ -42,6 +42,11 @@ class Driver:
         return {line["model"] for line in self._lines if line["wire"]}
 
     @property
+    def tools(self) -> set[str]:
+        """What the agent offered it to use."""
+        return {tool for line in self._lines for tool in line["tools"]}
+
+    @property
     def counted(self) -> Tokens:
         """What it has told that the agent's own work took, without titles and the like."""
         main = [line["tokens"] for line in self._lines if line["kind"] == "main" and line["tokens"]]

@@ -89,6 +89,7 @@ def test_a_program_runs_commands_sees_what_they_say_and_ends(ride: Ride, tmp_pat
         assert not ride.transcript.error
         assert ride.transcript.tokens == script.counted == Tokens(input=3300, cached=900, output=180)
         assert script.models == {"driver-model"}
+        assert not [tool for tool in script.tools if "web" in tool.lower() or "fetch" in tool.lower()]
 
 
 @pytest.mark.parametrize("ride", GOING_ON, indirect=True, ids="-".join)

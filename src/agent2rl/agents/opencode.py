@@ -26,14 +26,9 @@ QUIET = {
 
 
 def _start(brief: Brief) -> Command:
+    again = ("--continue",) if brief.resumed else ()
     return Command(
-        argv=(
-            brief.program("opencode"),
-            "run",
-            "--format",
-            "json",
-            *(["--continue"] if brief.resumed else []),
-        ),
+        argv=(brief.program("opencode"), "run", "--format", "json", "--thinking", *again),
         environment={
             **brief.environment,
             **QUIET,

@@ -12,22 +12,33 @@ from agent2rl.store import foreign
 from agent2rl.store.foreign import Node
 from agent2rl.store.transcripts import Notes
 
-MODULE = ("-m", "rdagent.app.rl.loop")
-START = 'cd && exec "$0" "$@" --base-model "$BASE_MODEL" --benchmark "$TASK"'
-"""At HOME, because it litters: logs, caches and the workspaces of its own that it keeps."""
+LAUNCHER = ".config/agent2rl/launch.py"
+START = f'cd && exec "$0" ~/{LAUNCHER} --base-model "$BASE_MODEL" --benchmark "$TASK"'
+"""At HOME, because it litters: logs, caches and workspaces of its own."""
+LAUNCH = """\
+# As it was published, the scenario of this loop lacks two methods, and cannot be made.
+import typer
+from rdagent.app.rl.loop import main
+from rdagent.scenarios.rl.scen.scenario import RLPostTrainingScen as Scenario
+
+Scenario.get_scenario_all_desc = lambda self, *_, **__: self.background
+Scenario.rich_style_description = property(lambda self: self.background)
+Scenario.__abstractmethods__ = frozenset()
+typer.run(main)
+"""
 SETTINGS = {
     "CHAT_STREAM": "False",  # in a stream it does not ask for the count of tokens
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 HEAD = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<text>.*)")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+STEERING = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 MESSAGE = re.compile(r"^Role:(?P<role>\w+)\nContent: ", re.M)
 
 
 def _start(brief: Brief) -> Command:
     model, url = brief.driver.litellm
     return Command(
-        argv=("sh", "-c", START, brief.program("agent"), *MODULE),
+        argv=("sh", "-c", START, brief.program("agent")),
         environment={
             **brief.environment,
             **SETTINGS,
@@ -35,6 +46,7 @@ def _start(brief: Brief) -> Command:
             "OPENAI_API_BASE": url,
             "OPENAI_API_KEY": brief.driver.key,
         },
+        files={LAUNCHER: LAUNCH},
         interrupt="leader",
     )
 
@@ -65,8 +77,9 @@ def _entries(log: Path) -> Iterator[Entry]:
     """Of its log: a line that says when and where, and the lines up to the next one."""
     entry = Entry(None)
     for line in foreign.lines(log):
-        text = COLOUR.sub("", line.decode(errors="replace"))
-        head = HEAD.match(text)
+        shown = line.decode(errors="replace").rpartition("\r")[2]  # of a progress bar, what was written last
+        text = STEERING.sub("", shown)
+        head = HEAD.search(text)
         if head:
             if entry.lines:
                 yield entry
@@ -77,7 +90,9 @@ def _entries(log: Path) -> Iterator[Entry]:
 
 
 AGENT: Driven = Program(
-    package=Package("pypi", "rdagent", "1.0.0", program="agent", probe=(*MODULE, "--help")),
+    package=Package(
+        "pypi", "rdagent", "1.0.0", program="agent", probe=("-m", "rdagent.app.rl.loop", "--help")
+    ),
     wires=("openai-chat",),
     start=_start,
     read=_read,
