@@ -2,10 +2,11 @@
 
     python benchmarks/gateway.py
 
-The server, the gateway and the asker are processes of their own. The server answers after 100 ms, in one
-piece or as a stream of 20 events, one every 10 ms, each with the time at which it was sent. Requests go to it
-directly (loopback TCP) and through the gateway (a unix socket, as a run has it), in turns of a few each, on
-connections that stay open during a turn. Both are timed in the same way:
+The server, the gateway and the asker are processes of their own. The server answers after 100 ms (where 32
+ask at once, after a second: some 30 requests a second), in one piece or as a stream of 20 events, one every
+10 ms, each with the time at which it was sent. Requests go to it directly (loopback TCP) and through the
+gateway (a unix socket, as a run has it), in turns of a few each, on connections that stay open during a turn.
+Both are timed in the same way:
 
     whole      from the request's first byte to the answer's last
     first      to the first chunk of a stream
@@ -42,7 +43,9 @@ from agent2rl.gateway.prices import load
 from agent2rl.grading.server import serve
 
 MODEL = "claude-opus-4-6"
-THINK, GAP, EVENTS = 0.1, 0.01, 20
+THINK = {1: 0.1, 32: 1.0}
+"""Seconds until an answer begins, by how many ask at once."""
+GAP, EVENTS = 0.01, 20
 TURN = 8
 """Requests of each connection before it is the other way's turn."""
 USAGE = {"input_tokens": 1000, "output_tokens": 20}
@@ -54,7 +57,7 @@ async def upstream(_: Any, receive: Any, send: Any) -> None:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
     streams = b'"stream":true' in body
-    await asyncio.sleep(THINK)
+    await asyncio.sleep(float(body.partition(b'"think":')[2].partition(b",")[0]))
     kind = b"text/event-stream" if streams else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     for number in range(EVENTS if streams else 0):
@@ -150,11 +153,11 @@ class Line:
         return Timed(time.monotonic() - begin, first, tuple(held))
 
 
-def request(size: int, stream: bool) -> bytes:
+def request(size: int, stream: bool, think: float) -> bytes:
     """Texts of many messages, to which no bracket or quote is foreign."""
     text = 'def f(x): return {"a": [x, 1.5]}\n' * 30
     messages = [{"role": "user", "content": [{"type": "text", "text": text}]}] * max(1, size // 1300)
-    body = {"model": MODEL, "max_tokens": 1000, "stream": stream, "messages": messages}
+    body = {"model": MODEL, "think": think, "max_tokens": 1000, "stream": stream, "messages": messages}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -162,7 +165,8 @@ async def measure(places: Sequence[int | Path], body: bytes, lines: int, turns: 
     """Of each place, all that was timed; the first request of each turn is to warm up."""
     found: list[list[Timed]] = [[] for _ in places]
 
-    async def several(place: int | Path) -> list[Timed]:
+    async def several(place: int | Path, number: int) -> list[Timed]:
+        await asyncio.sleep(THINK[lines] * number / lines)  # not all in the same moment
         line = await Line.to(place)
         timed = [await line.ask(body) for _ in range(TURN + 1)]
         await line.close()
@@ -170,7 +174,7 @@ async def measure(places: Sequence[int | Path], body: bytes, lines: int, turns: 
 
     for _ in range(turns):
         for timed, place in zip(found, places, strict=True):
-            for new in await asyncio.gather(*(several(place) for _ in range(lines))):
+            for new in await asyncio.gather(*(several(place, number) for number in range(lines))):
                 timed += new
     return found
 
@@ -196,10 +200,10 @@ def main() -> None:
     turns = parser.parse_args().turns
     print(f"{'':34s} {'direct':>8s} {'gateway':>8s} {'+ms':>8s} {'x':>7s} {'+ms p99':>9s} {'cpu':>6s}   n")
     with processes() as (port, socket, process):
-        for lines in (1, 32):
+        for lines, think in THINK.items():
             for size in (2_000, 120_000):
                 for stream in (False, True):
-                    body = request(size, stream)
+                    body = request(size, stream, think)
                     rounds = turns if lines == 1 else max(1, turns // 3)
                     before = cpu_seconds(process)
                     direct, through = asyncio.run(measure((port, socket), body, lines, rounds))

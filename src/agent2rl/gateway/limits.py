@@ -48,8 +48,15 @@ CLIENT_TOOLS = {
 CLIENT_KEYS = {"functiondeclarations", "computeruse"}
 """The same in Gemini's form, where a tool is known by its key."""
 DATED = re.compile(r"\w+_\d{8}")
+LINK = "url"
 LINKS = {"imageurl", "fileurl", "videourl", "audiourl", "filedata"}
 SCHEME = re.compile(r"\s*(?!data:)[a-z][a-z0-9+.-]*:", re.I)
+HARMLESS = {
+    "type", "role", "content", "text", "id", "name", "input", "tool_use_id", "cache_control", "is_error",
+    "thinking", "signature", "tool_calls", "tool_call_id", "function", "arguments", "call_id", "output",
+    "status", "parts",
+}  # fmt: skip
+"""Keys of what is said that no provider fetches anything for."""
 OWN = {"args", "response"}
 """Arguments and results of the agent's own tools, which may hold anything."""
 MEND = "The provider's own tools are closed in this run: use what is in the sandbox."
@@ -102,13 +109,14 @@ def refuse_fetching(wire: Wire, view: dict[str, Any]) -> None:
     _refuse_tools(wire, view.get("tools"))
     said = [view.get(name) for name in ("messages", "input", "contents", "system")]
     for part in _parts(said):
+        if part.keys() <= HARMLESS and not _dangerous(wire, part.get("type")):
+            continue  # nearly all of them
         folded = fold(part)
         if isinstance(folded.get("tools"), list):
             _refuse_tools(wire, folded["tools"])
         if _links(wire, folded):
             raise Refused(403, "The provider may not fetch anything for the agent.", "Send it as data.")
-        kind = folded.get("type")
-        if wire == "anthropic" and isinstance(kind, str) and DATED.fullmatch(kind):
+        if _dangerous(wire, folded.get("type")):
             _refuse_tools(wire, [part])
 
 
@@ -143,13 +151,18 @@ def _links(wire: Wire, part: dict[str, Any]) -> bool:
     if wire == "gemini":
         return bool(part.get("fileuri"))
     if wire == "anthropic":
-        return part.get("type") == "url"
+        return part.get("type") == LINK
     for name in LINKS & part.keys():
         link = part[name]
         link = fold(link).get("url") if isinstance(link, dict) else link
         if isinstance(link, str) and SCHEME.match(link):
             return True
     return False
+
+
+def _dangerous(wire: Wire, kind: Any) -> bool:
+    """Whether Anthropic might take an object for a link or for a tool of its own."""
+    return wire == "anthropic" and isinstance(kind, str) and (kind == LINK or bool(DATED.fullmatch(kind)))
 
 
 def _parts(value: Any) -> Iterator[dict[str, Any]]:
