@@ -82,7 +82,7 @@ class Driving:
         return self.gateway.usage() if self.gateway else None
 
     def blame(self) -> tuple[Ending, str] | None:
-        """The ending and its reason, where an agent that gave up did so for want of its driver."""
+        """The ending and its reason, where an agent that came to nothing did so for want of its driver."""
         if self.gateway is None:
             return None
         if self.gateway.exhausted.is_set() and self.gateway.over.is_set():

@@ -62,7 +62,9 @@ class Outcome:
     def agent_ended(self, ended: Ended, driving: Driving, service: Service, log: Path) -> None:
         """The agent is gone and everything it submitted has its verdict."""
         last, blame = ended.last, driving.blame()
-        if blame and last.reason in ("exited", "stopped") and last.code != 0:
+        gave_up = last.reason in ("exited", "stopped") and last.code != 0
+        in_vain = last.reason == "deadline" and not driving.answered()
+        if blame and (gave_up or in_vain):
             self.ending, self.reason = blame
             self.reason += _last_words(log)
         elif last.reason == "exited" and last.code != 0:
