@@ -46,10 +46,10 @@ def test_an_npm_package_is_there_whole_and_readable_by_all(registry: Npm, tmp_pa
     assert heard == ["installing tiny-agent 1.0.0 from npm"]
     said = subprocess.run([prefix / "bin" / "tiny-agent", "hi"], capture_output=True, text=True, check=True)
     assert said.stdout == "1.0.0 hi\n"
-    for path in (prefix, *prefix.rglob("*")):
+    for path in (prefix.parent, prefix, *prefix.rglob("*")):
         needed = 0o005 if path.is_dir() else 0o004
         assert path.stat().st_mode & needed == needed
-        assert path.resolve().is_relative_to(prefix.resolve())
+    assert all(path.resolve().is_relative_to(prefix.resolve()) for path in prefix.rglob("*"))
 
 
 @needs_npm

@@ -377,6 +377,7 @@ def test_how_it_stands_with_the_provider_is_told_until_it_answers_again(
     provider: Provider, agent: Agent
 ) -> None:
     kinds = {401: "login", 402: "login", 403: "login", 429: "rate-limit", 529: "rate-limit", 500: "failure"}
+    assert not agent.gateway.over.is_set()
     for round_, (status, kind) in enumerate((kinds | {400: "rejected"}).items()):
         provider.replies.extend([failing(status, f"number {number}") for number in range(3)])
         for _ in range(3):
@@ -385,6 +386,7 @@ def test_how_it_stands_with_the_provider_is_told_until_it_answers_again(
         trouble = agent.gateway.trouble()
         assert trouble is not None
         assert (trouble.kind, trouble.requests, trouble.message) == (kind, 3, "number 2")
+        assert agent.gateway.over.is_set(), "a key that is refused three times is not tried for hours"
         agent.ask()
         agent.last(4 * round_ + 4)
         assert agent.gateway.trouble() is None

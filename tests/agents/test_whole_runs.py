@@ -154,7 +154,8 @@ def test_a_provider_that_lets_nothing_through_is_a_rate_limit_or_takes_all_the_t
     done = ride(agent, ALWAYS_FAILING.format(status=429), tmp_path, "--budget", "90s")
     assert done.run.result.ending in ("rate-limited", "deadline")
     assert done.run.result.usage
-    assert done.run.result.usage.stalled_seconds > 1
+    assert done.run.result.usage.failed >= 1
+    assert done.run.result.usage.stalled_seconds > 0
 
 
 SPENDING = """

@@ -81,7 +81,8 @@ class Gateway:
 
     @property
     def over(self) -> threading.Event:
-        """Set when a request was refused because a cap was crossed: there is nothing left to think with."""
+        """Set when there is nothing left to think with: a cap was crossed and more was asked for, or the
+        provider does not let the key in."""
         return self._meter.over
 
     def spent(self) -> str:

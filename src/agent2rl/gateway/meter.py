@@ -28,6 +28,8 @@ LINES = 10_000
 """Refusals that are written down one by one: an agent must not fill the disk with them."""
 BYTES_A_TOKEN = 4
 FAILED = ("provider-error", "stalled", "unreachable", "cut")
+LOGINS = 3
+"""A key that was refused so often in a row will not be let in, however long an agent tries."""
 LOGIN, LIMITS = (401, 402, 403), (429, 529)
 
 
@@ -204,6 +206,8 @@ class Meter:
                 self._failing_since = began
             before = self.trouble.requests if self.trouble else 0
             self.trouble = Trouble(_kind(exchange), before + 1, ended - self._failing_since, exchange.message)
+            if self.trouble.kind == "login" and self.trouble.requests >= LOGINS:
+                self.over.set()
 
 
 def _less(most: Tokens, told: Tokens | None) -> Tokens:

@@ -85,7 +85,7 @@ class Driving:
         """The ending and its reason, where an agent that gave up did so for want of its driver."""
         if self.gateway is None:
             return None
-        if self.gateway.over.is_set():
+        if self.gateway.exhausted.is_set() and self.gateway.over.is_set():
             return "budget-exhausted", f"The driver's budget is used up: {self.gateway.spent()}."
         if trouble := self.gateway.trouble():
             ending, what = BLAMED[trouble.kind]

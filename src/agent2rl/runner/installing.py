@@ -50,8 +50,8 @@ def driven() -> dict[str, Driven]:
 
 
 def place(name: str, package: Package, cache: Path) -> Path:
-    """Where it is, or would be."""
-    return cache / "agents" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{package.version}"
+    """Where it is, or would be: by its real path, since sandboxes show it there and know no links."""
+    return cache.resolve() / "agents" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{package.version}"
 
 
 def installed(name: str, package: Package, cache: Path) -> Path | None:
@@ -69,6 +69,8 @@ def install(name: str, package: Package, cache: Path, tell: Tell) -> Path:
     target = place(name, package, cache)
     prefix = target.with_name(f".{target.name}.new")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.chmod(0o755)  # what else is in the cache is private; this is for sandboxes to read
         with alone(target):
             if found := installed(name, package, cache):
                 return found
