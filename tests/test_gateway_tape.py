@@ -252,7 +252,11 @@ def test_a_tape_that_is_none_is_said(provider: Provider, tmp_path: Path) -> None
     tape = tmp_path / "tape"
     with pytest.raises(UserError, match="cannot be read"):
         Replay(tape)
-    with before(provider, tape=Recording(tape)) as agent:
+    recording = Recording(tape)
+    with pytest.raises(UserError, match=r"There is a tape at .* already"):
+        Recording(tape)
+    recording.close()
+    with before(provider, tape=Recording(tape)) as agent:  # a run that was refused has left an empty one
         agent.ask()
     with pytest.raises(UserError, match=r"There is a tape at .* already"):
         Recording(tape)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl.core.llm import Tokens
 from agent2rl.store.reader import read_run
 from agent2rl.store.revisions import files
 from tests.agents.rides import KEY, holds, ride
@@ -202,3 +203,28 @@ def test_an_agent_that_ends_with_time_left_is_told_to_go_on_and_remembers(agent:
     assert done.run.result.ending == "completed"
     remembers = agent != "mini-swe"  # which has no way to go on, and begins anew
     assert (done.run.paths.workspace / "code" / "two.txt").exists() == remembers
+
+
+NOBODY = """
+[[step]]
+end = "Nobody asks me."
+"""
+
+
+@programs()
+def test_a_recorded_run_is_played_again_without_a_key_and_nobody_is_asked(agent: str, tmp_path: Path) -> None:
+    tape, places = tmp_path / "tape.jsonl", [tmp_path / "first", tmp_path / "again"]
+    for place in places:
+        place.mkdir()
+    options = ("--budget", "4m", "--continues", "0")
+    first = ride(agent, TRAIN, places[0], *options, "--record-driver", str(tape))
+    again = ride(agent, NOBODY, places[1], *options, "--replay-driver", str(tape), key="")
+    assert first.run.result.ending == again.run.result.ending == "completed"
+    assert again.run.result.score == first.run.result.score
+    assert again.driver.said == Tokens()
+    paid, free = first.run.result.usage, again.run.result.usage
+    assert paid
+    assert free
+    assert (free.tokens, free.answered, free.failed) == (paid.tokens, paid.answered, paid.failed)
+    assert (paid.replayed, free.replayed) == (0, free.answered + free.failed)
+    assert KEY.encode() not in tape.read_bytes()

@@ -56,12 +56,12 @@ class Recording:
         self._number = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("xb")
-        except FileExistsError:
-            raise UserError(f"There is a tape at {path} already.", "Name another file.") from None
+            self._file: BinaryIO = path.open("ab")
         except OSError as error:
             raise UserError(f"A tape cannot be written to {path}: {error.strerror}.") from error
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        if self._file.tell() or not _held(self._file):  # an empty one is what a refused run left
+            self._file.close()
+            raise UserError(f"There is a tape at {path} already.", "Name another file.")
 
     def begin(self, call: Call, asked: Asked, request: bytes) -> "Take":
         self._number += 1
@@ -117,6 +117,15 @@ class Take:
                 message=message,
             )
         )
+
+
+def _held(file: BinaryIO) -> bool:
+    """Whether it is nobody else's to write, until it is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def read_tape(path: Path) -> list[Taped]:
