@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from agent2rl.cli.tail import Tail
+from agent2rl.core.events import Event
 from agent2rl.core.records import ContaminationSummary, ExampleResult
 from agent2rl.report import tables
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
-from agent2rl.store.recorder import Event
 
 PHASES = {
     "self-test": "trying the sandbox's promises",

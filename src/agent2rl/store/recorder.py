@@ -13,6 +13,7 @@ from typing import Self
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
+from agent2rl.core.events import Event
 from agent2rl.core.llm import Exchange, Usage
 from agent2rl.core.records import (
     Contamination,
@@ -35,15 +36,6 @@ from agent2rl.store.files import (
 )
 from agent2rl.store.ledger import Ledger
 from agent2rl.store.paths import RunPaths, SubmissionPaths
-
-
-class Event(Record):
-    """Something that happened, for the timeline and for whoever watches."""
-
-    time: float
-    kind: str
-    data: dict[str, JsonValue]
-
 
 Notify = Callable[[Event], None]
 
