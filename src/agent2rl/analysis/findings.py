@@ -73,8 +73,8 @@ class Setting(Record):
     """A hyperparameter, or data that was trained on."""
 
     name: str
-    """`learning_rate`, `epochs`, `batch_size`, `beta`, `group_size`, `temperature`, `max_tokens`, `optimizer`,
-    `lora_rank`, `data`, `model`, …, or as the code calls it."""
+    """`learning_rate`, `epochs`, `batch_size`, `beta`, `group_size`, `temperature`, `max_tokens`,
+    `optimizer`, `lora_rank`, `data`, `model`, …, or as the code calls it."""
     value: JsonValue
     source: Literal["code", "log", "command"]
     evidence: Cited = ()
