@@ -1,6 +1,7 @@
 """What the agent itself says of its work, kept beside the record before its HOME goes. None of it is trusted.
 
-Its log, its transcript, its notes of attempts; its tool calls go onto the timeline, too. What cannot be read costs that account, not the run's result.
+Its log, its transcript, its notes of attempts; its tool calls go onto the timeline, too. What cannot be read
+costs that account, not the run's result.
 """
 
 import traceback
