@@ -24,6 +24,7 @@ from agent2rl.store.snapshot import Found, Reader
 BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"
 FOLDER = 0o040000
+MOST_PACKED_BYTES = 128 << 20
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -60,6 +61,10 @@ class Revisions:
             return _revision(self._repo, self._last, self._number)
 
     def close(self) -> None:
+        """Thousands of small files become one, unless there is so much that it would fill the memory."""
+        store = self._repo.object_store
+        if sum(path.stat().st_size for path in Path(store.path).glob("??/*")) < MOST_PACKED_BYTES:
+            store.pack_loose_objects()
         self._repo.close()
 
     def _tree(self, files: list[Found]) -> ObjectID:
