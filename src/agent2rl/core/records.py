@@ -363,6 +363,10 @@ class Counts(Record):
     successes: Annotated[int, Field(ge=0)] = 0
     """Episodes won."""
 
+    def __add__(self, other: Self) -> Self:
+        names = type(self).model_fields
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
 
 class Rollouts(Record):
     """What the agent played in the task's world while it trained."""
