@@ -89,7 +89,7 @@ def _read(content: bytes, first: int) -> Iterator[Printed]:
 
 
 def _texts(node: Node, depth: int) -> Iterator[str]:
-    """Those that are output, not names. A line of numbers alone, such as a training's own, is left as it is."""
+    """Those that are output, not names. A line of numbers alone, such as a training's own, has none."""
     if node.text:
         if "\n" in node.text or len(node.text) >= SHORTEST:
             yield node.text

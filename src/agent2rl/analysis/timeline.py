@@ -57,14 +57,14 @@ class Timeline:
 
     def stretches(self) -> tuple[Stretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
-        claims = [
+        claims: list[tuple[What, list[Piece]]] = [
             ("training", self._training()),
-            ("grading", self.graded),
+            ("grading", list(self.graded)),
             ("stalled", self._stalled()),
             ("thinking", [(at, at + asked.seconds) for at, asked in self.requests]),
             ("coding", self._coding()),
         ]
-        return _laid([(what, list(pieces)) for what, pieces in claims], self.seconds)
+        return _laid(claims, self.seconds)
 
     def split(self) -> TimeSplit | None:
         if self.started is None:
@@ -189,7 +189,7 @@ def _overlaps(piece: Piece, others: Iterable[Piece]) -> bool:
 
 
 def _laid(claims: Sequence[tuple[What, list[Piece]]], end: float) -> tuple[Stretch, ...]:
-    """Lay claims over the time from 0 to `end`: an earlier claim goes before a later one, idle is the rest."""
+    """Lay claims over the time from 0 to `end`: an earlier one goes before a later one, idle is the rest."""
     changes: list[tuple[float, int, int]] = []
     for rank, (_, pieces) in enumerate(claims):
         for began, ended in pieces:
@@ -201,7 +201,8 @@ def _laid(claims: Sequence[tuple[What, list[Piece]]], end: float) -> tuple[Stret
     at = 0.0
     for time, rank, step in [*sorted(changes), (end, 0, 0)]:
         if time > at:
-            what = next((claims[i][0] for i, count in enumerate(open_now) if count), "idle")
+            fits = [claim for (claim, _), count in zip(claims, open_now, strict=True) if count]
+            what: What = fits[0] if fits else "idle"
             if found and found[-1].what == what:
                 found[-1] = Stretch(what, found[-1].began, time)
             else:
