@@ -132,7 +132,7 @@ def _is_attempt(found: Sequence[Span], timeline: Timeline) -> bool:
     trained = sum(
         min(stretch.ended, last.ended) - max(stretch.began, last.began)
         for stretch in timeline.stretches()
-        if stretch.what == "training" and stretch.ended > last.began
+        if stretch.kind == "training" and stretch.ended > last.began
     )
     broke = any(BROKE in each.text for each in last.printed)
     return len(found) == 1 or trained >= WORTH_SECONDS or bool(last.changed) or broke
