@@ -45,15 +45,31 @@ WORDS = {"optimizer", "schedule", "data", "model"}
 """Whose values are words; all others are numbers."""
 _NAME = "|".join(re.escape(alias) for alias in sorted(CANONICAL, key=len, reverse=True))
 SET = re.compile(
-    rf"(?<![\w./-])(?P<flag>--)?(?P<name>{_NAME})(?:\ \([^)]{{1,60}}\))?(?P<sign>['\"]?\s{{0,8}}[=:|]\s{{0,8}}|\s)"
+    rf"(?<![\w./-])(?P<flag>--)?(?P<name>{_NAME})(?:\ \([^)]{{1,60}}\))?"
+    r"(?P<sign>['\"]?\s{0,8}[=:|]\s{0,8}|\s)"
     r"(?P<value>['\"]?(?:[-+]?(?:\d[\d,_]{0,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,4})?(?![\w.])"
     r"|[A-Za-z/.~][\w./@:+-]{0,199})['\"]?)",
     re.IGNORECASE | re.VERBOSE,
 )
-COURSE = re.compile(r"(?<![\w])(?:loss|reward|grad_norm|entropy)['\"]?\s?[=:]?\s{0,3}['\"]?[-+]?(?:\d|nan|inf)")
+COURSE = re.compile(
+    r"(?<![\w])(?:loss|reward|grad_norm|entropy)['\"]?\s?[=:]?\s{0,3}['\"]?[-+]?(?:\d|nan|inf)"
+)
 NUMBER = re.compile(r"[-+]?[\d,_.]+(?:[eE][-+]?\d+)?")
-NOTHING = {"none", "null", "str", "int", "float", "optional", "true", "false", "nan", "self", "args", "config"}
-HINT = re.compile(r"[=:|]|--|rate")
+NOTHING = {
+    "none",
+    "null",
+    "str",
+    "int",
+    "float",
+    "optional",
+    "true",
+    "false",
+    "nan",
+    "self",
+    "args",
+    "config",
+}
+HINT = re.compile(r"[=:|]|--|, rate ")
 MOST_VALUES = 5
 """Of one name: of several trainings, in their order."""
 MOST = 100
@@ -81,20 +97,29 @@ def settings(printed: Sequence[Printed], book: Book) -> tuple[Setting, ...]:
 def _value(match: re.Match[str]) -> int | float | str | None:
     name, text = match["name"].lower(), match["value"].strip("'\"").rstrip(".,:")
     loose = not match["sign"].strip("'\" ")  # only a space
-    if loose and not match["flag"] and name != "rate":
+    told = name == "rate" and match.string[: match.start()].endswith(", ")  # as the shipped recipe tells it
+    if loose != told and not (loose and match["flag"]):
         return None
-    if name == "rate" and not loose:
-        return None  # of anything
-    if CANONICAL[name] in WORDS:
-        ends = text.lower() in NOTHING or text.split(".")[0].lower() in NOTHING or not text[:1].isalpha()
-        known = "/" in text or "." in text or match["value"][0] in "'\"" or CANONICAL[name] in ("optimizer", "schedule")
-        return text if known and (not ends or text.startswith(("/", "."))) else None
+    kind = CANONICAL[name]
+    return _word(kind, text, match["value"]) if kind in WORDS else _number(text)
+
+
+def _word(kind: str, text: str, written: str) -> str | None:
+    """A name of its own, not one of the language's."""
+    if {text.lower(), text.split(".")[0].lower()} & NOTHING:
+        return None
+    if kind in ("optimizer", "schedule"):
+        return text.rsplit(".", 1)[-1].lower() or None
+    return text if set("/.") & set(text) or written[0] in "'\"" else None
+
+
+def _number(text: str) -> int | float | None:
     if not NUMBER.fullmatch(text):
         return None
     try:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         return None
-    if abs(number) >= 1e18 or number != number:
+    if not abs(number) < 1e18:
         return None
     return int(number) if number.is_integer() and not set("eE.") & set(text) else number

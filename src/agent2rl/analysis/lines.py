@@ -13,6 +13,7 @@ LONGEST = 2000
 """Of a line that is read."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
+END = re.compile(r"(?<!\\)\\n")
 TOGETHER = ("agent.log", "transcript")
 """Parts whose names begin so are one stream: the output of an agent's commands, one after another."""
 
@@ -21,6 +22,8 @@ class Line(NamedTuple):
     text: str
     printed: Printed
     number: int
+    place: int
+    """In its stream."""
 
     @property
     def where(self) -> str:
@@ -32,15 +35,17 @@ def streams(printed: Sequence[Printed]) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for each in printed:
         name = next((name for name in TOGETHER if each.name.startswith(name)), each.name)
-        found.setdefault(name, []).extend(_lines(each))
+        lines = found.setdefault(name, [])
+        for number, text in _texts(each.text):
+            lines.append(Line(text, each, number, len(lines)))
     return found
 
 
-def _lines(printed: Printed) -> Iterator[Line]:
-    for number, raw in enumerate(printed.text.split("\n")):
+def _texts(text: str) -> Iterator[tuple[int, str]]:
+    for number, raw in enumerate(text.split("\n")):
         for piece in _unfolded(ESCAPES.sub("", raw)):
-            if text := piece[:LONGEST].rstrip():
-                yield Line(text, printed, number)
+            if shown := piece[:LONGEST].rstrip():
+                yield number, shown
 
 
 def _unfolded(text: str) -> Iterator[str]:
@@ -51,4 +56,4 @@ def _unfolded(text: str) -> Iterator[str]:
             continue
         for quoted, plain in UNQUOTED.items():
             piece = piece.replace(quoted, plain)
-        yield from piece.split("\\n")
+        yield from END.split(piece)

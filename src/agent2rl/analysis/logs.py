@@ -130,7 +130,10 @@ def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
     gaps = [place for place, (_, value) in enumerate(points) if value is None]
     kept = {0, len(points) - 1, *_spread(gaps, MOST_GAPS)}
     if numbers:
-        kept |= {min(numbers, key=lambda p: points[p][1] or 0.0), max(numbers, key=lambda p: points[p][1] or 0.0)}
+        kept |= {
+            min(numbers, key=lambda p: points[p][1] or 0.0),
+            max(numbers, key=lambda p: points[p][1] or 0.0),
+        }
     kept |= set(_spread(range(len(points)), MOST_POINTS - len(kept)))
     return tuple(points[place] for place in sorted(kept))
 

@@ -100,7 +100,8 @@ def _numbers(text: str) -> Iterator[_Found]:
     for place, match in enumerate(NUMBER.finditer(text)):
         if place >= MOST_NUMBERS:
             return
-        words, after = [], end
+        words: list[str] = []
+        after = end
         for word in WORD.finditer(text, end, match.start()):
             words, after = [*words[-2:], word[0]], word.end()
         between = BETWEEN.match(text, after, match.start())

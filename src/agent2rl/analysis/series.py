@@ -73,7 +73,19 @@ ORDER = tuple(dict.fromkeys(ALIASES.values()))
 FIRST = ("loss", "reward", "score", "success_rate", "accuracy", "kl", "entropy", "grad_norm", "learning_rate")
 EVALUATED = {"eval", "evaluation", "val", "valid", "validation", "test", "dev"}
 ASIDE = {
-    *("train", "training", "mean", "avg", "average", "actor", "critic", "batch", "running", "ema", "smoothed"),
+    *(
+        "train",
+        "training",
+        "mean",
+        "avg",
+        "average",
+        "actor",
+        "critic",
+        "batch",
+        "running",
+        "ema",
+        "smoothed",
+    ),
     *("objective", "episode", "episodic", "ep", "rollout", "rollouts", "current", "cur", "step", "epoch"),
     *("rank0", "the", "now", "last", "global"),
 }
