@@ -21,6 +21,7 @@ OUTCOMES = {
     "no-gain": "no better than before",
     "worse": "worse than the untouched model",
     "copied": "the base model itself",
+    "foreign": "not trained from the base model",
     "rejected": "rejected",
     "failed": "could not be graded",
     "not-submitted": "nothing was submitted",
@@ -83,8 +84,11 @@ def _gain(record: Recorded, gain: Gain | None, attempts: Sequence[Attempt]) -> s
     said += f"{gain.better} got better, {gain.worse} worse (p = {gain.p_value:.2g}). "
     if gain.real is None:
         return said + "That split chose it, so the gain is flattered by the choice."
-    gap = f", and the feedback split promised {gain.optimism_gap:+.2f} more" if gain.optimism_gap else ""
-    return said + ("The gain is real" if gain.real else "The gain cannot be told from chance") + f"{gap}."
+    said += "The gain is real" if gain.real else "The gain cannot be told from chance"
+    if gain.optimism_gap is None:
+        return f"{said}."
+    promised = gain.comparison.improvement + gain.optimism_gap
+    return f"{said}; the feedback split, which chose it, said {promised:+.2f}."
 
 
 def _told(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
