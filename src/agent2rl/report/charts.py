@@ -10,7 +10,8 @@ from matplotlib.patches import Patch
 
 from agent2rl.core.records import Score
 from agent2rl.report import drawing
-from agent2rl.report.drawing import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
+from agent2rl.report.colours import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
+from agent2rl.report.drawing import Margins
 from agent2rl.report.shown import Doing, Shown, Stretch
 from agent2rl.store.reader import RunView
 
@@ -39,13 +40,17 @@ def scores(view: RunView, started: float | None, end: float, narrow: bool = Fals
     if started is None or not scored:
         return None
     end = max(end, *(one.accepted_at - started for one, _ in scored))
-    figure = drawing.canvas(narrow, 3.3, 3.4)
     heldout = _held_out(view)
+    figure, (axes, *apart) = drawing.panels(
+        drawing.NARROW if narrow else drawing.WIDE,
+        3.4,
+        columns=2 if heldout else 1,
+        margins=Margins(top=0.5 if narrow else 0.36, across=0.14),
+        sharey=True,
+        width_ratios=((3, 1) if narrow else (6, 1)) if heldout else None,
+    )
     if heldout:
-        axes, apart = figure.subplots(1, 2, sharey=True, width_ratios=(2.2, 1) if narrow else (5, 1))
-        _beside_the_rest(apart, heldout)
-    else:
-        axes = figure.subplots()
+        _beside_the_rest(apart[0], heldout)
     seconds = drawing.time_axis(axes, end * 1.02, narrow)
     places = [(one.accepted_at - started) / seconds for one, _ in scored]
     values = [score.value for _, score in scored]
@@ -118,11 +123,10 @@ def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
     if heldout.gap is not None:
         axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
         axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
-        said = f"promised\n({heldout.gap:+.1f})"
-        axes.annotate(said, (1.3, heldout.promised), fontsize=7, color=DIM, va="center")
-    axes.set_title("held out", color=DIM, fontsize=8)
-    axes.set(xlim=(-0.6, 2.7), xticks=[0, 1], xticklabels=["untouched", "best"])
-    axes.tick_params(axis="x", rotation=45, length=0)
+    gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
+    axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
+    axes.set(xlim=(-0.6, 1.6), xticks=[0, 1], xticklabels=["base", "best"])
+    axes.tick_params(axis="y", labelleft=False)
     axes.spines["left"].set_visible(False)
 
 
@@ -143,8 +147,12 @@ def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     line = shown.timeline
     if not line.spans:
         return None
-    figure = drawing.canvas(narrow, 2.1, 2.7)
-    axes = figure.subplots()
+    around = Margins(left=0.9, top=0.66 if narrow else 0.3)
+    figure, (axes,) = (
+        drawing.panels(drawing.NARROW, 2.5, margins=around)
+        if narrow
+        else drawing.panels(drawing.WIDE, 2.1, margins=around)
+    )
     seconds = drawing.time_axis(axes, end, narrow)
     for kind, bars in band(line.spans, end).items():
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
@@ -157,7 +165,7 @@ def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     axes.plot([at / seconds for at in saved], [1.4] * len(saved), "D", color=HELD, markersize=3.5)
     changed = drawing.thin_marks((each.at - started for each in line.revisions), end)
     axes.vlines([at / seconds for at in changed], 0.1, 0.7, color=DIM, linewidth=1)
-    axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "doing"])
+    axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "activity"])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     total = sum(each.ended - each.began for each in line.spans) or 1.0

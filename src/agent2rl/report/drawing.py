@@ -5,36 +5,17 @@ a page puts its own variables in their place, and so follows the reader's choice
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agent2rl.report.shown import Doing
-
-COLOURS = {
-    "ink": "#1c2127",
-    "dim": "#58606b",
-    "line": "#e2e3e0",
-    "card": "#ffffff",
-    "accent": "#1559a8",
-    "held": "#a3357c",
-    "base": "#6c7480",
-    "bad": "#b3261e",
-    "training": "#3a7bc4",
-    "thinking": "#8c6bc2",
-    "coding": "#2a9187",
-    "grading": "#d39a2d",
-    "stalled": "#cf4a3c",
-    "idle": "#c8ccd2",
-}
-"""The light ones. Each is drawn as it is, and no two are the same."""
-INK, DIM, LINE, CARD, ACCENT, HELD, BASE, BAD = (COLOURS[name] for name in list(COLOURS)[:8])
-DOING: tuple[Doing, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
+from agent2rl.report.colours import CARD, DIM, INK, LINE
 
 WIDE, NARROW = 8.0, 3.7
-"""Inches, of 72 points each: 576 and 266 of them."""
-POINTS = 300
+"""Inches."""
+POINTS = 240
 """Of a series, at most."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "agent2rl",
@@ -56,6 +37,8 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
+    "axes.formatter.limits": (-4, 6),
+    "axes.formatter.useoffset": False,
     "grid.color": LINE,
     "grid.linewidth": 0.7,
     "xtick.color": LINE,
@@ -76,9 +59,39 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def canvas(narrow: bool, height: float, narrow_height: float | None = None) -> Figure:
-    tall = narrow_height if narrow and narrow_height else height
-    return Figure(figsize=(NARROW if narrow else WIDE, tall), layout="constrained")
+@dataclass(frozen=True)
+class Margins:
+    """Around the panels and between them, in inches: a layout by trial takes longer than all the drawing."""
+
+    left: float = 0.5
+    right: float = 0.12
+    bottom: float = 0.42
+    top: float = 0.26
+    across: float = 0.55
+    down: float = 0.5
+
+
+def panels(
+    width: float,
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    margins: Margins = Margins(),  # noqa: B008, it is frozen
+    **more: Any,
+) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches and its panels, row by row. `more` is for `Figure.subplots`."""
+    figure = Figure(figsize=(width, height))
+    inner = (width - margins.left - margins.right - (columns - 1) * margins.across) / columns
+    outer = (height - margins.top - margins.bottom - (rows - 1) * margins.down) / rows
+    places = {
+        "left": margins.left / width,
+        "right": 1 - margins.right / width,
+        "bottom": margins.bottom / height,
+        "top": 1 - margins.top / height,
+        "wspace": margins.across / inner,
+        "hspace": margins.down / outer,
+    }
+    return figure, list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places, **more).flat)
 
 
 def unit(end: float) -> tuple[float, str]:

@@ -1,6 +1,7 @@
 """The figures of a report: the same bytes of SVG for the same run and the same version of matplotlib."""
 
 import io
+import re
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,11 +13,9 @@ from agent2rl.report.shown import Shown
 from agent2rl.store.files import write_atomically
 from agent2rl.store.reader import RunView
 
-CURVES = 60
-"""Drawn at most; the attempts table says where one is left out."""
-CURVES_EACH = 4
-"""Of one attempt."""
-DOTS_PER_INCH = 160
+DOTS_PER_INCH = 130
+FRACTION = re.compile(r"(\d\.\d\d)\d+")
+"""Finer than a hundredth of a point is nothing."""
 NARROW = ".narrow"
 """Ends the name of a figure that is drawn for a telephone."""
 
@@ -32,23 +31,9 @@ def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
             "tokens": series.tokens(shown, end, narrow),
             "resources": series.resources(shown, end, narrow),
         }
-        if not narrow:  # small enough for any page
-            figures |= _curves(shown)
+        if not narrow:
+            figures["curves"] = series.curves(shown)
     return {name: figure for name, figure in figures.items() if figure}
-
-
-def curve_name(attempt: int, place: int) -> str:
-    """The figure of an attempt's n-th curve, from 0."""
-    return f"attempt-{attempt}-curve-{place + 1}"
-
-
-def _curves(shown: Shown) -> dict[str, Figure | None]:
-    wanted = [
-        (curve_name(attempt.number, place), curve)
-        for attempt in shown.findings.attempts
-        for place, curve in enumerate(attempt.curves[:CURVES_EACH])
-    ]
-    return {name: series.curve(curve) for name, curve in wanted[:CURVES]}
 
 
 def save(shown: Shown, folder: Path) -> dict[str, str]:
@@ -77,4 +62,4 @@ def scores(view: RunView, path: Path) -> bool:
 def _svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return file.getvalue()
+    return FRACTION.sub(r"\1", file.getvalue())

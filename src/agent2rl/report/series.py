@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from agent2rl.analysis.findings import Curve
 from agent2rl.core.records import Counts
 from agent2rl.report import drawing, words
-from agent2rl.report.drawing import ACCENT, BAD, COLOURS, HELD
+from agent2rl.report.colours import ACCENT, BAD, COLOURS, HELD
 from agent2rl.report.shown import Shown
 
 GIGA = 1e9
+MOST_CURVES = 12
 
 
 def rollouts(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
@@ -20,8 +21,7 @@ def rollouts(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     played = shown.timeline.played
     if not played or not any(each.claimed.episodes or each.witnessed.episodes for each in played):
         return None
-    figure = drawing.canvas(narrow, 2.5, 4.4)
-    many, won = figure.subplots(*((2, 1) if narrow else (1, 2)))
+    figure, (many, won) = _two(narrow)
     seconds = drawing.time_axis(many, end, narrow, label=not narrow)
     drawing.time_axis(won, end, narrow)
     times = [each.at / seconds for each in played]
@@ -39,6 +39,13 @@ def rollouts(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     won.set_ylim(-2, 102)
     many.legend(loc="upper left")
     return figure
+
+
+def _two(narrow: bool) -> tuple[Figure, list[Axes]]:
+    """Panels side by side, or one below the other."""
+    if narrow:
+        return drawing.panels(drawing.NARROW, 4.2, rows=2)
+    return drawing.panels(drawing.WIDE, 2.4, columns=2)
 
 
 def _won(
@@ -64,9 +71,8 @@ def tokens(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
         return None
     asked.sort(key=lambda each: each.at)
     priced = any(each.usd for each in asked)
-    figure = drawing.canvas(narrow, 2.4, 4.2 if priced else 2.4)
-    shape = ((2, 1) if narrow else (1, 2)) if priced else (1, 1)
-    panels = list(figure.subplots(*shape, squeeze=False).flat)
+    width = drawing.NARROW if narrow else drawing.WIDE
+    figure, panels = _two(narrow) if priced else drawing.panels(width, 2.4)
     times = [max(0.0, each.at - started) for each in asked]
     end = max(end, times[-1])
     seconds = drawing.time_axis(panels[0], end, narrow, label=not (priced and narrow))
@@ -113,14 +119,12 @@ def resources(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
         )
     columns = 1 if narrow else 2
     rows = -(-len(panels) // columns)
-    figure = drawing.canvas(narrow, 1.45 * rows + 0.3)
-    places = figure.subplots(rows, columns, squeeze=False)
-    for number, axes in enumerate(places.flat):
-        if number >= len(panels):
-            axes.set_visible(False)
-            continue
-        name, xs, ys, peak = panels[number]
-        seconds = drawing.time_axis(axes, end, narrow, label=number >= len(panels) - columns)
+    width = drawing.NARROW if narrow else drawing.WIDE
+    figure, places = drawing.panels(width, 1.5 * rows + 0.2, rows, columns)
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    for number, (axes, (name, xs, ys, peak)) in enumerate(zip(places, panels, strict=False)):
+        seconds = drawing.time_axis(axes, end, narrow, label=number // columns == rows - 1)
         _area(axes, *drawing.thin([at / seconds for at in xs], ys, peak), name)
     return figure
 
@@ -133,35 +137,32 @@ def _area(axes: Axes, xs: Sequence[float], ys: Sequence[float], name: str) -> No
     axes.locator_params(axis="y", nbins=4)
 
 
-def curve(given: Curve) -> Figure | None:
-    """One series that a training printed, small; where it was no number any more, a mark."""
-    known = [(step, value) for step, value in given.points if value is not None]
-    if not known:
+def curves(shown: Shown) -> Figure | None:
+    """The series that trainings printed, small and side by side; where one was no number any more, a mark."""
+    wanted = [
+        (f"{attempt.number}: {words.drawable(curve.name, 18)}", curve)
+        for attempt in shown.findings.attempts
+        for curve in attempt.curves
+        if any(value is not None for _, value in curve.points)
+    ][:MOST_CURVES]
+    if not wanted:
         return None
-    figure = Figure(figsize=(2.9, 1.65))
-    axes = figure.add_axes((0.17, 0.22, 0.79, 0.62))
-    axes.plot(
-        *drawing.thin([step for step, _ in known], [value for _, value in known]),
-        color=ACCENT,
-        linewidth=1.2,
-        marker="o" if len(known) < 12 else None,
-        markersize=2.5,
-    )
-    lost = [step for step, value in given.points if value is None]
+    columns = min(4, len(wanted))
+    rows = -(-len(wanted) // columns)
+    figure, places = drawing.panels(2 * columns + 0.2, 1.35 * rows + 0.2, rows, columns)
+    for axes in places[len(wanted) :]:
+        axes.set_visible(False)
+    for axes, (name, curve) in zip(places, wanted, strict=False):
+        _curve(axes, curve)
+        axes.set_title(name)
+    return figure
+
+
+def _curve(axes: Axes, curve: Curve) -> None:
+    known = [(step, value) for step, value in curve.points if value is not None]
+    xs, ys = drawing.thin([step for step, _ in known], [value for _, value in known])
+    axes.plot(xs, ys, color=ACCENT, linewidth=1.1, marker="o" if len(xs) < 12 else None, markersize=2.5)
+    lost = [step for step, value in curve.points if value is None]
     if lost:
         axes.axvline(lost[0], color=BAD, linewidth=1, linestyle=(0, (3, 2)))
-        axes.annotate(
-            "no number",
-            (lost[0], 0.98),
-            xycoords=("data", "axes fraction"),
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=BAD,
-            textcoords="offset points",
-            xytext=(-3, 0),
-        )
-    axes.set_title(words.drawable(given.name))
-    axes.locator_params(axis="both", nbins=4)
-    axes.margins(x=0.03)
-    return figure
+    axes.locator_params(axis="both", nbins=3)
