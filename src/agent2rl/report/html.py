@@ -46,6 +46,7 @@ TONES = {
     "improved": "good",
     "no-gain": "plain",
     "worse": "bad",
+    "foreign": "bad",
     "copied": "warn",
     "rejected": "bad",
     "failed": "bad",

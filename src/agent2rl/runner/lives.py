@@ -4,7 +4,7 @@ The agent decides how many there are and what they are called, so both have boun
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent2rl.core.events import Began, Gone
@@ -39,9 +39,8 @@ class _Life:
 
 
 class Lives:
-    def __init__(self, recorder: Recorder, read: Callable[[int], str] | None = None) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._read = read or command
         self._lives: dict[int, _Life] = {}
         self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
         self._warned = False
@@ -57,7 +56,7 @@ class Lives:
     def _follow(self, process: Process, at: float) -> float:
         life = self._lives.get(process.pid)
         if life is None:
-            text = self._read(process.pid) if self._brief_room else ""
+            text = command(process.pid) if self._brief_room else ""
             self._lives[process.pid] = _Life(process, at, text, process.resident_bytes)
             return process.cpu_seconds + process.waited_seconds
         waited = process.waited_seconds - life.last.waited_seconds
@@ -72,10 +71,10 @@ class Lives:
         """At its second look: until it starts its own program, a process has its parent's command line."""
         if life.told == 0:
             if self._admitted(life):
-                life.command = self._read(life.last.pid) or life.command
+                life.command = command(life.last.pid) or life.command
                 self._note(life)
         elif life.name != life.last.name and life.told < MOST_NAMES:
-            text = self._read(life.last.pid)
+            text = command(life.last.pid)
             if text and text != life.command and self._admitted(life):
                 life.command = text
                 self._note(life)
