@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property
 
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.findings import Curve
 from agent2rl.analysis.hyperparameters import settings as settings
-from agent2rl.analysis.lines import streams
-from agent2rl.analysis.readings import Reading, readings
+from agent2rl.analysis.readings import Reading, courses
 from agent2rl.analysis.series import rank
 
 MOST_POINTS = 400
 MOST_CURVES = 20
-MOST_READINGS = 200_000
 MOST_SERIES = 200
 """That are held against each other."""
 MOST_GAPS = 50
@@ -27,8 +25,8 @@ Point = tuple[float, float | None]
 def curves(printed: Sequence[Printed]) -> tuple[Curve, ...]:
     """The series that trainings printed, the best known names first; of each training its own."""
     found: list[_Series] = []
-    for lines in streams(printed).values():
-        found += _series(islice(readings(lines), MOST_READINGS))
+    for course in courses(printed).values():
+        found += _series(course)
     telling = [each for each in found if len(each.points) > 1 or None in (v for _, v in each.points)]
     telling.sort(key=lambda each: rank(each.name))
     kept = _distinct(telling[:MOST_SERIES])[:MOST_CURVES]
@@ -43,6 +41,11 @@ class _Series:
     points: list[Point] = field(default_factory=list)
     seen: set[tuple[float | None, float | None]] = field(default_factory=set)
     """To know a line that is printed again."""
+
+    @cached_property
+    def values(self) -> dict[float, float | None]:
+        """By step, once all are there."""
+        return dict(self.points)
 
     @property
     def sorted(self) -> list[Point]:
@@ -111,9 +114,13 @@ def _distinct(found: Sequence[_Series]) -> list[_Series]:
 
 
 def _holds(longer: _Series, shorter: _Series) -> bool:
-    values = dict(longer.points)
-    same = sum(step in values and _same(values[step], value) for step, value in shorter.points)
-    return len(shorter.points) > 1 and same >= 0.8 * len(shorter.points)
+    """Most points of one are the other's; a few of them are asked first."""
+    values, points = longer.values, shorter.points
+    some = [points[place] for place in _spread(range(len(points)), 9)]
+    return len(points) > 1 and all(
+        sum(step in values and _same(values[step], value) for step, value in asked) >= 0.8 * len(asked) - 1
+        for asked in (some, points)
+    )
 
 
 def _same(one: float | None, other: float | None) -> bool:

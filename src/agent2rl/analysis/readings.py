@@ -5,11 +5,14 @@ before it. Tables and CSV are read by their header, and an object over several l
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import NamedTuple
 
-from agent2rl.analysis.lines import Line
+from agent2rl.analysis.attempts import Printed
+from agent2rl.analysis.lines import Line, streams
 from agent2rl.analysis.series import STEPS, TELLING, canonical, measured
 
 NUMBER = re.compile(
@@ -23,12 +26,15 @@ BETWEEN = re.compile(r"[\s:=|,\"'\[\](){}*~≈-]*+(?:tensor\(\[?)?+")
 BAR = re.compile(r"^\s*+\d{1,3}%\|[^|]*+\|\s*+(\d{1,9})/\d")
 STAGE = re.compile(r"^\W*+([A-Za-z][\w-]{0,20}+): (?:step|iter|epoch)|\"stage\": ?\"([\w-]{1,20})\"")
 RULE = re.compile(r"^[\s|+:=-]++$")
-HINT = re.compile("|".join(sorted(TELLING | {"lr", "perplexity"})), re.IGNORECASE)
+HINTS = tuple(sorted({*TELLING, "lr", "perplexity"} - {"rewards", "accuracy", "accuracies", "advantage"}))
+"""In every line that is looked at."""
 NEEDS_STEP = {"score", "success_rate", "accuracy", "learning_rate", "margin", "length"}
 """Without a step these are as likely the words of a report."""
 TOTALS = "train_runtime"
 """In the line that sums a training up."""
 BLOCK_LINES = 80
+MOST = 200_000
+"""Readings of a log."""
 MOST_NUMBERS = 200
 """Of a line."""
 
@@ -51,16 +57,27 @@ class _Found(NamedTuple):
     """A sign binds name and number."""
 
 
-def readings(lines: Iterable[Line]) -> Iterator[Reading]:
+def courses(printed: Sequence[Printed]) -> Mapping[str, Sequence[Reading]]:
+    """The readings of each log, in their order."""
+    return _courses(tuple(printed))
+
+
+@lru_cache(2)  # of one attempt several things are asked
+def _courses(printed: tuple[Printed, ...]) -> Mapping[str, Sequence[Reading]]:
+    return {name: tuple(islice(_readings(lines), MOST)) for name, lines in streams(printed).items()}
+
+
+def _readings(lines: Iterable[Line]) -> Iterator[Reading]:
     table: _Table | None = None
     bar: tuple[float, int] | None = None
     for count, line in enumerate(_blocks(lines)):
-        if seen := BAR.match(line.text):
+        if "%|" in line.text and (seen := BAR.match(line.text)):
             bar = (float(seen[1]), count)
         if table and (row := table.row(line)):
             yield row
             continue
-        if not HINT.search(line.text):
+        lower = line.text.lower()
+        if not any(hint in lower for hint in HINTS):
             continue
         if header := _header(line.text):
             table = header
@@ -114,7 +131,7 @@ def _numbers(text: str) -> Iterator[_Found]:
             words = words[:-1]
         step = _step(words)
         yield _Found(
-            name=measured(words) if words and not step else None,
+            name=measured(tuple(words)) if words and not step else None,
             step=step,
             value=_value(match["value"]),
             of=_value(match["of"]) if match["of"] else None,
