@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.lines import Line, streams
-from agent2rl.analysis.series import STEPS, TELLING, canonical, measured
+from agent2rl.analysis.series import SHORTER, STEPS, TELLING, canonical, measured
 
 NUMBER = re.compile(
     r"(?<![\w.@/])(?P<value>[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+|[-+]?(?:nan|inf(?:inity)?+))"
@@ -35,6 +35,7 @@ TOTALS = "train_runtime"
 BLOCK_LINES = 80
 MOST = 200_000
 """Readings of a log."""
+LONGEST_NAME = 160
 MOST_NUMBERS = 200
 """Of a line."""
 
@@ -108,41 +109,35 @@ def _read(line: Line) -> Reading | None:
     step = lone if step is None and epoch is None else step
     if not values or (step is None and epoch is None and not sure and len(values) < 2):
         return None
-    stage = STAGE.search(text)
+    stage = STAGE.search(text) if ": " in text else None
     return Reading(line, step, epoch, values, (stage[1] or stage[2]) if stage else "")
 
 
 def _numbers(text: str) -> Iterator[_Found]:
     end = 0
-    for place, match in enumerate(NUMBER.finditer(text)):
-        if place >= MOST_NUMBERS:
-            return
-        words: list[str] = []
-        after = end
-        for word in WORD.finditer(text, end, match.start()):
-            words, after = [*words[-2:], word[0]], word.end()
-        between = BETWEEN.match(text, after, match.start())
-        sign = text[after : match.start()]
+    for match in islice(NUMBER.finditer(text), MOST_NUMBERS):
+        name, step, tight = _named(text[max(end, match.start() - LONGEST_NAME) : match.start()])
         end = match.end()
-        bound = bool(words) and between is not None and between.end() == match.start()
-        if not bound:
-            words = []
-        elif words[-1].lower() == "tensor" and len(words) > 1:
-            words = words[:-1]
-        step = _step(words)
-        yield _Found(
-            name=measured(tuple(words)) if words and not step else None,
-            step=step,
-            value=_value(match["value"]),
-            of=_value(match["of"]) if match["of"] else None,
-            tight=":" in sign or sign == "=",
-        )
+        yield _Found(name, step, _value(match["value"]), _value(match["of"]) if match["of"] else None, tight)
 
 
-def _step(words: list[str]) -> str | None:
+@lru_cache(4096)  # a training's lines are all alike
+def _named(before: str) -> tuple[str | None, str | None, bool]:
+    """What the text before a number names: a measure, or a step; and whether a sign binds them."""
+    words = list(WORD.finditer(before))
     if not words:
-        return None
-    last = words[-1].lower()
+        return None, None, False
+    sign = before[words[-1].end() :]
+    if not BETWEEN.fullmatch(sign):
+        return None, None, False
+    last = [word[0] for word in words[-SHORTER - 1 :]]
+    last = last[:-1] if last[-1].lower() == "tensor" and len(last) > 1 else last
+    step = _step(last)
+    return None if step else measured(tuple(last[-SHORTER:])), step, ":" in sign or sign == "="
+
+
+def _step(words: Sequence[str]) -> str | None:
+    last = words[-1].lower() if words else ""
     if last in ("epoch", "epochs", "train/epoch"):
         return "epoch"
     return "step" if last in STEPS or last.split("/")[-1] in STEPS else None
