@@ -14,6 +14,7 @@ MOST_POINTS = 400
 MOST_CURVES = 20
 MOST_SERIES = 200
 """That are held against each other."""
+MOST_KNOWN = 100
 MOST_GAPS = 50
 """Points without a number that are kept."""
 SAME = 2e-3
@@ -57,38 +58,49 @@ class _Series:
         self.seen.add((mark, value))
 
 
-def _series(found: Iterable[Reading]) -> list[_Series]:
+def _series(course: Iterable[Reading]) -> list[_Series]:
     done: list[_Series] = []
     going: dict[str, _Series] = {}
+    known: list[Reading] = []
+    """Printed before, so far; a training that begins anew may begin with the same figures."""
     stage, epoch, offset = "", None, 0.0
-    for reading in found:
-        mark = reading.epoch if reading.step is None else reading.step
-        if mark is not None and _again(reading, mark, offset, going):
+    for reading in course:
+        if _again(reading, offset, going):
+            known = [*known, reading] if len(known) < MOST_KNOWN else known
             continue
         last = _last(reading, going)
-        if last is not None and reading.step is not None and reading.step + offset < last:
-            if reading.epoch is not None and epoch is not None and reading.epoch > epoch:
-                offset = last  # steps are counted within epochs
-            elif _anew(reading, offset, last, going):
-                going, offset = {}, 0.0
-        fell = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
-        if fell or (reading.stage and stage and reading.stage != stage):
+        within = reading.epoch is not None and epoch is not None and reading.epoch > epoch
+        fell = last is not None and reading.step is not None and reading.step + offset < last
+        if fell and within:
+            offset = last or 0.0  # steps are counted within epochs
+        back = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
+        other = bool(reading.stage and stage) and reading.stage != stage
+        anew = back or other or (fell and not within and _anew(reading, offset, last or 0.0, going))
+        if anew:
             going, offset = {}, 0.0
-        stage, epoch = reading.stage or stage, epoch if reading.epoch is None else reading.epoch
-        step = None if reading.step is None else reading.step + offset
-        for name, value in reading.values.items():
-            each = going.get(name)
-            if each is None or each.stepped != (step is not None):
-                each = going[name] = _Series(name, reading.line.where, step is not None)
-                done.append(each)
-            each.add(step, mark if step is None else step, value)
+        for each in (*known, reading) if anew and not other else (reading,):
+            stage, epoch = each.stage or stage, epoch if each.epoch is None else each.epoch
+            _add(each, offset, going, done)
+        known = []
     return done
 
 
-def _again(reading: Reading, mark: float, offset: float, going: dict[str, _Series]) -> bool:
+def _add(reading: Reading, offset: float, going: dict[str, _Series], done: list[_Series]) -> None:
+    step = None if reading.step is None else reading.step + offset
+    for name, value in reading.values.items():
+        each = going.get(name)
+        if each is None or each.stepped != (step is not None):
+            each = going[name] = _Series(name, reading.line.where, step is not None)
+            done.append(each)
+        each.add(step, reading.epoch if step is None else step, value)
+
+
+def _again(reading: Reading, offset: float, going: dict[str, _Series]) -> bool:
     """Whether all of it was printed before, as where a log is shown twice."""
-    place = mark + (0.0 if reading.step is None else offset)
-    return all(name in going and (place, value) in going[name].seen for name, value in reading.values.items())
+    place = reading.epoch if reading.step is None else reading.step + offset
+    return place is not None and all(
+        name in going and (place, value) in going[name].seen for name, value in reading.values.items()
+    )
 
 
 def _last(reading: Reading, going: dict[str, _Series]) -> float | None:

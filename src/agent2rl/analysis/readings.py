@@ -107,7 +107,9 @@ def _read(line: Line) -> Reading | None:
         elif found.of and found.name is None and lone is None and "%|" not in text[:20]:
             lone = found.value
     step = lone if step is None and epoch is None else step
-    if not values or (step is None and epoch is None and not sure and len(values) < 2):
+    if step is None and epoch is None and not sure and (len(values) < 2 or not set(values) - NEEDS_STEP):
+        return None
+    if not values:
         return None
     stage = STAGE.search(text) if ": " in text else None
     return Reading(line, step, epoch, values, (stage[1] or stage[2]) if stage else "")
