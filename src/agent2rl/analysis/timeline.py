@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -21,8 +21,8 @@ CODING_SECONDS = 30.0
 CHANGE_SECONDS = 2.0
 """Before a revision is taken, its change is made."""
 
-What = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
-WHATS: tuple[What, ...] = ("training", "grading", "stalled", "thinking", "coding", "idle")
+Doing = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
+"""The fields of `findings.TimeSplit`."""
 Piece = tuple[float, float]
 """From, to."""
 R = TypeVar("R", bound=Record)
@@ -32,7 +32,7 @@ R = TypeVar("R", bound=Record)
 class Stretch:
     """A time in which an agent did one thing."""
 
-    what: What
+    kind: Doing
     began: float
     ended: float
 
@@ -45,8 +45,8 @@ class Timeline:
     """The agent's time: to its end, or as far as the record goes."""
     samples: tuple[tuple[float, Sample], ...] = ()
     processes: tuple[Ran, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    logs: tuple[tuple[float, FileSeen], ...] = ()
+    files: tuple[tuple[float, FileSeen], ...] = ()
+    """Weights and logs, whenever they changed."""
     played: tuple[tuple[float, Rollouts], ...] = ()
     """Each with what is new since the one before."""
     requests: tuple[tuple[float, Asked], ...] = ()
@@ -55,9 +55,17 @@ class Timeline:
     graded: tuple[Piece, ...] = ()
     """From a submission to its verdict."""
 
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        return tuple(Weights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights")
+
+    @property
+    def logs(self) -> tuple[tuple[float, FileSeen], ...]:
+        return tuple((at, seen) for at, seen in self.files if seen.what == "log")
+
     def stretches(self) -> tuple[Stretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
-        claims: list[tuple[What, list[Piece]]] = [
+        claims: list[tuple[Doing, list[Piece]]] = [
             ("training", self._training()),
             ("grading", list(self.graded)),
             ("stalled", self._stalled()),
@@ -69,9 +77,9 @@ class Timeline:
     def split(self) -> TimeSplit | None:
         if self.started is None:
             return None
-        sums: dict[str, float] = dict.fromkeys(WHATS, 0.0)
+        sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
         for stretch in self.stretches():
-            sums[stretch.what] += stretch.ended - stretch.began
+            sums[stretch.kind] += stretch.ended - stretch.began
         return TimeSplit(**{what: round(seconds, 3) for what, seconds in sums.items()})
 
     def _training(self) -> list[Piece]:
@@ -110,16 +118,15 @@ def read(events: Sequence[Event]) -> Timeline:
         return Timeline(None, 0.0)
     ends = [event.time for event in events if event.kind == "ended"]
     end = ends[-1] if ends else max(event.time for event in events)
-    files = [
+    files = tuple(
         (event.time - started, seen) for event, seen in _of(events, "file", FileSeen) if event.time >= started
-    ]
+    )
     return Timeline(
         started=started,
         seconds=max(0.0, end - started),
         samples=tuple((event.time - started, sample) for event, sample in _of(events, "sample", Sample)),
         processes=_processes(events, started),
-        weights=tuple(Weights(seen.path, at, seen.bytes) for at, seen in files if seen.what == "weights"),
-        logs=tuple((at, seen) for at, seen in files if seen.what == "log"),
+        files=files,
         played=tuple(_played(events, started)),
         requests=tuple(
             sorted(
@@ -188,7 +195,7 @@ def _overlaps(piece: Piece, others: Iterable[Piece]) -> bool:
     return any(began < piece[1] and ended > piece[0] for began, ended in others)
 
 
-def _laid(claims: Sequence[tuple[What, list[Piece]]], end: float) -> tuple[Stretch, ...]:
+def _laid(claims: Sequence[tuple[Doing, list[Piece]]], end: float) -> tuple[Stretch, ...]:
     """Lay claims over the time from 0 to `end`: an earlier one goes before a later one, idle is the rest."""
     changes: list[tuple[float, int, int]] = []
     for rank, (_, pieces) in enumerate(claims):
@@ -202,8 +209,8 @@ def _laid(claims: Sequence[tuple[What, list[Piece]]], end: float) -> tuple[Stret
     for time, rank, step in [*sorted(changes), (end, 0, 0)]:
         if time > at:
             fits = [claim for (claim, _), count in zip(claims, open_now, strict=True) if count]
-            what: What = fits[0] if fits else "idle"
-            if found and found[-1].what == what:
+            what: Doing = fits[0] if fits else "idle"
+            if found and found[-1].kind == what:
                 found[-1] = Stretch(what, found[-1].began, time)
             else:
                 found.append(Stretch(what, at, time))

@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Show a run: going, finished or crashed; or what one of its submissions did.
 
-    RUN is a run directory, or a run's id (or the start of it) below the runs directory.
+    RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
 
     \b
     agent2rl show 20261116
