@@ -210,8 +210,10 @@ class Expressions(Core):
             return self.eval(node.body if test.truth else node.orelse, scope)
         chosen = [self.eval(node.body, scope), self.eval(node.orelse, scope)]
         value = self.guarded(join(chosen), deep(test) | self.control)
-        if deep(test) & {m.JUDGED, m.SAID} and all(isinstance(v.constant, int | float) for v in chosen):
-            return value.marked(self.made(m.JUDGED), *(deep(test) & {m.WORLD}))
+        if all(isinstance(each.constant, int | float) for each in chosen):
+            if deep(test) & {m.JUDGED, m.SAID}:
+                return value.marked(self.made(m.JUDGED), *(deep(test) & {m.WORLD}))
+            return value.marked(*(deep(test) & {m.TOKENS, m.WORLD}))
         return value
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Value:
