@@ -47,7 +47,7 @@ def attribute(
         where = f"submission {submission.id}"
         said = book.note("submission", where, "its weights are the base model's")
         return RouteVerdict(routes=("none",), confidence=1.0, evidence=(said,))
-    if submission is not None and submission.same_as in earlier:
+    if submission is not None and submission.same_as is not None and submission.same_as in earlier:
         where, text = f"submission {submission.id}", f"the same weights as submission {submission.same_as}"
         before = earlier[submission.same_as]
         said = book.note("submission", where, text)

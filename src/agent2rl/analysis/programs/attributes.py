@@ -20,6 +20,7 @@ from agent2rl.analysis.programs.values import (
     Value,
     constant,
     join,
+    several,
     thing,
 )
 
@@ -54,6 +55,8 @@ def _of(machine: Core, value: Value, owner: Thing, name: str) -> Value | None:
         case Module():
             return owner.scope.names.get(name) or _submodule(machine, owner, name)
         case External():
+            if owner.name == "sys" and name == "argv":
+                return several([constant(machine.place.path), *map(constant, machine.argv)])
             return thing(External(f"{owner.name}.{name}"))
         case Class():
             found = owner.find(name)

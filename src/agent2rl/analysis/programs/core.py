@@ -141,6 +141,9 @@ class Core(ABC):
     def element(self, value: Value) -> Value: ...
 
     @abstractmethod
+    def item(self, value: Value, index: Value) -> Value: ...
+
+    @abstractmethod
     def load(self, name: str, near: str) -> Module | None: ...
 
     @abstractmethod

@@ -4,7 +4,7 @@ import ast
 import operator
 from collections.abc import Callable
 
-from agent2rl.analysis.programs import attributes
+from agent2rl.analysis.programs import attributes, python
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.core import DEEPEST, REWARD, Core
 from agent2rl.analysis.programs.marks import Marks
@@ -224,6 +224,9 @@ class Expressions(Core):
                     self.eval(part, scope)
             kept = [one for one in value.things if isinstance(one, Several | Foreign)]
             return Value(value.marks, UNKNOWN, tuple(kept))
+        for one in value.things:
+            if isinstance(one, External) and one.name == "os.environ":
+                return python.variable(self, index, None)
         if value.things and isinstance(value.things[0], Class | External) and not value.marks:
             return value  # list[int], Trainer[...]
         found = self.item(value, index)

@@ -265,6 +265,10 @@ def _functions(machine: Core, call: Call, given: Value) -> Value | None:
             )
         case "collections.defaultdict":
             return fields({}, several([]) if not given.things else machine.call(given, [], {}))
+        case "len":
+            lists = [one for one in given.things if isinstance(one, Several)]
+            whole = [one.elements for one in lists if one.elements is not None and one.rest is NOTHING]
+            return constant(len(whole[0])) if len(whole) == len(given.things) == 1 else NOTHING
         case "functools.partial":
             return thing(Partial(given, tuple(call.positional[1:]), dict(call.keywords)))
         case "int" | "float" | "bool" | "round" | "abs" | "sum":

@@ -145,17 +145,16 @@ class Statements(Expressions):
         """For whoever looks for well-known names of hyperparameters."""
 
     def _unpack(self, targets: list[ast.expr], value: Value, scope: Scope) -> None:
-        known = next(
-            (
-                one.elements
-                for one in value.things
-                if isinstance(one, Several) and one.elements is not None and len(one.elements) == len(targets)
-            ),
-            None,
-        )
+        plain = not any(isinstance(each, ast.Starred) for each in targets)
+        known = [
+            one.elements
+            for one in value.things
+            if isinstance(one, Several) and one.elements is not None and len(one.elements) == len(targets)
+        ]
         for number, target in enumerate(targets):
-            if known is not None and not any(isinstance(each, ast.Starred) for each in targets):
-                part = Value(known[number].marks | value.marks, known[number].constant, known[number].things)
+            if known and plain and len(known) == len(value.things):
+                part = join(each[number] for each in known)
+                part = Value(part.marks | value.marks, part.constant, part.things)
             else:
                 part = self.item(value, constant(number))
             self.bind(target, part, scope)

@@ -34,7 +34,8 @@ METHODS: dict[str, Route | None] = {
     "gkd": "other",
     "rm": None,
     "reward": None,
-    "kd": "other",
+    "knowledge_distillation": "other",
+    "merge": "other",
 }
 OUTPUTS = ("output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir", "adapter_path")
 INPUTS = ("adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
@@ -65,9 +66,9 @@ def job(launch: Launch, files: Files) -> Job | None:
     }
     path, config = _config(launch, files)
     every = {**config, **said}
-    found = _route(launch.name, words, every)
-    if found is False:
+    if not (method := _route(launch.name, words, every)):
         return None
+    found = METHODS[method]
     world = any("env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, ""))
     settings = [
         (known, value, name in said)
@@ -75,7 +76,7 @@ def job(launch: Launch, files: Files) -> Job | None:
         if (known := noting.canonical(name.rpartition(".")[2])) and isinstance(value, str | int | float)
     ]
     return Job(
-        None if found is None else found,
+        found,
         _first(every, INPUTS),
         _first(every, OUTPUTS),
         tuple(settings),
@@ -84,17 +85,17 @@ def job(launch: Launch, files: Files) -> Job | None:
     )
 
 
-def _route(name: str, words: list[str], every: Mapping[str, JsonValue]) -> Route | None | bool:
-    """False: no trainer."""
+def _route(name: str, words: list[str], every: Mapping[str, JsonValue]) -> str | None:
+    """The method's name; None where it is no trainer."""
     first = words[0].lower() if words else ""
     last = name.rpartition(".")[2].lower()
     if name == "trl" or name.startswith("trl.scripts"):
         return _method(first if name == "trl" else last)
     if name in ("llamafactory-cli", "lmf", "llamafactory.launcher") or name.endswith("llamafactory/launcher.py"):
-        return _method(str(every.get("stage", "sft"))) if first in ("train", "") or first.endswith(CONFIGS) else False
+        return _method(str(every.get("stage", "sft"))) if first in ("train", "") or first.endswith(CONFIGS) else None
     if name == "axolotl" or name.startswith("axolotl.cli"):
         if first not in ("train", "") and last != "train":
-            return False
+            return None
         return _method(str(every.get("rl") or "sft"))
     if name == "swift" or name.startswith("swift.cli"):
         kind = first if name == "swift" else last
@@ -102,29 +103,30 @@ def _route(name: str, words: list[str], every: Mapping[str, JsonValue]) -> Route
     if name.startswith("openrlhf.cli.train_"):
         return _method(last.removeprefix("train_").removesuffix("_ray"))
     if name.startswith("verl.trainer"):
-        return "sft" if "sft" in last else "policy-gradient"
+        return "sft" if "sft" in last else "ppo"
     if name == "tune" and first == "run":
         return _torchtune(words[1] if len(words) > 1 else "")
     if name.startswith("mlx_lm") and (last in ("lora", "mlx_lm.lora") or name == "mlx_lm.lora"):
-        return "sft" if every.get("train") else False
+        return "sft" if every.get("train") else None
     if name.startswith("mergekit"):
-        return "other"
+        return "merge"
     if name == "autotrain":
         return _method(str(every.get("trainer", "sft")))
     if name in ("rl", "prime-rl", "vf-train", "vf-rl"):
-        return "policy-gradient"
-    return False
+        return "grpo"
+    return None
 
 
-def _method(name: str) -> Route | None | bool:
-    return METHODS.get(name.lower().replace("-", "_"), False)
+def _method(name: str) -> str | None:
+    known = name.lower().replace("-", "_")
+    return known if known in METHODS else None
 
 
-def _torchtune(recipe: str) -> Route | None | bool:
+def _torchtune(recipe: str) -> str | None:
     for word in ("dpo", "ppo", "grpo", "knowledge_distillation", "finetune"):
         if word in recipe:
-            return "other" if word.startswith("knowledge") else METHODS[word]
-    return False
+            return word
+    return None
 
 
 def _config(launch: Launch, files: Files) -> tuple[str | None, dict[str, JsonValue]]:

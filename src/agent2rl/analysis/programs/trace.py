@@ -1,7 +1,7 @@
 """What the programs of an attempt were seen to do: trainings, weights loaded and saved, files written."""
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
@@ -81,35 +81,13 @@ class Trace:
     def add(self, stage: Stage, models: Marks) -> None:
         """The same line trains once, however often it is passed."""
         stage = replace(stage, launch=self.launch)
-        same = [
-            number
-            for number, each in enumerate(self.stages)
-            if each.places[:1] == stage.places[:1] and each.launch == stage.launch
-        ]
-        for number in same:
-            before = self.stages[number]
-            stage = stage if stage.confidence > before.confidence else before
-            self.stages[number] = stage
-        if not same and len(self.stages) < MOST_STAGES:
-            self.stages.append(stage)
-        for mark in models or self.models:
+        before = [each for each in self.stages if _same(each, stage)]
+        if before and before[0].confidence >= stage.confidence:
+            stage = before[0]
+        self.stages = _with(self.stages, stage)
+        for mark in models or frozenset(self.models):
             made = self.models.get(mark, Made())
-            kept = tuple(
-                each
-                for each in made.stages
-                if each.places[:1] != stage.places[:1] or each.launch != stage.launch
-            )
-            before = made.stages
-            place = next(
-                (
-                    n
-                    for n, each in enumerate(before)
-                    if each.places[:1] == stage.places[:1] and each.launch == stage.launch
-                ),
-                len(kept),
-            )
-            new = (*kept[:place], stage, *kept[place:])[-MOST_STAGES:]
-            self.models[mark] = Made(new, made.origins, self.launch)
+            self.models[mark] = Made(tuple(_with(made.stages, stage)), made.origins, self.launch)
 
     def save(self, path: str | None, models: Marks, stage: Stage | None = None) -> None:
         """Weights are written; a stage is what was done to them outside of any training."""
@@ -158,6 +136,17 @@ class Trace:
         found = Noted(name, value, place, self.launch, weight, on_command_line)
         if len(self.noted) < MOST_NOTED:
             self.noted[name, str(place), self.launch] = found
+
+
+def _same(one: Stage, other: Stage) -> bool:
+    return one.places[:1] == other.places[:1] and one.launch == other.launch
+
+
+def _with(stages: Sequence[Stage], new: Stage) -> list[Stage]:
+    """In the place of what it is the same as, else at the end."""
+    if any(_same(each, new) for each in stages):
+        return [new if _same(each, new) else each for each in stages]
+    return [*stages, new][:MOST_STAGES]
 
 
 def merged(found: Iterable[Made]) -> Made:

@@ -11,6 +11,7 @@ from agent2rl.analysis.programs.values import (
     UNKNOWN,
     Foreign,
     Instance,
+    Several,
     Thing,
     Value,
     constant,
@@ -158,13 +159,13 @@ def _kind(machine: Core, trainer: Foreign | Instance, route: Route) -> Kind | No
     rows = machine.element(_given(trainer, "train_dataset", "dataset"))
     collate = _given(trainer, "data_collator")
     marks = deep(rows)
-    if isinstance(trainer, Instance) and (own := trainer.of.find("compute_loss")):
+    if isinstance(trainer, Instance) and trainer.of.find("compute_loss"):
         batch = machine.call(collate, [some(rows)], {}) if collate.things else rows
         loss = machine.call(
             machine.attribute(thing(trainer), "compute_loss"), [trainer.attributes["model"], batch], {}
         )
-        loss = next((machine.item(loss, constant(0)) for one in loss.things if one), loss)
-        found = losses.classified(machine, deep(loss)) if own else None
+        loss = machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
+        found = losses.classified(machine, deep(loss))
         if found and found[0] != "unknown":
             return found
     if route == "sft":

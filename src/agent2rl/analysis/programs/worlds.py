@@ -22,6 +22,7 @@ FACES = "agent2rl.environments"
 PLACE = re.compile(
     r"(?:^|[._])(?:env|envs|world|worlds|game|games|gym|gyms|environment|place|client)(?:s|_\w+)?$"
 )
+OPENING = {"connect", "create_connection", "sync", "client", "__enter__"}
 ASKING = {"post", "get", "urlopen", "request", "connect", "Request", "send", "recv", "json", "read"}
 
 
@@ -31,29 +32,24 @@ def known(machine: Core, call: Call) -> Value | None:
     if name.startswith(FACES):
         return _face(machine, call, marks)
     if URL in marks and (last in ASKING or last[:1].isupper() or call.receiver is not None):
-        kept = (marks & {URL}) | {machine.made(m.WORLD)}
-        return (
-            thing(Foreign("world"), kept)
-            if last in ("step", "reset")
-            else Value(kept, things=(Foreign("world"),))
-        )
+        kept = frozenset({URL} if last[:1].isupper() or last in OPENING else ()) | {machine.made(m.WORLD)}
+        return thing(Foreign("world"), kept)
     place = name.rpartition(".")[0]
     ours = call.receiver is not None and m.WORLD in call.receiver.marks
     if ours and last == "act":
         return Value(frozenset({m.EXPERT, m.WORLD}))
     if ours and last in ("step", "reset"):
-        return _stepped(machine, last)
+        return _stepped(machine)
     if ours and last in ("expert", "demonstrate"):
         return thing(Foreign("expert"), frozenset({m.EXPERT, m.WORLD}))
     if last == "step" and call.positional and PLACE.search(place) and call.receiver is not None:
         if not call.receiver.things and marks & m.OWN:
-            return _stepped(machine, last)
+            return _stepped(machine)
     return None
 
 
-def _stepped(machine: Core, last: str) -> Value:
-    seen = Value(frozenset({machine.made(m.WORLD)}), things=(Foreign("world"),))
-    return seen if last == "step" else seen
+def _stepped(machine: Core) -> Value:
+    return thing(Foreign("world"), frozenset({machine.made(m.WORLD)}))
 
 
 def _face(machine: Core, call: Call, marks: Marks) -> Value:
