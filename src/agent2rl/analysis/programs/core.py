@@ -17,7 +17,7 @@ STEPS = 60_000
 DEEPEST = 220
 """Of the machine's own calls, so that Python's own limit is never met."""
 REWARD = re.compile(
-    r"reward|advantage|(?:^|_)advs?(?:_|$)|(?:^|_)returns?$|score|correct|passed|success|(?:^|_)won$|verdict"
+    r"reward|advantage|(?:^|_)advs?(?:_|$)|(?:^|_)(?:returns?|rets?|payoff)$|score|correct|passed|success|(?:^|_)won$|verdict"
     r"|grade|(?:^|_)rs?$|(?:^|_)rew"
 )
 CHECK = re.compile(rf"{REWARD.pattern}|verif|check|judge|evaluate|equiv|match|(?:^|_)is_|accept|valid|solves")

@@ -239,34 +239,31 @@ class Expressions(Core):
 
     def item(self, value: Value, index: Value) -> Value:
         key = index.constant
-        known: list[Value] = []
+        exact, loose = list[Value](), list[Value]()
         for one in value.things:
-            if isinstance(one, Several) and one.elements is not None and isinstance(key, int):
-                inside = -len(one.elements) <= key < len(one.elements)
-                known.append(one.elements[key] if inside else one.rest)
-            elif isinstance(one, Fields):
-                name = str(key) if key is not UNKNOWN else None
-                known.append(
-                    one.known[name]
-                    if name in one.known
-                    else self.named(one.rest, name)
-                    if name is not None
-                    else one.any()
-                )
-            elif isinstance(one, Several):
-                known.append(one.any())
-            elif isinstance(one, Instance):
-                found = one.of.find("__getitem__")
-                if found:
-                    known.append(self.call(self.attribute(value, "__getitem__"), [index], {}))
-                elif isinstance(key, str):
-                    known.append(one.attributes.get(key, NOTHING))
-            elif isinstance(one, Foreign):
-                name = key if isinstance(key, str) else ""
-                known.append(one.attributes[name] if name in one.attributes else self.element(thing(one)))
-        found = join(known)
+            match one:
+                case Several() if one.elements is not None and isinstance(key, int):
+                    inside = -len(one.elements) <= key < len(one.elements)
+                    exact.append(one.elements[key] if inside else one.rest)
+                case Several():
+                    exact.append(one.any())
+                case Fields() if key is not UNKNOWN and str(key) in one.known:
+                    exact.append(one.known[str(key)])
+                case Fields():
+                    loose.append(one.rest if key is not UNKNOWN else one.any())
+                case Instance() if one.of.find("__getitem__"):
+                    exact.append(self.call(self.attribute(value, "__getitem__"), [index], {}))
+                case Instance() if isinstance(key, str):
+                    exact.append(one.attributes.get(key, NOTHING))
+                case Foreign() if isinstance(key, str) and key in one.attributes:
+                    exact.append(one.attributes[key])
+                case Foreign():
+                    loose.append(self.element(thing(one)))
+                case _:
+                    pass
+        found = join([*exact, *loose])
         found = Value(found.marks | value.marks, found.constant, found.things)
-        return self.named(found, key) if isinstance(key, str) and not known else found
+        return found if exact else self.named(found, key)
 
     def named(self, value: Value, name: Constant) -> Value:
         """What a row or an answer of the world holds under some name."""
