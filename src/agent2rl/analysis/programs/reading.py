@@ -150,7 +150,10 @@ def _feeds(before: Trace, after: Trace) -> bool:
     saved = [path for path in before.weights if path != HOLE]
     wrote = [path for path in before.files if path != HOLE]
     return any(covers(path, tidy(load)) for path in saved for load in after.loads) or any(
-        covers(path, tidy(str(noted.value))) for path in wrote for noted in after.noted.values() if noted.name == "data"
+        covers(path, tidy(str(noted.value)))
+        for path in wrote
+        for noted in after.noted.values()
+        if noted.name == "data"
     )
 
 
@@ -165,7 +168,11 @@ def _run(began: Sequence[Began], files: Files, seen: bool) -> Reading:
         started = _launch(each.launch, files, trace)
         inner = [launch for command in started for launch in commands.launches(command, files)]
         if depth and not any(launch.name in direct for launch in inner):
-            further = [one for launch in inner for one in _expanded(Began(launch, each.process), files, direct, depth)]
+            further = [
+                one
+                for launch in inner
+                for one in _expanded(Began(launch, each.process), files, direct, depth)
+            ]
             waiting[:0] = [(one, depth - 1) for one in further]
     return Reading(trace, tuple(done), seen)
 
