@@ -38,7 +38,7 @@ NAMES = {
     "trainable_parameters": ("number of trainable parameters", "trainable params"),
     "seed": ("seed",),
     "data": ("dataset_name", "dataset", "data_path", "train_file", "train_data"),
-    "model": ("model_name_or_path", "base_model", "model_path", "pretrained_model"),
+    "model": ("model_name_or_path", "base_model", "pretrained_model"),
 }
 CANONICAL = {alias: name for name, aliases in NAMES.items() for alias in aliases}
 WORDS = {"optimizer", "schedule", "data", "model"}
