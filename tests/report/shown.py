@@ -346,6 +346,13 @@ def timeline(hours: float = 11.4) -> Timeline:
     )
 
 
+def split(spans: tuple[Stretch, ...]) -> TimeSplit:
+    kinds = TimeSplit.model_fields
+    return TimeSplit(
+        **{kind: sum(each.ended - each.began for each in spans if each.kind == kind) for kind in kinds}
+    )
+
+
 def usage() -> tuple[Exchange, ...]:
     return tuple(
         Exchange(
@@ -423,9 +430,7 @@ def findings(**other: Any) -> Findings:
             cpu_busy=1.21,
             gpu_busy=0.64,
         ),
-        "time": TimeSplit(
-            training=24100.0, grading=2100.0, stalled=600.0, thinking=6800.0, coding=4300.0, idle=3140.0
-        ),
+        "time": split(timeline().spans),
         "gain": Gain(
             split="heldout",
             comparison=Comparison(

@@ -25,6 +25,8 @@ ENDINGS: dict[Ending, str] = {
     "interrupted": "Somebody stopped the run.",
     "failed": "The harness could not run it.",
 }
+NAME = 60
+"""Characters of a name, at most."""
 SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
 
 
@@ -55,7 +57,7 @@ class Flag:
 
 def title(shown: Shown) -> str:
     """The outcome in a few words."""
-    view, task = shown.view, shown.view.spec.task
+    view, task = shown.view, words.cut(shown.view.spec.task, NAME)
     ranked = _ranked(shown)
     if ranked:
         return f"{words.points(ranked.gain)} points on {task}"
@@ -75,11 +77,11 @@ def sentence(shown: Shown) -> str:
 
 def _what(shown: Shown) -> str:
     spec = shown.view.spec
-    driver = f", driven by {spec.driver}," if spec.driver else ""
+    agent, task, model = (words.cut(name, NAME) for name in (spec.agent, spec.task, spec.model))
+    driver = f", driven by {words.cut(spec.driver, NAME)}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
-    clock = shown.view.result.clock if shown.view.result else None
-    worked = f"{words.duration(clock.agent)} " if clock else ""
-    return f"The agent {spec.agent}{driver} worked {worked}on {spec.task} with the model {spec.model}{mode}."
+    worked = f"worked {words.duration(time)} on" if (time := _time(shown)) else "worked on"
+    return f"The agent {agent}{driver} {worked} {task} with the model {model}{mode}."
 
 
 def _outcome(shown: Shown) -> str:
@@ -139,16 +141,16 @@ def tiles(shown: Shown) -> list[Tile]:
         real = gain.real if gain else None
         tone: Tone = "plain" if not real else "good" if ranked.gain > 0 else "bad"
         said = "real" if real else "may be chance" if real is False else "not tested apart"
-        found.append(Tile("Gain", words.points(ranked.gain), f"{said}{_signed(ranked.ci)}", tone))
+        found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
     gap = view.result.optimism_gap if view.result else None
     if gap is not None:
-        found.append(Tile("Optimism gap", words.points(gap), "feedback gain less held-out gain"))
+        found.append(Tile("Optimism gap", words.points(gap), "feedback gain\nless held-out gain"))
     scored = sum(one.score is not None for one in view.submissions)
     found.append(Tile("Submissions", str(len(view.submissions)), f"{scored} scored"))
-    if view.result and view.result.clock:
-        budget = view.spec.budget.wall_seconds
-        used = f"{words.share(view.result.clock.agent / budget)} of {words.duration(budget)}"
-        found.append(Tile("Agent's time", words.duration(view.result.clock.agent), used))
+    time, budget = _time(shown), view.spec.budget.wall_seconds
+    if time:
+        used = f"{words.share(time / budget)} of {words.duration(budget)}"
+        found.append(Tile("Agent's time", words.duration(time), used))
     usage = view.result.usage if view.result else None
     if usage:
         cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
@@ -172,9 +174,7 @@ def flags(shown: Shown) -> list[Flag]:
         found.append(Flag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
     checked = contamination(shown)
     if checked and any(checked.flagged.values()):
-        found.append(
-            Flag("bad", f"Evaluation data lies in what the agent left. {tables.contamination(checked)}.")
-        )
+        found.append(Flag("bad", f"Evaluation data lies in what the agent left: {spotted(checked)}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         found.append(Flag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
     if shown.findings.contradictions:
@@ -195,6 +195,11 @@ def contamination(shown: Shown) -> ContaminationSummary | None:
     return shown.view.contamination or (shown.view.result.contamination if shown.view.result else None)
 
 
+def spotted(found: ContaminationSummary) -> str:
+    """Without the verdict, which stands beside it."""
+    return tables.contamination(found).removeprefix("FOUND: ")
+
+
 def before_and_after(shown: Shown) -> tuple[Score, Score] | None:
     """The untouched model and the best submission, on the split that ranks."""
     result = shown.view.result
@@ -203,6 +208,13 @@ def before_and_after(shown: Shown) -> tuple[Score, Score] | None:
     if result and result.baseline and result.best and result.best.score:
         return result.baseline, result.best.score
     return None
+
+
+def _time(shown: Shown) -> float | None:
+    """That the agent had; without a result, that was recorded of it."""
+    if shown.view.result and shown.view.result.clock:
+        return shown.view.result.clock.agent
+    return max((each.ended for each in shown.timeline.spans), default=None)
 
 
 def _ranked(shown: Shown) -> Ranked | None:
@@ -221,7 +233,8 @@ def _signed(ci: Interval | None) -> str:
 
 
 def _on(score: Score) -> str:
-    return f"{tables.interval(score.ci)} {SPLITS.get(score.split, score.split)}, {score.n} examples"
+    split = SPLITS.get(score.split, score.split)
+    return f"{tables.interval(score.ci)}\n{split}, {tables.many(score.n, 'example')}"
 
 
 def _short(count: int) -> str:

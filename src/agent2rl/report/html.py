@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from agent2rl import __version__
+from agent2rl.analysis.findings import Attempt
 from agent2rl.report import diffs, examples, headline, metrics, tables, words
 from agent2rl.report.checks import checks
 from agent2rl.report.colours import COLOURS
@@ -63,7 +64,7 @@ class Anchors:
         self._places = {piece.id: place for place, piece in enumerate(pieces, start=1)}
 
     def link(self, name: str) -> Markup:
-        place, said = self._places.get(name), escape(words.visible(words.cut(name, 40)))
+        place, said = self._places.get(name), escape(words.visible(words.cut(name, 12)))
         if place is None:
             return Markup('<span class="cite gone" title="not on this page">{}</span>').format(said)
         return Markup('<a class="cite" href="#evidence-{}">{}</a>').format(place, said)
@@ -101,6 +102,7 @@ def page(shown: Shown, figures: Mapping[str, str]) -> str:
             tiles=headline.tiles(shown),
             flags=headline.flags(shown),
             notes=headline.notes(shown),
+            submissions={one.id: one for one in shown.view.submissions},
             figures=_figures(figures),
             diffs=diffs.read(shown.diffs),
             compared=examples.compare(shown),
@@ -135,6 +137,7 @@ def _environment(anchors: Anchors) -> Environment:
         "prose": anchors.prose,
         "chance": words.chance,
         "clock": words.clock,
+        "contents": _contents,
         "cut": words.cut,
         "duration": words.duration,
         "many": tables.many,
@@ -148,6 +151,17 @@ def _environment(anchors: Anchors) -> Environment:
         "used": tables.used,
     }
     return environment
+
+
+def _contents(attempt: Attempt) -> str:
+    """What a row of the table unfolds."""
+    counts = {
+        "setting": len(attempt.settings),
+        "curve": len(attempt.curves),
+        "finding": len(attempt.failures),
+        "changed file": attempt.changed,
+    }
+    return " · ".join(tables.many(count, noun) for noun, count in counts.items() if count) or "details"
 
 
 def _spelled(value: Any) -> Any:

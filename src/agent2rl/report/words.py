@@ -62,6 +62,8 @@ def number(value: float) -> str:
 
 
 def share(value: float) -> str:
+    if 0 < value < 0.001:
+        return "<0.1%"
     return f"{value:.1%}" if 0 < value < 0.01 else f"{value:.0%}"
 
 

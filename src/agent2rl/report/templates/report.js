@@ -8,7 +8,7 @@
   const update = () => {
     const wanted = search.value.trim().toLowerCase();
     let seen = 0;
-    for (const item of list.querySelectorAll(".examples > ul > li")) {
+    for (const item of document.querySelectorAll(".examples > ul > li")) {
       item.hidden = wanted !== "" && !item.textContent.toLowerCase().includes(wanted);
       if (item.getClientRects().length) seen += 1;
     }
