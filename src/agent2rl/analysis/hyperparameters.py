@@ -8,6 +8,7 @@ from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import Setting
 from agent2rl.analysis.lines import streams
 
+# The names that settings have which are read in code.
 NAMES = {
     "learning_rate": ("learning_rate", "lr", "learning rate", "actor_learning_rate", "peak_lr", "rate"),
     "epochs": ("num_train_epochs", "num_epochs", "epochs", "n_epochs", "max_epochs", "num epochs"),
@@ -31,14 +32,13 @@ NAMES = {
     "lora_alpha": ("lora_alpha",),
     "lora_dropout": ("lora_dropout",),
     "weight_decay": ("weight_decay",),
-    "warmup_steps": ("warmup_steps", "num_warmup_steps"),
-    "warmup_ratio": ("warmup_ratio",),
-    "max_grad_norm": ("max_grad_norm", "grad_clip", "clip_grad_norm"),
-    "clip_range": ("cliprange", "clip_range", "clip_eps", "epsilon"),
+    "warmup": ("warmup_steps", "num_warmup_steps", "warmup_ratio"),
+    "gradient_clip": ("max_grad_norm", "grad_clip", "clip_grad_norm"),
+    "clip": ("cliprange", "clip_range", "clip_eps", "epsilon"),
     "trainable_parameters": ("number of trainable parameters", "trainable params"),
     "seed": ("seed",),
     "data": ("dataset_name", "dataset", "data_path", "train_file", "train_data"),
-    "model": ("model_name_or_path", "base_model", "model_path", "pretrained_model"),
+    "model": ("model_name_or_path", "base_model", "pretrained_model"),
 }
 CANONICAL = {alias: name for name, aliases in NAMES.items() for alias in aliases}
 WORDS = {"optimizer", "schedule", "data", "model"}

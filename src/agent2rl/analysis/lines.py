@@ -15,6 +15,8 @@ LONGEST = 2000
 ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
 END = re.compile(r"(?<!\\)\\n")
+OPENED = re.compile(r"""^.*["']:\s?["']""")
+"""What stands before a quoted text: its name, and all before that."""
 TOGETHER = ("agent.log", "transcript")
 """Parts whose names begin so are one stream: the output of an agent's commands, one after another."""
 
@@ -64,6 +66,11 @@ def _unfolded(text: str) -> Iterator[str]:
         if "\\n" not in piece:
             yield piece
             continue
-        for quoted, plain in UNQUOTED.items():
-            piece = piece.replace(quoted, plain)
-        yield from END.split(piece)
+        first, *rest = END.split(piece)
+        if opened := OPENED.match(first):
+            yield opened[0]
+            first = first[opened.end() :]
+        for part in (first, *rest):
+            for quoted, plain in UNQUOTED.items():
+                part = part.replace(quoted, plain)
+            yield part

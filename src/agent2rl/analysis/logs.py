@@ -138,7 +138,8 @@ def _holds(longer: _Series, shorter: _Series) -> bool:
 def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
-    return abs(one - other) <= SAME * max(abs(one), abs(other)) + 6e-4
+    size = max(abs(one), abs(other))
+    return abs(one - other) <= (SAME * size + 6e-4 if size > 0.05 else 0.02 * size)
 
 
 def thinned(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -26,12 +26,14 @@ BETWEEN = re.compile(r"[\s:=|,\"'\[\](){}*~≈-]*+(?:tensor\(\[?)?+")
 BAR = re.compile(r"^\s*+\d{1,3}%\|[^|]*+\|\s*+(\d{1,9})/\d")
 STAGE = re.compile(r"^\W*+([A-Za-z][\w-]{0,20}+): (?:step|iter|epoch)|\"stage\": ?\"([\w-]{1,20})\"")
 RULE = re.compile(r"^[\s|+:=-]++$")
-HINTS = tuple(sorted({*TELLING, "lr", "perplexity"} - {"rewards", "accuracy", "accuracies", "advantage"}))
+HINTS = tuple(
+    sorted({*TELLING, "norm", "lr", "perplexity"} - {"rewards", "accuracy", "accuracies", "advantage"})
+)
 """In every line that is looked at."""
 NEEDS_STEP = {"score", "success_rate", "accuracy", "learning_rate", "margin", "length"}
 """Without a step these are as likely the words of a report."""
-TOTALS = "train_runtime"
-"""In the line that sums a training up."""
+ASIDE = ("train_runtime", "verdict", "baseline_score")
+"""In a line that sums a training up, and in a grading's answer."""
 BLOCK_LINES = 80
 MOST = 200_000
 """Readings of a log."""
@@ -90,7 +92,7 @@ def _readings(lines: Iterable[Line]) -> Iterator[Reading]:
 
 def _read(line: Line) -> Reading | None:
     text = line.text
-    if TOTALS in text:
+    if any(word in text for word in ASIDE):
         return None
     step = epoch = lone = None
     values: dict[str, float | None] = {}
@@ -107,9 +109,8 @@ def _read(line: Line) -> Reading | None:
         elif found.of and found.name is None and lone is None and "%|" not in text[:20]:
             lone = found.value
     step = lone if step is None and epoch is None else step
-    if step is None and epoch is None and not sure and (len(values) < 2 or not set(values) - NEEDS_STEP):
-        return None
-    if not values:
+    bare = step is None and epoch is None
+    if not values or (bare and not (sure or len(values) > 1)) or (bare and not set(values) - NEEDS_STEP):
         return None
     stage = STAGE.search(text) if ": " in text else None
     return Reading(line, step, epoch, values, (stage[1] or stage[2]) if stage else "")

@@ -92,7 +92,7 @@ ASIDE = {
 }
 """Words that say nothing of what is measured."""
 TELLING = {
-    *("loss", "reward", "rewards", "kl", "entropy", "acc", "accuracy", "accuracies", "norm", "ppl", "adv"),
+    *("loss", "reward", "rewards", "kl", "entropy", "acc", "accuracy", "accuracies", "ppl", "adv"),
     *("advantage", "advantages", "success", "return", "margin", "margins", "score", "logps", "clipfrac"),
 }
 STEPS = {

@@ -17,6 +17,8 @@ ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,200})(?::\s?(?P<message>.*))?$")
 CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 MARK = re.compile(r"^\s*+[|+] ?")
 """Stands before each line of an exception group."""
+LAUNCHER = re.compile(r"^(?:\[[\w:./ -]{1,40}\]|\([\w=:., -]{1,60}\)):? ?")
+"""Puts its name before each line of a process."""
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/conda/|/\.venv/")
 RAISED = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Iteration|Group|Warning|Timeout|Failure|Refused|Stop)$"
@@ -76,6 +78,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
     """All of them in their order, each chain and each group as one."""
     found: list[Raised] = []
     place, chained, group = 0, False, False
+    lines = [_plain(line) for line in lines]
     while place < len(lines):
         text = lines[place].text
         begin = BEGIN.match(text) if "Traceback (" in text else None
@@ -96,6 +99,10 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
             group = False
         place += 1
     return found
+
+
+def _plain(line: Line) -> Line:
+    return line._replace(text=LAUNCHER.sub("", line.text)) if line.text[0] in "[(" else line
 
 
 def _within(text: str) -> bool:
