@@ -104,9 +104,9 @@ def test_long_texts_are_cut_and_say_so() -> None:
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     given = shown.finished()
-    first, second = (plots.save(given, tmp_path / name) for name in ("first", "second"))
+    first, second = plots.save(given, tmp_path), plots.texts(given)
     assert first == second
-    written = {path.name for path in (tmp_path / "first").iterdir()}
+    written = {path.name for path in tmp_path.iterdir()}
     assert written == {f"{name}.{end}" for name in names(given) for end in ("svg", "png")}
     for kind in KINDS:
         assert html.page(kind(), first) == html.page(kind(), second)
@@ -224,6 +224,6 @@ def test_no_figure_is_drawn_from_nothing() -> None:
     assert "Not one of its 2 values is a number" in read(html.page(given, {}))
 
 
-def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters(tmp_path: Path) -> None:
-    drawn = plots.save(shown.hostile("\u202e$x^2$<b>\x00日本"), tmp_path)
+def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
+    drawn = plots.texts(shown.hostile("\u202e$x^2$<b>\x00日本"))
     assert "?$x^2$&lt;b&gt;???" in drawn["curves"]

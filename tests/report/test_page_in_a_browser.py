@@ -52,7 +52,7 @@ Open = Callable[..., Page]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind of run."""
     folder = tmp_path_factory.mktemp("pages")
-    figures = plots.save(shown.finished(), folder / "figures")
+    figures = plots.texts(shown.finished())
     texts = {
         "finished": html.page(shown.finished(), figures),
         "empty": html.page(shown.empty(), {}),
