@@ -106,7 +106,7 @@ def time_axis(axes: Axes, end: float, narrow: bool, label: bool = True) -> float
     """Puts the agent's time on the axis below and gives the seconds of its unit."""
     seconds, name = unit(end)
     axes.set_xlim(0, max(end / seconds, 1e-9))
-    axes.locator_params(axis="x", nbins=5 if narrow else 9)
+    axes.locator_params(axis="x", nbins=5 if narrow else 7)
     if label:
         axes.set_xlabel(f"{name} since the agent's start")
     return seconds
@@ -142,5 +142,5 @@ def thin_count(places: Sequence[float], values: Sequence[float]) -> tuple[list[f
 
 def thin_marks(places: Iterable[float], end: float) -> list[float]:
     """Moments, no two of them closer than can be told apart."""
-    step = max(end, 1e-9) / 500
+    step = max(end, 1e-9) / 240
     return [number * step for number in sorted({round(place / step) for place in places})]

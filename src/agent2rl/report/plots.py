@@ -36,17 +36,30 @@ def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure}
 
 
+def texts(shown: Shown) -> dict[str, str]:
+    """Each figure as SVG, and again for telephones."""
+    return _texts(draw(shown)) | _narrow(shown)
+
+
 def save(shown: Shown, folder: Path) -> dict[str, str]:
-    """Write each figure as SVG and PNG and return the SVG texts. Those for telephones are only returned."""
+    """Write each figure as SVG and PNG and return `texts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts: dict[str, str] = {}
-    with mpl.rc_context(STYLE):
-        for name, figure in draw(shown).items():
-            texts[name] = _svg(figure)
-            write_atomically(folder / f"{name}.svg", texts[name])
+    figures = draw(shown)
+    found = _texts(figures)
+    for name, figure in figures.items():
+        write_atomically(folder / f"{name}.svg", found[name])
+        with mpl.rc_context(STYLE):
             figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        texts |= {name + NARROW: _svg(figure) for name, figure in draw(shown, narrow=True).items()}
-    return texts
+    return found | _narrow(shown)
+
+
+def _narrow(shown: Shown) -> dict[str, str]:
+    return {name + NARROW: text for name, text in _texts(draw(shown, narrow=True)).items()}
+
+
+def _texts(figures: dict[str, Figure]) -> dict[str, str]:
+    with mpl.rc_context(STYLE):
+        return {name: _svg(figure) for name, figure in figures.items()}
 
 
 def scores(view: RunView, path: Path) -> bool:
