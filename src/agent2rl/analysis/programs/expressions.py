@@ -278,15 +278,19 @@ class Expressions(Core):
         return value
 
     def _listed(self, elements: list[ast.expr], scope: Scope) -> Value:
-        if any(isinstance(each, ast.Starred) for each in elements):
-            return some(
-                join(
-                    self.element(value) if isinstance(each, ast.Starred) else value
-                    for each in elements
-                    for value in [self.eval(each, scope)]
-                )
-            )
-        return several([self.eval(each, scope) for each in elements])
+        found, whole = list[Value](), True
+        for each in elements:
+            value = self.eval(each, scope)
+            if not isinstance(each, ast.Starred):
+                found.append(value)
+                continue
+            known = [one for one in value.things if isinstance(one, Several) and one.elements is not None]
+            if len(known) == len(value.things) == 1 and known[0].rest is NOTHING:
+                found += known[0].elements or ()
+            else:
+                whole = False
+                found.append(self.element(value))
+        return several(found) if whole else some(join(found))
 
     def _dictionary(self, node: ast.Dict, scope: Scope) -> Value:
         known: dict[str, Value] = {}
@@ -471,20 +475,21 @@ def _dotted(node: ast.expr) -> str:
 
 
 def weighs(left: Marks, right: Marks) -> bool:
-    """Whether a judgement weighs log-probabilities."""
-    scored = m.SCORES | {m.PROBS}
-    return bool(
-        (m.JUDGED in left and right & scored)
-        or (m.JUDGED in right and left & scored)
-        or (m.JUDGED in left and m.WEIGHTS in right and m.NOISE not in right)
-        or (m.JUDGED in right and m.WEIGHTS in left and m.NOISE not in left)
-    )
+    """Whether a judgement weighs log-probabilities. A number made of what was said is a judgement of it."""
+    return _weighs(left, right) or _weighs(right, left)
+
+
+def _weighs(judgement: Marks, score: Marks) -> bool:
+    if m.JUDGED in judgement:
+        return bool(score & (m.SCORES | {m.PROBS})) or (m.WEIGHTS in score and m.NOISE not in score)
+    return m.SAID in judgement and not judgement & m.SCORES and bool(score & m.SCORES)
 
 
 def blends(left: Marks, right: Marks) -> bool:
     """Whether weights are mixed with others or with noise."""
-    if m.WEIGHTS in left and m.WEIGHTS in right:
-        ours, theirs = m.models(left), m.models(right)
-        return bool(ours and theirs and ours != theirs)
-    noisy = (m.WEIGHTS in left and m.NOISE in right) or (m.WEIGHTS in right and m.NOISE in left)
-    return noisy and not (left | right) & {m.DATA, m.SAID}
+    if (left | right) & {m.DATA, m.SAID}:
+        return False
+    if (m.WEIGHTS in left and m.NOISE in right) or (m.WEIGHTS in right and m.NOISE in left):
+        return True
+    ours, theirs = m.models(left), m.models(right)
+    return m.WEIGHTS in left and m.WEIGHTS in right and bool(ours and theirs) and ours != theirs

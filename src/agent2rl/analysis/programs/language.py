@@ -64,6 +64,8 @@ def known(machine: Core, call: Call) -> Value | None:
         "unwrap_model",
     ):
         return _same(call, marks)
+    if last in ("parameters", "named_parameters", "state_dict") and m.models(marks):
+        return thing(Foreign("tensors"), m.models(marks) | {m.WEIGHTS})
     if last == "from_config" and call.receiver is None:
         return thing(Foreign("model"), frozenset({machine.trace.load(())}))
     if last == "generate" and (call.receiver is not None):

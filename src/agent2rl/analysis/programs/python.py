@@ -304,8 +304,8 @@ def _default(machine: Core, call: Call, given: Value) -> Value:
 
 def _number(call: Call, given: Value) -> Value:
     marks, known = deep(given), given.constant
-    if m.TEACHER in marks and m.SAID in marks:
-        marks |= {m.JUDGED}
+    if m.SAID in marks and call.name in ("int", "float"):
+        marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}  # a number in what was said: only judges read it
     try:
         if call.name == "float" and isinstance(known, str | int | float) and given.known:
             return constant(float(known), marks)
