@@ -47,6 +47,8 @@ def known(machine: Core, call: Call) -> Value | None:
         return Value((marks - {m.LOGITS, m.FORWARD, m.JUDGED, m.PROBS}) | {machine.made(m.NLL)})
     if name == "log_softmax" or (name == "log" and marks & {m.PROBS}):
         return Value((marks - {m.LOGITS, m.PROBS}) | {machine.made(m.LOGPROB)})
+    if name == "logsumexp" and marks & {m.LOGITS}:
+        return Value(marks | {machine.made(m.LOGPROB)})
     if name == "log_prob":
         return Value(marks | {machine.made(m.LOGPROB), m.PICKED})
     if name == "softmax":

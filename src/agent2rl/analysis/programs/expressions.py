@@ -233,7 +233,7 @@ class Expressions(Core):
         inside = deep(index)
         if inside & {m.JUDGED} and deep(found) & m.OWN:
             found = found.marked(self.made(m.FILTERED))
-        if found.marks & {m.LOGPROB, m.PROBS} and not index.known and not _slices(node.slice):
+        if found.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _slices(node.slice):
             found = Value(found.marks | inside | {m.PICKED}, found.constant, found.things)
         return found
 
@@ -269,6 +269,8 @@ class Expressions(Core):
         """What a row or an answer of the world holds under some name."""
         if not isinstance(name, str):
             return value
+        if m.FORWARD in value.marks and name in ("loss", "logits"):
+            return Value(attributes.behind(self, value, name))
         lowered = name.lower()
         for word, mark in PAIR.items():
             if lowered.startswith(word):

@@ -47,6 +47,10 @@ def known(machine: Core, call: Call) -> Value | None:
         return _loaded(machine, call)
     if name in ENGINES or name.endswith(".LLM"):
         return _engine(machine, call)
+    if name in ("mlx_lm.load", "mlx_lm.utils.load"):
+        return several([load(machine, call.argument("path_or_hf_repo", 0)), thing(Foreign("tokenizer"))])
+    if name.startswith("mlx_lm") and last in ("save", "save_model"):
+        return save(machine, call.argument("dst_path", 0), marks)
     if name in TENSORS:
         return _tensors(machine, call.argument("filename", 0))
     if name in SAVERS or (name == "torch.save" and (m.WEIGHTS in marks or m.models(marks))):

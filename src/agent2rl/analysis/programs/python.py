@@ -202,6 +202,8 @@ def _content(machine: Core, path: Value) -> Value:
     found = machine.trace.read(path.text)
     if path.known and path.text and "." in path.text:
         machine.trace.note("data", path.text, machine.place)
+    if path.known and path.text and path.text.endswith((".toml", ".yaml", ".yml", ".json")):
+        found = join([found, thing(Foreign("file", attributes={"path": path}))])
     inner = machine.element(found) if any(isinstance(one, Several) for one in found.things) else found
     return Value(inner.marks | {m.DATA}, UNKNOWN, inner.things)
 
@@ -269,7 +271,7 @@ def _functions(machine: Core, call: Call, given: Value) -> Value | None:
             lists = [one for one in given.things if isinstance(one, Several)]
             whole = [one.elements for one in lists if one.elements is not None and one.rest is NOTHING]
             return constant(len(whole[0])) if len(whole) == len(given.things) == 1 else NOTHING
-        case "functools.partial":
+        case "functools.partial" | "types.MethodType":
             return thing(Partial(given, tuple(call.positional[1:]), dict(call.keywords)))
         case "int" | "float" | "bool" | "round" | "abs" | "sum":
             return _number(call, given)
@@ -285,8 +287,12 @@ def _functions(machine: Core, call: Call, given: Value) -> Value | None:
             return NOTHING
         case "jax.grad" | "jax.value_and_grad" | "torch.func.grad" | "torch.func.grad_and_value":
             return thing(Gradient(given))
-        case name if name.rpartition(".")[2] in ("grad", "value_and_grad") and _function(given):
-            return thing(Gradient(given))
+        case name if name.rpartition(".")[2] in ("grad", "value_and_grad"):
+            functions = [each for each in call.positional if _function(each)]
+            return thing(Gradient(functions[0])) if functions else None
+        case "__import__" | "importlib.import_module":
+            module = machine.load(given.text, machine.place.path.rpartition("/")[0]) if given.text else None
+            return thing(module) if module else None
         case _:
             return None
 

@@ -11,6 +11,7 @@ from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.sources import script
 from agent2rl.analysis.programs.values import (
     NOTHING,
+    Bound,
     Class,
     External,
     Fields,
@@ -19,6 +20,7 @@ from agent2rl.analysis.programs.values import (
     Gradient,
     Instance,
     Module,
+    Partial,
     Place,
     Scope,
     Several,
@@ -312,7 +314,17 @@ class Statements(Expressions):
                     found = thing(Gradient(found))
             elif isinstance(decorator, ast.Call) and name in ("option", "argument", "main"):
                 self._option(name, decorator, function, scope)
+            else:
+                found = self._decorated(decorator, found, scope)
         scope.names[node.name] = found
+
+    def _decorated(self, decorator: ast.expr, found: Value, scope: Scope) -> Value:
+        """By a decorator of the agent's own, which may keep the function, or give another one."""
+        target = self.eval(decorator, scope)
+        if not any(isinstance(one, Function | Bound) for one in target.things):
+            return found
+        given = self.call(target, [found], {})
+        return given if any(isinstance(one, Function | Partial) for one in given.things) else found
 
     def _option(self, name: str, node: ast.Call, function: Function, scope: Scope) -> None:
         """Of click, or of hydra."""

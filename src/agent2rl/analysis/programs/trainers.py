@@ -86,8 +86,9 @@ def known(machine: Core, call: Call) -> Value | None:
     if last in ("run_exp", "train_model") and call.all:
         stage = machine.attribute(call.all[0], "stage").text
         return _by_name(machine, call, STAGES[stage]) if stage in STAGES else None
-    if last in ("grad", "value_and_grad") and call.positional and call.receiver is None:
-        return None
+    if call.name == "torch.autograd.grad" and call.positional:
+        losses.trained(machine, call.positional[0], call.place)
+        return some(Value(deep(call.positional[0])))
     return _ours(machine, call)
 
 
@@ -159,11 +160,11 @@ def _kind(machine: Core, trainer: Foreign | Instance, route: Route) -> Kind | No
     rows = machine.element(_given(trainer, "train_dataset", "dataset"))
     collate = _given(trainer, "data_collator")
     marks = deep(rows)
-    if isinstance(trainer, Instance) and trainer.of.find("compute_loss"):
+    own = isinstance(trainer, Instance) and trainer.of.find("compute_loss") is not None
+    if own or "compute_loss" in trainer.attributes:
         batch = machine.call(collate, [some(rows)], {}) if collate.things else rows
-        loss = machine.call(
-            machine.attribute(thing(trainer), "compute_loss"), [trainer.attributes["model"], batch], {}
-        )
+        method = machine.attribute(thing(trainer), "compute_loss")
+        loss = machine.call(method, [trainer.attributes["model"], batch], {})
         loss = machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
         found = losses.classified(machine, deep(loss))
         if found and found[0] != "unknown":
