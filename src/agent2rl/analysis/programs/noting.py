@@ -54,7 +54,7 @@ CALL, OPTION, NAME = 3, 2, 1
 def canonical(name: str, call: str = "") -> str | None:
     if name == "r" and "lora" in call.lower():
         return "lora_rank"
-    if name == "n" and "sampling" in call.lower():
+    if name == "n" and ("sampling" in call.lower() or "rollout" in call.lower()):
         return "group_size"
     return CANONICAL.get(name)
 
@@ -69,13 +69,11 @@ def observed(machine: Core, call: Call) -> None:
         machine.trace.note("optimizer", optimizer[1], call.place, CALL)
         if rate := call.argument("lr", 1):
             said.setdefault("lr", rate)
-    given(machine, said, call.place, call.name)
-
-
-def given(machine: Core, said: Mapping[str, Value], place: Place, call: str = "") -> None:
+    lines = {word.arg: word.value.lineno for word in call.node.keywords} if call.node else {}
     for name, value in said.items():
-        known = canonical(name, call)
+        known = canonical(name, call.name)
         if known and (plain := _plain(value)) is not None:
+            place = Place(call.place.path, lines.get(name, call.place.line))
             machine.trace.note(known, plain, place, CALL)
 
 

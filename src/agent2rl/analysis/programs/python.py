@@ -7,6 +7,7 @@ from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import sources, worlds
 from agent2rl.analysis.programs.core import Call, Core
 from agent2rl.analysis.programs.sources import SHELL_CALL
+from agent2rl.analysis.programs.trace import tidy
 from agent2rl.analysis.programs.values import (
     HOLE,
     NOTHING,
@@ -201,7 +202,7 @@ def opened(machine: Core, path: Value, mode: Value | None) -> Value:
 def _content(machine: Core, path: Value) -> Value:
     found = machine.trace.read(path.text)
     if path.known and path.text and "." in path.text:
-        machine.trace.note("data", path.text, machine.place)
+        machine.trace.note("data", tidy(path.text), machine.place)
     if path.known and path.text and path.text.endswith((".toml", ".yaml", ".yml", ".json")):
         found = join([found, thing(Foreign("file", attributes={"path": path}))])
     inner = machine.element(found) if any(isinstance(one, Several) for one in found.things) else found

@@ -165,7 +165,9 @@ def _kind(machine: Core, trainer: Foreign | Instance, route: Route) -> Kind | No
         batch = machine.call(collate, [some(rows)], {}) if collate.things else rows
         method = machine.attribute(thing(trainer), "compute_loss")
         loss = machine.call(method, [trainer.attributes["model"], batch], {})
-        loss = machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
+        loss = (
+            machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
+        )
         found = losses.classified(machine, deep(loss))
         if found and found[0] != "unknown":
             return found
