@@ -4,7 +4,6 @@ import re
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.core import Call, Core
-from agent2rl.analysis.programs.expressions import blends, weighs
 from agent2rl.analysis.programs.losses import FROM, add
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.values import NOTHING, Value, deep, join
@@ -102,7 +101,7 @@ def _product(machine: Core, call: Call) -> Value:
     values = [value for value in (call.receiver, *call.all) if value is not None and value.text is None]
     found = join(Value(deep(value)) for value in values)
     for number, left in enumerate(values):
-        if any(weighs(deep(left), deep(right)) for right in values[number + 1 :]):
+        if any(m.weighs(deep(left), deep(right)) for right in values[number + 1 :]):
             return found.marked(machine.made(m.WEIGHTED))
     return Value(found.marks)
 
@@ -110,7 +109,7 @@ def _product(machine: Core, call: Call) -> Value:
 def _in_place(machine: Core, call: Call) -> Value:
     """Weights that are changed other than by a gradient."""
     before, change = deep(call.receiver), frozenset[str]().union(*map(deep, call.all))
-    if blends(before | {m.WEIGHTS}, change) or m.BLENDED in change or call.last == "add_weighted_adapter":
+    if m.blends(before | {m.WEIGHTS}, change) or m.BLENDED in change or call.last == "add_weighted_adapter":
         blended(machine, m.models(before) or m.models(change), change | before)
     return Value(before | change)
 

@@ -1,13 +1,10 @@
 """Expressions: constants are worked out where they are known, marks are passed on."""
 
 import ast
-import operator
-from collections.abc import Callable
 
-from agent2rl.analysis.programs import attributes, python
+from agent2rl.analysis.programs import arithmetic, attributes, filesystem
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.core import DEEPEST, REWARD, Core
-from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.values import (
     HOLE,
     LONGEST_TEXT,
@@ -35,26 +32,6 @@ from agent2rl.analysis.programs.values import (
     thing,
 )
 
-COMPARED: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Is: operator.eq,
-    ast.IsNot: operator.ne,
-}
-ORDERED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-CALCULATED: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 PAIR = {
     "chosen": m.CHOSEN,
     "rejected": m.REJECTED,
@@ -81,7 +58,7 @@ class Expressions(Core):
     def _expression(self, node: ast.expr, scope: Scope) -> Value:
         match node:
             case ast.Constant():
-                return constant(_plain(node.value))
+                return constant(arithmetic.plain(node.value))
             case ast.Name():
                 return scope.find(node.id) or _builtin(node.id)
             case ast.Attribute():
@@ -91,7 +68,7 @@ class Expressions(Core):
             case ast.BinOp():
                 return self.operate(node.op, self.eval(node.left, scope), self.eval(node.right, scope))
             case ast.UnaryOp():
-                return _unary(node.op, self.eval(node.operand, scope))
+                return arithmetic.unary(node.op, self.eval(node.operand, scope))
             case ast.BoolOp():
                 return self._either(node, scope)
             case ast.Compare():
@@ -172,14 +149,16 @@ class Expressions(Core):
     def operate(self, op: ast.operator, left: Value, right: Value) -> Value:
         a, b = deep(left), deep(right)
         marks = a | b
-        if isinstance(op, ast.Mult | ast.MatMult) and weighs(a, b):
+        if isinstance(op, ast.Mult | ast.MatMult) and m.weighs(a, b):
             marks |= {self.made(m.WEIGHTED)}
-        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and blends(a, b):
+        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and m.blends(a, b):
             marks |= {self.made(m.BLENDED)}
         lists = [one for value in (left, right) for one in value.things if isinstance(one, Several)]
         if lists and isinstance(op, ast.Add | ast.Mult | ast.BitOr):
             return _appended(left, right) if len(lists) > 1 else thing(lists[0], left.marks | right.marks)
-        found = _calculated(op, left, right)
+        if isinstance(op, ast.Add) and (row := _row(left, right)):
+            return row
+        found = arithmetic.calculated(op, left, right)
         return Value(marks, found)
 
     def _either(self, node: ast.BoolOp, scope: Scope) -> Value:
@@ -202,7 +181,7 @@ class Expressions(Core):
             marks = (marks - m.OWN - {m.FILTERED}) | {self.made(m.JUDGED)}
         if len(rest) > 1:
             return Value(marks)
-        return Value(marks, _compared(node.ops[0], left, rest[0]))
+        return Value(marks, arithmetic.compared(node.ops[0], left, rest[0]))
 
     def _choice(self, node: ast.IfExp, scope: Scope) -> Value:
         test = self.eval(node.test, scope)
@@ -226,7 +205,7 @@ class Expressions(Core):
             return Value(value.marks, UNKNOWN, tuple(kept))
         for one in value.things:
             if isinstance(one, External) and one.name == "os.environ":
-                return python.variable(self, index, None)
+                return filesystem.variable(self, index, None)
         if value.things and isinstance(value.things[0], Class | External) and not value.marks:
             return value  # list[int], Trainer[...]
         found = self.item(value, index)
@@ -363,93 +342,8 @@ class Expressions(Core):
         return attributes.read(self, value, name)
 
 
-def _plain(value: object) -> Constant:
-    if isinstance(value, str):
-        return value[:LONGEST_TEXT].replace(HOLE, " ")
-    return value if isinstance(value, int | float) or value is None else UNKNOWN
-
-
 def _builtin(name: str) -> Value:
     return thing(External(name))
-
-
-def _unary(op: ast.unaryop, value: Value) -> Value:
-    known = value.constant
-    if isinstance(op, ast.Not):
-        truth = value.truth
-        return Value(deep(value), UNKNOWN if truth is None else not truth)
-    if isinstance(op, ast.USub) and isinstance(known, int | float):
-        return Value(value.marks, -known)
-    return Value(deep(value), UNKNOWN, value.things)
-
-
-def _calculated(op: ast.operator, left: Value, right: Value) -> Constant:
-    a, b = left.constant, right.constant
-    if isinstance(a, str) and isinstance(op, ast.Div):
-        return f"{a}/{b if isinstance(b, str) else HOLE}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Div) and isinstance(b, str) and left.constant is UNKNOWN:
-        return f"{HOLE}/{b}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Add) and (isinstance(a, str) or isinstance(b, str)):
-        both = (a if isinstance(a, str) else HOLE) + (b if isinstance(b, str) else HOLE)
-        return both[:LONGEST_TEXT]
-    if isinstance(op, ast.Mod) and isinstance(a, str):
-        return a.partition("%")[0] + HOLE
-    if isinstance(a, int | float) and isinstance(b, int | float) and type(op) in CALCULATED:
-        if max(abs(a), abs(b)) > 1e18:
-            return UNKNOWN
-        try:
-            return CALCULATED[type(op)](a, b)
-        except (ZeroDivisionError, OverflowError, ValueError):
-            return UNKNOWN
-    if isinstance(op, ast.Pow) and isinstance(a, int | float) and isinstance(b, int | float):
-        return _power(a, b)
-    return UNKNOWN
-
-
-def _power(base: float, exponent: float) -> Constant:
-    if abs(exponent) > 64 or abs(base) > 1e6:
-        return UNKNOWN
-    try:
-        found = float(base) ** exponent
-    except (ZeroDivisionError, OverflowError, ValueError):
-        return UNKNOWN
-    if isinstance(found, complex):
-        return UNKNOWN
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(found) < 1e15
-    return int(found) if whole else found
-
-
-def _compared(op: ast.cmpop, left: Value, right: Value) -> Constant:
-    nothing = [value for value in (left, right) if value.constant is None]
-    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and nothing:
-        other = right if nothing[0] is left else left
-        if other.constant is UNKNOWN and not other.things:
-            return UNKNOWN
-        is_none = other.constant is None and not other.things
-        return is_none == isinstance(op, ast.Is | ast.Eq)
-    if isinstance(op, ast.In | ast.NotIn):
-        return _contained(op, left, right)
-    if not (left.known and right.known):
-        return UNKNOWN
-    a, b = left.constant, right.constant
-    if type(op) in COMPARED:
-        return COMPARED[type(op)](a, b)
-    if type(op) in ORDERED and isinstance(a, int | float) and isinstance(b, int | float):
-        return ORDERED[type(op)](a, b)
-    return UNKNOWN
-
-
-def _contained(op: ast.cmpop, left: Value, right: Value) -> Constant:
-    if not left.known:
-        return UNKNOWN
-    if right.known and isinstance(right.constant, str) and isinstance(left.constant, str):
-        return (left.constant in right.constant) == isinstance(op, ast.In)
-    for one in right.things:
-        if isinstance(one, Several) and one.elements is not None and all(v.known for v in one.elements):
-            return any(v.constant == left.constant for v in one.elements) == isinstance(op, ast.In)
-        if isinstance(one, Fields) and one.rest is NOTHING:
-            return (str(left.constant) in one.known) == isinstance(op, ast.In)
-    return UNKNOWN
 
 
 def _appended(left: Value, right: Value) -> Value:
@@ -476,22 +370,10 @@ def _dotted(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def weighs(left: Marks, right: Marks) -> bool:
-    """Whether a judgement weighs log-probabilities. A number made of what was said is a judgement of it."""
-    return _weighs(left, right) or _weighs(right, left)
-
-
-def _weighs(judgement: Marks, score: Marks) -> bool:
-    if m.JUDGED in judgement:
-        return bool(score & (m.SCORES | {m.PROBS})) or (m.WEIGHTS in score and m.NOISE not in score)
-    return m.SAID in judgement and not judgement & m.SCORES and bool(score & m.SCORES)
-
-
-def blends(left: Marks, right: Marks) -> bool:
-    """Whether weights are mixed with others or with noise."""
-    if (left | right) & {m.DATA, m.SAID}:
-        return False
-    if (m.WEIGHTS in left and m.NOISE in right) or (m.WEIGHTS in right and m.NOISE in left):
-        return True
-    ours, theirs = m.models(left), m.models(right)
-    return m.WEIGHTS in left and m.WEIGHTS in right and bool(ours and theirs) and ours != theirs
+def _row(left: Value, right: Value) -> Value | None:
+    """What was written as JSON stays what it is when a line's end is put behind it."""
+    for value, other in ((left, right), (right, left)):
+        if other.known and isinstance(other.constant, str) and not other.constant.strip():
+            if any(isinstance(one, Fields) for one in value.things):
+                return value
+    return None
