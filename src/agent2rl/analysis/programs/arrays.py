@@ -14,8 +14,9 @@ LOG_PROBABILITIES = re.compile(
 LIKELIHOOD = {
     "cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss", "softmax_cross_entropy_with_integer_labels",
     "softmax_cross_entropy", "sparse_categorical_crossentropy", "fixed_cross_entropy", "LabelSmoother",
-    "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits", "CEWithChunkedOutputLoss",
-    "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss", "binary_cross_entropy_with_logits_lm",
+    "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits",
+    "CEWithChunkedOutputLoss", "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss",
+    "binary_cross_entropy_with_logits_lm",
 }  # fmt: skip
 PICKING = {"gather", "take_along_axis", "take_along_dim", "index_select", "gather_nd"}
 SIGMOIDS = {"logsigmoid", "log_sigmoid", "LogSigmoid", "softplus"}
@@ -23,16 +24,19 @@ HINGES = {"relu", "hinge_embedding_loss", "margin_ranking_loss"}
 SAMPLING = {"multinomial", "categorical", "sample", "rsample", "choice", "choices"}
 NOISES = {"randn", "randn_like", "normal", "standard_normal", "normal_", "rand_like"}
 PLAIN = {
-    "len", "range", "isinstance", "hasattr", "id", "arange", "zeros", "ones", "zeros_like", "ones_like", "eye",
-    "empty", "linspace", "full", "print", "size", "dim", "numel", "manual_seed", "seed", "time", "perf_counter",
-    "monotonic", "sleep", "info", "debug", "warning", "log", "exists", "is_file", "is_dir", "makedirs", "mkdir",
-    "default_rng", "Generator", "RandomState", "type", "is_available", "get_device_name", "dump_metrics",
+    "len", "range", "isinstance", "hasattr", "id", "arange", "zeros", "ones", "zeros_like", "ones_like",
+    "eye", "empty", "linspace", "full", "print", "size", "dim", "numel", "manual_seed", "seed", "time",
+    "perf_counter", "monotonic", "sleep", "info", "debug", "warning", "log", "exists", "is_file", "is_dir",
+    "makedirs", "mkdir", "default_rng", "Generator", "RandomState", "type", "is_available",
+    "get_device_name", "dump_metrics",
 }  # fmt: skip
 """Their results are made of nothing that matters."""
 IN_PLACE = {"add_", "mul_", "copy_", "lerp_", "sub_", "load_state_dict", "add_weighted_adapter"}
 LOSSY = re.compile(r"loss|policy|grpo|ppo|surrogate|reinforce|objective")
-PLACED = {"to", "cuda", "cpu", "float", "half", "bfloat16", "eval", "detach", "requires_grad_", "item", "clone",
-          "unsqueeze", "squeeze", "view", "reshape", "contiguous", "train", "double", "numpy"}  # fmt: skip
+PLACED = {
+    "to", "cuda", "cpu", "float", "half", "bfloat16", "eval", "detach", "requires_grad_", "item", "clone",
+    "unsqueeze", "squeeze", "view", "reshape", "contiguous", "train", "double", "numpy",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:

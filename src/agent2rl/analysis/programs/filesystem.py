@@ -2,6 +2,7 @@
 
 import posixpath
 import shlex
+from collections.abc import Sequence
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import sources, worlds
@@ -26,32 +27,35 @@ from agent2rl.analysis.programs.values import (
     thing,
 )
 
-PATHS = {"pathlib.Path", "Path", "str", "os.fspath", "os.path.abspath", "os.path.expanduser", "os.path.realpath",
-         "os.path.normpath", "pathlib.PurePath", "pathlib.PosixPath"}  # fmt: skip
+PATHS = {
+    "pathlib.Path", "Path", "str", "os.fspath", "os.path.abspath", "os.path.expanduser", "os.path.realpath",
+    "os.path.normpath", "pathlib.PurePath", "pathlib.PosixPath",
+}  # fmt: skip
 
 
-STARTED = {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen", "subprocess.check_output",
-           "os.system", "os.popen", SHELL_CALL, "subprocess.getoutput", "os.execvp"}  # fmt: skip
+STARTED = {
+    "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen",
+    "subprocess.check_output", "os.system", "os.popen", SHELL_CALL, "subprocess.getoutput", "os.execvp",
+}  # fmt: skip
 
 
 COPIED = {
-    "shutil.copytree",
-    "shutil.move",
-    "os.rename",
-    "os.replace",
-    "os.symlink",
-    "shutil.copy",
+    "shutil.copytree", "shutil.move", "os.rename", "os.replace", "os.symlink", "shutil.copy",
     "shutil.copy2",
-}
+}  # fmt: skip
 
 
-READ = {"pandas.read_json", "pandas.read_csv", "pandas.read_parquet", "datasets.load_from_disk", "torch.load",
-        "datasets.Dataset.from_json", "pickle.load", "numpy.load", "json.load", "joblib.load",
-        "datasets.Dataset.from_csv", "datasets.Dataset.load_from_disk", "jsonlines.open"}  # fmt: skip
+READ = {
+    "pandas.read_json", "pandas.read_csv", "pandas.read_parquet", "datasets.load_from_disk", "torch.load",
+    "datasets.Dataset.from_json", "pickle.load", "numpy.load", "json.load", "joblib.load",
+    "datasets.Dataset.from_csv", "datasets.Dataset.load_from_disk", "jsonlines.open",
+}  # fmt: skip
 
 
-CONFIGS = {"yaml.safe_load", "yaml.load", "json.load", "tomllib.load", "toml.load", "tomli.load",
-           "omegaconf.OmegaConf.load", "OmegaConf.load", "tomllib.loads", "json.loads", "yaml.full_load"}  # fmt: skip
+CONFIGS = {
+    "yaml.safe_load", "yaml.load", "json.load", "tomllib.load", "toml.load", "tomli.load",
+    "omegaconf.OmegaConf.load", "OmegaConf.load", "tomllib.loads", "json.loads", "yaml.full_load",
+}  # fmt: skip
 
 
 WRITTEN = {"to_json", "to_csv", "save_to_disk", "to_parquet", "to_pickle"}
@@ -93,8 +97,8 @@ def variable(machine: Core, name: Value, otherwise: Value | None) -> Value:
     return otherwise if otherwise is not None else NOTHING
 
 
-def slashed(parts: object) -> str:
-    texts = [part.text if part.text is not None else HOLE for part in parts]  # type: ignore[attr-defined]
+def slashed(parts: Sequence[Value]) -> str:
+    texts = [part.text if part.text is not None else HOLE for part in parts]
     last = max((number for number, text in enumerate(texts) if text.startswith("/")), default=0)
     return "/".join(text.rstrip("/") or text for text in texts[last:])
 
@@ -145,11 +149,7 @@ def files(machine: Core, call: Call, given: Value) -> Value | None:
     if last in ("dump", "save", "savez") and name.startswith(
         ("json.", "pickle.", "torch.", "numpy.", "joblib.", "yaml.")
     ):
-        value, target = (
-            (call.positional + [NOTHING, NOTHING])[:2]
-            if isinstance(call.positional, list)
-            else (NOTHING, NOTHING)
-        )
+        value, target = [*call.positional, NOTHING, NOTHING][:2]
         if name.startswith("numpy."):
             value, target = target, value
         where = next(

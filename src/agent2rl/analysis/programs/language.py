@@ -27,14 +27,15 @@ CRITICS = re.compile(
     r"ForSequenceClassification|ForTokenClassification|RewardModel|ValueModel|CrossEncoder|Sentence"
 )
 READERS = re.compile(r"Tokenizer|Processor|get_tokenizer")
-LOADERS = re.compile(
-    r"ForCausalLM|AutoModel$|ForSeq2SeqLM|LMHeadModel|LMHeadWithValueHead|Fast\w*Model$|PeftModel|ConditionalGeneration"
-)
 ENGINES = {"vllm.LLM", "transformers.pipeline", "sglang.Engine", "vllm.AsyncLLMEngine", "lmdeploy.pipeline"}
-TENSORS = {"safetensors.torch.load_file", "safetensors.numpy.load_file", "safetensors.safe_open",
-           "safetensors.flax.load_file", "mlx.core.load"}  # fmt: skip
-SAVERS = {"safetensors.torch.save_file", "safetensors.numpy.save_file", "safetensors.torch.save_model",
-          "safetensors.flax.save_file"}  # fmt: skip
+TENSORS = {
+    "safetensors.torch.load_file", "safetensors.numpy.load_file", "safetensors.safe_open",
+    "safetensors.flax.load_file", "mlx.core.load",
+}  # fmt: skip
+SAVERS = {
+    "safetensors.torch.save_file", "safetensors.numpy.save_file", "safetensors.torch.save_model",
+    "safetensors.flax.save_file",
+}  # fmt: skip
 DECODING = {"decode", "batch_decode", "convert_ids_to_tokens"}
 ENCODING = {"encode", "apply_chat_template", "pad", "batch_encode_plus", "encode_plus", "encode_batch"}
 SAYING = {"chat", "generate_text", "complete"}
@@ -227,8 +228,7 @@ def _asked(machine: Core, call: Call, marks: Marks) -> Value:
     near = any("localhost" in text or "127.0.0.1" in text for text in _texts(call.receiver))
     value = sampled(machine, marks, m.SAID)
     judged = marks & {m.SAID}
-    found = value if near or judged else value.marked(m.TEACHER)
-    return found
+    return value if near or judged else value.marked(m.TEACHER)
 
 
 def _texts(value: Value | None, depth: int = 6) -> list[str]:

@@ -11,7 +11,7 @@ from agent2rl.analysis.programs.values import HOLE, Class, Place, Value
 NAMES = {
     "learning_rate": ("learning_rate", "lr", "peak_lr", "step_size", "actor_learning_rate", "actor_lr"),
     "epochs": ("epochs", "num_train_epochs", "num_epochs", "n_epochs", "max_epochs", "num_ppo_epochs"),
-    "steps": ("steps", "max_steps", "num_steps", "n_steps", "iterations", "num_iterations_total", "total_steps"),
+    "steps": ("steps", "max_steps", "num_steps", "n_steps", "iterations", "total_steps"),
     "batch_size": ("batch_size", "per_device_train_batch_size", "bs", "train_batch_size", "micro_batch_size",
                    "per_device_batch_size"),
     "gradient_accumulation": ("gradient_accumulation_steps", "grad_accum", "accumulate_grad_batches",
@@ -33,7 +33,7 @@ NAMES = {
     "gradient_clip": ("max_grad_norm", "grad_clip", "clip_grad", "gradient_clip_val"),
     "seed": ("seed",),
     "optimizer": ("optim", "optimizer_name"),
-    "data": ("data_path", "train_file", "train_path", "data_files", "dataset_name", "train_data_path", "dataset"),
+    "data": ("data_path", "train_file", "train_path", "data_files", "dataset_name", "dataset"),
     "model": ("model_name_or_path", "model_path", "model_name", "base_model", "pretrain"),
     "loss_type": ("loss_type",),
     "gamma": ("gamma", "discount"),

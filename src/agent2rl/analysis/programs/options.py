@@ -23,8 +23,10 @@ from agent2rl.analysis.programs.values import (
 )
 
 PARSERS = {"HfArgumentParser", "TrlParser", "ArgumentParser", "DataClassArgumentParser", "H4ArgumentParser"}
-CALLED = {"fire.Fire", "typer.run", "Fire", "absl.app.run", "tyro.cli", "jsonargparse.CLI", "simple_parsing.parse",
-          "draccus.parse", "pyrallis.parse", "chz.entrypoint", "defopt.run", "plac.call"}  # fmt: skip
+CALLED = {
+    "fire.Fire", "typer.run", "Fire", "absl.app.run", "tyro.cli", "jsonargparse.CLI",
+    "simple_parsing.parse", "draccus.parse", "pyrallis.parse", "chz.entrypoint", "defopt.run", "plac.call",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:

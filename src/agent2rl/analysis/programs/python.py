@@ -24,21 +24,15 @@ from agent2rl.analysis.programs.values import (
     thing,
 )
 
-SAME = {"list", "tuple", "set", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "reversed", "copy.copy", "copy.deepcopy",
-        "json.loads", "json.dumps", "collections.deque", "asyncio.run", "str.strip", "rich.progress.track",
-        "orjson.loads", "orjson.dumps", "ujson.loads", "itertools.chain.from_iterable", "itertools.islice",
-        "itertools.cycle", "frozenset", "trange", "random.shuffle", "copy"}  # fmt: skip
+SAME = {
+    "list", "tuple", "set", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "reversed", "copy.copy",
+    "copy.deepcopy", "json.loads", "json.dumps", "collections.deque", "asyncio.run", "str.strip",
+    "rich.progress.track", "orjson.loads", "orjson.dumps", "ujson.loads", "itertools.chain.from_iterable",
+    "itertools.islice", "itertools.cycle", "frozenset", "trange", "random.shuffle", "copy",
+}  # fmt: skip
 PATH_METHODS = {
-    "resolve",
-    "absolute",
-    "as_posix",
-    "expanduser",
-    "strip",
-    "__str__",
-    "format_map",
-    "rstrip",
-    "lower",
-}
+    "resolve", "absolute", "as_posix", "expanduser", "strip", "__str__", "format_map", "rstrip", "lower",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:

@@ -52,7 +52,7 @@ class Statements(Definitions):
             case ast.Assign():
                 value = self.eval(node.value, scope)
                 for target in node.targets:
-                    self._updated(target, node.value, value, scope)
+                    self._updated(target, node.value, scope)
                     self.bind(target, value, scope)
             case ast.AnnAssign():
                 if node.value is not None:
@@ -124,7 +124,7 @@ class Statements(Definitions):
         else:
             self.bind(target, found, scope)
 
-    def _updated(self, target: ast.expr, node: ast.expr, value: Value, scope: Scope) -> None:
+    def _updated(self, target: ast.expr, node: ast.expr, scope: Scope) -> None:
         """`weights = weights - rate * gradient`, by hand."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
             key = ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute | ast.Subscript) else ""
@@ -227,7 +227,7 @@ class Statements(Definitions):
 
 
 def _merged(states: list[dict[str, Value]], first: bool = False) -> dict[str, Value]:
-    """The names after a branching; `first`: what only a later one has is taken, what both have is the first's."""
+    """The names after a branching; `first`: of what several have, the first's is taken."""
     if len(states) == 1:
         return states[0]
     names = dict.fromkeys(name for state in states for name in state)

@@ -38,17 +38,14 @@ METHODS: dict[str, Route | None] = {
     "merge": "other",
 }
 OUTPUTS = (
-    "output_dir",
-    "save_path",
-    "output",
-    "save_dir",
-    "trainer.default_local_dir",
-    "checkpoint_dir",
+    "output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir",
     "adapter_path",
-)
-INPUTS = ("adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
-          "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name", "model_path",
-          "model_id")  # fmt: skip
+)  # fmt: skip
+INPUTS = (
+    "adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
+    "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name",
+    "model_path", "model_id",
+)  # fmt: skip
 CONFIGS = (".yaml", ".yml", ".json", ".toml")
 
 

@@ -23,7 +23,9 @@ from agent2rl.analysis.programs.values import (
 )
 
 ROUTES: dict[str, Route | None] = {
-    **dict.fromkeys(("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer", "IterativeSFTTrainer"), "sft"),
+    **dict.fromkeys(
+        ("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer", "IterativeSFTTrainer"), "sft"
+    ),
     **dict.fromkeys(
         ("DPOTrainer", "ORPOTrainer", "KTOTrainer", "CPOTrainer", "BCOTrainer", "IPOTrainer", "SimPOTrainer",
          "OnlineDPOTrainer", "XPOTrainer", "NashMDTrainer", "AlignPropTrainer"),
@@ -34,7 +36,7 @@ ROUTES: dict[str, Route | None] = {
          "AgentTrainer", "ReinforceTrainer", "RayPPOTrainer", "GSPOTrainer", "DAPOTrainer", "RLTrainer"),
         "policy-gradient",
     ),
-    **dict.fromkeys(("GKDTrainer", "MiniLLMTrainer", "DistillationTrainer", "GOLDTrainer", "SDFTTrainer"), "other"),
+    **dict.fromkeys(("GKDTrainer", "MiniLLMTrainer", "DistillationTrainer", "GOLDTrainer"), "other"),
     **dict.fromkeys(("RewardTrainer", "PRMTrainer", "CrossEncoderTrainer"), None),
 }  # fmt: skip
 STARTS = {"train", "fit", "learn", "run"}
@@ -75,12 +77,12 @@ def known(machine: Core, call: Call) -> Value | None:
         return thing(made)
     if last == "backward":
         return _backward(machine, call)
-    if call.receiver is not None and last in STARTS and (trainer := _trainer(call.receiver)):
+    trainer = _trainer(call.receiver) if call.receiver is not None else None
+    if last == "step" and len(call.positional) >= 3 and trainer and _family(trainer) == "PPOTrainer":
+        marks = frozenset[str]().union(*map(deep, call.positional))
+        return _add(machine, losses.gradient(marks, 0.95), marks | _models(trainer), call)
+    if trainer and last in STARTS:
         return _train(machine, call, trainer)
-    if last == "step" and call.receiver is not None and len(call.positional) >= 3:
-        if (trainer := _trainer(call.receiver)) and _family(trainer) == "PPOTrainer":
-            marks = frozenset[str]().union(*map(deep, call.positional))
-            return _add(machine, losses.gradient(marks, 0.95), marks | _models(trainer), call)
     if last == "forward_backward" and (given := call.argument("loss_fn", 1)) and given.text in LOSSES:
         return _by_name(machine, call, LOSSES[given.text])
     if last in ("run_exp", "train_model") and call.all:
