@@ -13,8 +13,10 @@ from typing import Literal
 from agent2rl.analysis.programs.sources import Files
 
 LONGEST, MOST, DEEPEST = 100_000, 60, 4
-WRAPPERS = {"nohup", "time", "nice", "setsid", "stdbuf", "env", "sudo", "exec", "ionice", "xvfb-run", "then", "do",
-            "else", "if", "!", "{", "(", "command", "eval", "while", "until", "elif", "caffeinate"}  # fmt: skip
+WRAPPERS = {
+    "nohup", "time", "nice", "setsid", "stdbuf", "env", "sudo", "exec", "ionice", "xvfb-run", "then", "do",
+    "else", "if", "!", "{", "(", "command", "eval", "while", "until", "elif", "caffeinate",
+}  # fmt: skip
 WRAPPER_VALUES = {
     "timeout": 1,
     "uv": 1,
@@ -28,8 +30,10 @@ WRAPPER_VALUES = {
 """And how many words of their own follow."""
 PYTHON = re.compile(r"^(?:.*/)?(?:python|pypy)[\d.]*$")
 SHELLS = {"bash", "sh", "zsh", "dash", "source", "."}
-LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "ipython",
-             "accelerate.commands.launch", "horovodrun", "mpirun", "fabric", "coverage", "ray"}  # fmt: skip
+LAUNCHERS = {
+    "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "ipython",
+    "accelerate.commands.launch", "horovodrun", "mpirun", "fabric", "coverage", "ray",
+}  # fmt: skip
 NOTEBOOKS = {"jupyter", "papermill", "runipy", "nbconvert"}
 ASSIGNED = re.compile(r"^(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$", re.S)
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")

@@ -38,17 +38,14 @@ METHODS: dict[str, Route | None] = {
     "merge": "other",
 }
 OUTPUTS = (
-    "output_dir",
-    "save_path",
-    "output",
-    "save_dir",
-    "trainer.default_local_dir",
-    "checkpoint_dir",
+    "output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir",
     "adapter_path",
-)
-INPUTS = ("adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
-          "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name", "model_path",
-          "model_id")  # fmt: skip
+)  # fmt: skip
+INPUTS = (
+    "adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
+    "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name",
+    "model_path", "model_id",
+)  # fmt: skip
 CONFIGS = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -60,8 +57,8 @@ class Job:
     """None: nothing of the policy is trained."""
     start: str | None
     target: str | None
-    settings: tuple[tuple[str, JsonValue, bool], ...]
-    """And whether the command line said it."""
+    settings: tuple[tuple[str, JsonValue, str, bool], ...]
+    """And what the tool calls it, and whether the command line said it."""
     config: str | None
     world: bool = False
 
@@ -83,9 +80,9 @@ def job(launch: Launch, files: Files) -> Job | None:
         "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
     )
     settings = [
-        (known, value, name in said)
+        (known, value, name.rpartition(".")[2], name in said)
         for name, value in every.items()
-        if (known := noting.canonical(name.rpartition(".")[2])) and isinstance(value, str | int | float)
+        if (known := noting.canonical(name.rpartition(".")[2], name)) and isinstance(value, str | int | float)
     ]
     return Job(
         found,
