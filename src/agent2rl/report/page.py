@@ -59,7 +59,7 @@ def _timeline(record: Recorded) -> Timeline:
         return Timeline()
     return Timeline(
         started=timeline.started,
-        spans=timeline.stretches(),
+        spans=timeline.stretches,
         samples=timeline.samples,
         played=tuple(_played(timeline.played)),
         requests=timeline.requests,
