@@ -42,9 +42,8 @@ def main() -> None:
         read = time.perf_counter() - began
         findings, _ = analyse(record)
         analysed = time.perf_counter() - began
-        print(
-            f"read and checked {read:.2f} s, analysed {analysed - read:.2f} s, {len(findings.attempts)} attempts"
-        )
+        many = len(findings.attempts)
+        print(f"read and checked {read:.2f} s, analysed {analysed - read:.2f} s, {many} attempts")
         began = time.perf_counter()
         page.write(paths)
         whole = time.perf_counter() - began
@@ -71,9 +70,10 @@ def _stretch(paths: RunPaths, events: int, submissions: int) -> None:
     start = next(line["time"] for line in lines if line["kind"] == "started")
     last = next(line for line in lines if line["kind"] == "revision_of")
     extra = []
+    apart = HOURS * 3600 / events
     for number in range(events - len(lines)):
-        at = start + HOURS * 3600 * number / events
-        extra.append({"time": at, "data": {}, **_event(number, at)})
+        at = start + apart * number
+        extra.append({"time": at, **_event(number, at, at - apart)})
     first = json.loads(paths.submission(1).record.read_text())
     for number in range(10, 10 + submissions):
         where = paths.submission(number)
@@ -90,17 +90,17 @@ def _stretch(paths: RunPaths, events: int, submissions: int) -> None:
     paths.usage.write_text("".join(_usage(start, number) for number in range(5000)))
 
 
-def _event(number: int, at: float) -> dict[str, object]:
+def _event(number: int, at: float, before: float) -> dict[str, object]:
     match number % 8:
         case 0:
             return {"kind": "sample", "data": _sample(number)}
         case 1:
-            command = f"python code/train.py --step {number}"
+            command = f"python code/train.py --rate {number % 50}e-5"
             began = {"pid": number, "began": at, "parent": 1, "name": "python", "command": command}
             return {"kind": "began", "data": began}
         case 2:
             used = {"seconds": 9.0, "cpu_seconds": 8.0, "peak_bytes": 10**8}
-            return {"kind": "left", "data": {"pid": number - 1, "began": at, **used}}
+            return {"kind": "left", "data": {"pid": number - 1, "began": before, **used}}
         case 3:
             played = {"source": "witnessed", "episodes": 2, "steps": 40, "successes": 1}
             return {"kind": "rollouts", "data": played}

@@ -8,10 +8,12 @@ import pyarrow.parquet
 import pytest
 
 from agent2rl.analysis.findings import Attempt
+from agent2rl.engines.scripted import Scripted
 from agent2rl.report import export
 from agent2rl.report.record import Report
 from agent2rl.store.paths import RunPaths
 from tests.runs import Bench, Run
+from tests.served import serve
 
 WORK = '''
 COMMON = """
@@ -79,8 +81,9 @@ submit("output/hot")
 """
 
 
-def reported(run: Run, bench: Bench) -> Report:
-    done = bench.cli("report", str(run.paths.root), "--json")
+def analysed(paths: RunPaths, bench: Bench) -> Report:
+    """Without drawing anything."""
+    done = bench.cli("show", str(paths.root), "--json")
     assert done.returncode == 0, done.stderr
     return Report.model_validate_json(done.stdout)
 
@@ -93,7 +96,9 @@ def busy(shared_bench: Bench) -> Run:
 
 @pytest.fixture(scope="module")
 def report(busy: Run, shared_bench: Bench) -> Report:
-    return reported(busy, shared_bench)
+    done = shared_bench.cli("report", str(busy.paths.root), "--json")
+    assert done.returncode == 0, done.stderr
+    return Report.model_validate_json(done.stdout)
 
 
 def attempt(report: Report, number: int) -> Attempt:
@@ -222,9 +227,7 @@ def test_a_damaged_file_costs_what_it_held_and_is_named(
     copy.events.write_text("\n".join(events) + "\n")
     copy.submission(2).results("feedback").write_text("{")
     shutil.rmtree(copy.revisions / "objects")
-    done = shared_bench.cli("report", str(copy.root), "--json")
-    assert done.returncode == 0, done.stderr
-    again = Report.model_validate_json(done.stdout)
+    again = analysed(copy, shared_bench)
     notes = "\n".join(again.notes)
     assert "events.jsonl has 1 of" in notes
     assert "submissions/2/feedback.jsonl cannot be read" in notes
@@ -235,14 +238,14 @@ def test_a_damaged_file_costs_what_it_held_and_is_named(
 
 def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(shared_bench: Bench) -> None:
     run = shared_bench.run(WORK + 'work("sft.py", SFT)\nsubmit("output/sft")\n', "--mode", "rl-only")
-    compliance = reported(run, shared_bench).findings.compliance
+    compliance = analysed(run.paths, shared_bench).findings.compliance
     assert compliance.verdict == "broken"
     assert compliance.evidence
 
 
 def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(shared_bench: Bench) -> None:
     run = shared_bench.run("raise RuntimeError('no idea')\n")
-    report = reported(run, shared_bench)
+    report = analysed(run.paths, shared_bench)
     (only,) = report.findings.attempts
     assert only.outcome == "not-submitted"
     assert only.failures[0].kind == "code-error"
@@ -252,7 +255,7 @@ def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(shar
 def test_an_agent_that_ran_out_of_memory_is_told_so(shared_bench: Bench) -> None:
     run = shared_bench.run("held = bytearray(600 << 20)\ntime.sleep(20)\n", "--max-memory", "256M")
     assert run.result.ending == "out-of-memory"
-    (only,) = reported(run, shared_bench).findings.attempts
+    (only,) = analysed(run.paths, shared_bench).findings.attempts
     assert only.failures[0].kind == "out-of-memory"
 
 
@@ -289,3 +292,29 @@ def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: Run) -> None:
     export.keep(busy.paths)
     after = busy.paths.results_csv.read_text().splitlines()
     assert sorted(after) == sorted(before.decode().splitlines())
+
+
+def test_a_model_sums_up_and_is_held_against_the_evidence(
+    busy: Run, report: Report, shared_bench: Bench, tmp_path: Path
+) -> None:
+    copy = RunPaths(tmp_path / busy.paths.run_id)
+    shutil.copytree(busy.paths.root, copy.root, symlinks=True)
+    said = "It copied the model first [E1]. Then it won 12345 prizes [E999]."
+    with serve(Scripted(lambda _: said), "sums") as model:
+        done = shared_bench.cli("report", str(copy.root), "--summariser", f"sums@{model.url}")
+    assert done.returncode == 0, done.stderr
+    (question,) = model.questions
+    assert "FINDINGS" in str(question.messages[0])
+    again = Report.model_validate_json(copy.report_json.read_bytes())
+    assert again.llm_summary
+    assert again.llm_summary.text == said
+    assert again.llm_summary.model == f"sums@{model.url}"
+    assert again.llm_summary.problems == (
+        "It cites E999, which does not exist.",
+        "It names numbers that are not in the findings: 12345.",
+    )
+    assert again.findings == report.findings
+    assert said in done.stdout
+    page = copy.report_page.read_text()
+    assert "won 12345 prizes" in page
+    assert "E999, which does not exist" in page
