@@ -47,6 +47,7 @@ TONES = {
     "improved": "good",
     "no-gain": "plain",
     "worse": "bad",
+    "foreign": "bad",
     "copied": "warn",
     "rejected": "bad",
     "failed": "bad",

@@ -112,7 +112,7 @@ def resources(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     with_gpu = [(at, each.gpus) for at, each in samples if each.gpus]
     if with_gpu:
         on = [at for at, _ in with_gpu]
-        busy = [100 * sum(gpu.busy for gpu in gpus) / len(gpus) for _, gpus in with_gpu]
+        busy = [100 * sum(gpu.busy or 0.0 for gpu in gpus) / len(gpus) for _, gpus in with_gpu]
         panels.append(("GPU busy, %", on, busy, False))
         panels.append(
             ("GPU memory, GB", on, [sum(g.memory_bytes for g in gpus) / GIGA for _, gpus in with_gpu], True)
