@@ -92,6 +92,18 @@ def test_what_hides_or_turns_a_line_around_is_spelled() -> None:
     assert words.visible(kept) == kept
 
 
+def test_of_a_path_on_some_machine_only_the_end_is_told() -> None:
+    spec = shown.spec(
+        agent="script:/home/me/agents/busy.py", model="/data/models/tiny/", driver="org/model:7b"
+    )
+    view = shown.view(spec=spec, result=None, state="running")
+    said = read(html.page(dataclasses.replace(shown.little(), view=view), {}))
+    assert "The agent script:busy.py, driven by org/model:7b," in said
+    assert "with the model tiny" in said
+    assert "/home" not in said
+    assert "/data/models" not in said
+
+
 def test_long_texts_are_cut_and_say_so() -> None:
     long = ExampleResult(id="1", output="x" * 5000, score=1.0)
     given = dataclasses.replace(shown.empty(), results={"feedback": {0: [long]}})

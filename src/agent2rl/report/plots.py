@@ -11,7 +11,6 @@ from agent2rl.report import charts, series
 from agent2rl.report.drawing import STYLE
 from agent2rl.report.shown import Shown
 from agent2rl.store.files import write_atomically
-from agent2rl.store.reader import RunView
 
 DOTS_PER_INCH = 130
 FRACTION = re.compile(r"(\d\.\d\d)\d+")
@@ -60,16 +59,6 @@ def _narrow(shown: Shown) -> dict[str, str]:
 def _texts(figures: dict[str, Figure]) -> dict[str, str]:
     with mpl.rc_context(STYLE):
         return {name: _svg(figure) for name, figure in figures.items()}
-
-
-def scores(view: RunView, path: Path) -> bool:
-    """The course of the scores alone; False where there is none to draw."""
-    started = next((entry.time for entry in view.chain.entries if entry.kind == "started"), None)
-    with mpl.rc_context(STYLE):
-        figure = charts.scores(view, started, charts.reach(0.0, view))
-        if figure:
-            write_atomically(path, _svg(figure))
-    return figure is not None
 
 
 def _svg(figure: Figure) -> str:
