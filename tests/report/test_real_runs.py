@@ -194,7 +194,7 @@ def test_metrics_come_out_as_it_happened(report: Report) -> None:
 def test_every_citation_leads_to_evidence(report: Report) -> None:
     known = {each.id for each in report.findings.evidence}
     for each in report.findings.attempts:
-        citing = [one.evidence for one in (*each.failures, *each.settings)]
+        citing = [one.evidence for one in each.failures] + [one.evidence for one in each.settings]
         citing += [each.route.evidence] if each.route else []
         assert all(set(names) <= known for names in citing)
 
