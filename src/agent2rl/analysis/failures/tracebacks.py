@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent2rl.analysis.attempts import Source
-from agent2rl.analysis.lines import Line
+from agent2rl.analysis.logs.lines import Line
 
 BEGIN = re.compile(r"^(?P<prefix>.{0,80}?)(?P<group>Exception Group )?Traceback \(most recent call last\):")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<call>.{1,200}))?')

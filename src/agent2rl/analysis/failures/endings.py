@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from agent2rl.analysis.attempts import Ran, Span
 from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.failures.seen import ENOUGH, Seen, failure, short
+from agent2rl.analysis.failures.setbacks import Setback
 from agent2rl.analysis.findings import Failure, FailureKind
-from agent2rl.analysis.seen import ENOUGH, Seen, failure, short
-from agent2rl.analysis.setbacks import Setback
 from agent2rl.core.records import Ending
 
 LEFT = 0.25

@@ -12,10 +12,10 @@ from typing import Literal
 
 from agent2rl.analysis.attempts import Source, Span
 from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.failures.tracebacks import Raised, tracebacks
 from agent2rl.analysis.findings import Failure
-from agent2rl.analysis.lines import Line, streams
-from agent2rl.analysis.readings import Reading, courses
-from agent2rl.analysis.tracebacks import Raised, tracebacks
+from agent2rl.analysis.logs.lines import Line, streams
+from agent2rl.analysis.logs.readings import Reading, courses
 
 MEMORY = re.compile(
     r"OutOfMemoryError: \S|CUDA out of memory\. |can't allocate memory|\bstd::bad_alloc\b"

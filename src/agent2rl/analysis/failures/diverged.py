@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.failures.trends import Trend, constant, exploded, lost, numbers, passed, trend
 from agent2rl.analysis.findings import Curve, Failure
-from agent2rl.analysis.trends import Trend, constant, exploded, lost, numbers, passed, trend
 
 LOSSES = ("loss", "eval_loss")
 REWARDS = ("reward", "score", "success_rate")

@@ -6,9 +6,9 @@ from functools import cached_property
 
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.findings import Curve
-from agent2rl.analysis.hyperparameters import settings as settings
-from agent2rl.analysis.readings import Reading, courses
-from agent2rl.analysis.series import rank
+from agent2rl.analysis.logs.hyperparameters import settings as settings
+from agent2rl.analysis.logs.readings import Reading, courses
+from agent2rl.analysis.logs.series import rank
 
 MOST_POINTS = 400
 MOST_CURVES = 20

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 
 from agent2rl.analysis.attempts import Span
-from agent2rl.analysis.diverged import diverged, risen, unvaried
-from agent2rl.analysis.endings import ended, provider
 from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.failures.diverged import diverged, risen, unvaried
+from agent2rl.analysis.failures.endings import ended, provider
+from agent2rl.analysis.failures.outputs import drift
+from agent2rl.analysis.failures.seen import ENOUGH, failure, short
+from agent2rl.analysis.failures.seen import Seen as Seen
+from agent2rl.analysis.failures.setbacks import Setback, setbacks
+from agent2rl.analysis.failures.trends import trend
 from agent2rl.analysis.findings import Failure, FailureKind
-from agent2rl.analysis.outputs import drift
-from agent2rl.analysis.seen import ENOUGH, failure, short
-from agent2rl.analysis.seen import Seen as Seen
-from agent2rl.analysis.setbacks import Setback, setbacks
-from agent2rl.analysis.trends import trend
 from agent2rl.core.records import Submission
 
 ORDER: tuple[FailureKind, ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import Setting
-from agent2rl.analysis.lines import streams
+from agent2rl.analysis.logs.lines import streams
 
 # The names that settings have which are read in code.
 NAMES = {

@@ -12,8 +12,8 @@ from math import isfinite
 from typing import NamedTuple
 
 from agent2rl.analysis.attempts import Printed
-from agent2rl.analysis.lines import Line, streams
-from agent2rl.analysis.series import SHORTER, STEPS, TELLING, canonical, measured
+from agent2rl.analysis.logs.lines import Line, streams
+from agent2rl.analysis.logs.series import SHORTER, STEPS, TELLING, canonical, measured
 
 NUMBER = re.compile(
     r"(?<![\w.@/])(?P<value>[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+|[-+]?(?:nan|inf(?:inity)?+))"
