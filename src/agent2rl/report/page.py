@@ -90,7 +90,7 @@ def _diffs(record: Recorded, attempts: Iterable[Attempt]) -> dict[int, str]:
         for attempt in attempts:
             after = commits.get(attempt.revision or 0)
             if after and after != before:
-                found[attempt.number] = _cut(code.difference(before, after))
+                found[attempt.number] = _cut(code.difference(before, after, LONGEST_DIFF))
             before = after or before
     except Exception:  # as above: what was read so far is shown
         return found
