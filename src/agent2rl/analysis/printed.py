@@ -31,13 +31,14 @@ SHORTEST = 40
 def of_log(log: Path, cuts: Sequence[int]) -> list[tuple[Printed, ...]]:
     """agent.log between these sizes of it, and after the last: one part more than there are cuts."""
     try:
-        size = log.stat().st_size
+        file = log.open("rb")
+        size = os.fstat(file.fileno()).st_size
     except OSError:
         return [() for _ in range(len(cuts) + 1)]
     edges = list(accumulate([0, *(min(cut, size) for cut in cuts), size], max))
     most = _share([end - begin for begin, end in pairwise(edges)], LOG_BYTES)
     found, lines, read = [], 0, 0
-    with log.open("rb") as file:
+    with file:
         for begin, end in pairwise(edges):
             lines += _count_lines(file.fileno(), read, begin)
             read = begin

@@ -77,7 +77,8 @@ class Timeline:
         return _laid(claims, self.seconds)
 
     def split(self) -> TimeSplit | None:
-        if self.started is None:
+        """None where nobody saw what the agent's processes did, as in records of earlier versions."""
+        if self.started is None or not self.samples:
             return None
         sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
         for stretch in self.stretches:
@@ -120,8 +121,9 @@ def read(events: Sequence[Event]) -> Timeline:
     started = next((event.time for event in events if event.kind == "started"), None)
     if started is None:
         return Timeline(None, 0.0)
-    ends = [event.time for event in events if event.kind == "ended"]
-    end = ends[-1] if ends else max(event.time for event in events)
+    turns = [event for event in events if event.kind in ("ended", "continued")]
+    over = bool(turns) and turns[-1].kind == "ended"
+    end = turns[-1].time if over else max(event.time for event in events)
     files = tuple(
         (event.time - started, seen) for event, seen in _of(events, "file", FileSeen) if event.time >= started
     )
@@ -184,11 +186,13 @@ def _played(events: Iterable[Event], started: float) -> Iterable[tuple[float, Ro
 
 
 def _graded(events: Iterable[Event], started: float) -> Iterable[Piece]:
-    waiting: dict[object, float] = {}
+    waiting: dict[int, float] = {}
     for event in events:
         if event.kind in ("submitted", "graded"):
             submission = event.data.get("submission")
             number = submission.get("id") if isinstance(submission, dict) else None
+            if not isinstance(number, int):
+                continue
             if event.kind == "submitted":
                 waiting[number] = event.time
             elif number in waiting:
