@@ -75,7 +75,8 @@ def job(launch: Launch, files: Files) -> Job | None:
     every = {**config, **said}
     if not (method := _route(launch.name, words, every)):
         return None
-    found = METHODS[method]
+    lost = not config and any(word.endswith(CONFIGS) for word in launch.argv)
+    found = "unknown" if lost else METHODS[method]
     world = any(
         "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
     )
