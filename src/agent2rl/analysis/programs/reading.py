@@ -66,9 +66,8 @@ def _read(given: tuple[Source, ...], processes: tuple[Ran, ...], changed: tuple[
     possible = entries(files)
     recent = [launch for launch in possible if launch.name in changed]
     for some in dict.fromkeys((tuple(recent), tuple(possible))):
-        ordered = _ordered(some[:MOST_GUESSED], files)
-        guessed = _run([Began(launch, None) for launch in ordered], files, False)
-        if guessed.trace.stages:
+        guessed = _run(_ordered(some[:MOST_GUESSED], files), files, False)
+        if guessed.trace.stages or guessed.trace.weights:
             return guessed
     return reading
 
@@ -148,26 +147,34 @@ def _imports(source: Source, files: Files) -> Iterable[str]:
                 yield found.path
 
 
-def _ordered(launches: Sequence[Launch], files: Files) -> list[Launch]:
-    """A script that goes on from what another one saves comes after it."""
-    alone: dict[Launch, Trace] = {}
+def _ordered(launches: Sequence[Launch], files: Files) -> list[Began]:
+    """A script that goes on from what another one saves comes after it; what another one starts is its."""
+    alone: dict[Launch, Reading] = {}
     steps = 0
     for launch in launches:
-        alone[launch] = _run([Began(launch, None)], files, False, steps).trace
-        steps = alone[launch].steps
-    left, found = list(launches), []
+        alone[launch] = _run(_expanded(Began(launch, None), files, set()), files, False, steps)
+        steps = alone[launch].trace.steps
+    started = {
+        each.launch.name
+        for launch, reading in alone.items()
+        for each in reading.began
+        if each.launch.name != launch.name
+    }
+    left, found = [launch for launch in launches if launch.name not in started], list[Began]()
     while left:
         free = [
             one
             for one in left
-            if not any(other is not one and _feeds(alone[other], alone[one]) for other in left)
+            if not any(_feeds(alone[other], alone[one]) for other in left if other is not one)
         ]
-        found.append((free or left)[0])
-        left.remove(found[-1])
+        first = (free or left)[0]
+        found += _expanded(Began(first, None), files, set())
+        left.remove(first)
     return found
 
 
-def _feeds(before: Trace, after: Trace) -> bool:
+def _feeds(first: Reading, second: Reading) -> bool:
+    before, after = first.trace, second.trace
     saved = [path for path in before.weights if path != HOLE]
     wrote = [path for path in before.files if path != HOLE]
     return any(covers(path, tidy(load)) for path in saved for load in after.loads) or any(

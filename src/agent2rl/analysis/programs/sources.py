@@ -20,8 +20,8 @@ from agent2rl.analysis.attempts import Source
 LONGEST, LONGEST_NOTEBOOK, LONGEST_CONFIG = 250_000, 1 << 20, 60_000
 DEEPEST, MOST_NODES = 150, 60_000
 """Of a syntax tree; people's code stays below 40, and 10,000."""
-MOST_AHEAD = 100
-"""Lines of a notebook's file in which the next line of its code is looked for."""
+MOST_LINES, MOST_AHEAD = 10_000, 50
+"""Of a notebook's code, and of its file where the next line of code is looked for."""
 MOST_NESTED, MOST_VALUES = 500, 3000
 """Brackets and values of a configuration."""
 PRINT = re.compile(r"^([ \t]*)print[ \t]+(?![=(.,:\[])(.*)$", re.M)
@@ -97,9 +97,9 @@ def _cells(text: str) -> tuple[str, tuple[int, ...]]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return "", ()
     raw, at = text.split("\n"), 0
-    lines, places = [], []
+    lines, places = list[str](), list[int]()
     for code in codes:
-        for line, plain in _plain(code):
+        for line, plain in _plain(code) if len(lines) < MOST_LINES else ():
             key = json.dumps(line)[1:-1]
             ahead = range(at, min(len(raw), at + MOST_AHEAD)) if key else range(0)
             at = next((number for number in ahead if key in raw[number]), at)
