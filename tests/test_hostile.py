@@ -819,7 +819,7 @@ time.sleep(600)
         time.sleep(0.1)
     process.kill()
     process.communicate()
-    (root,) = bench.runs.iterdir()
+    (root,) = bench.runs.glob("*/")
     until = time.monotonic() + 20
     while alive(marker) and time.monotonic() < until:
         time.sleep(0.1)

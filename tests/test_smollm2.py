@@ -234,7 +234,7 @@ def test_a_run_on_it_says_what_it_ran_on(bench: Bench, model: Path) -> None:
         PYTHONPATH=str(ROOT),
     )
     assert done.returncode == 0, done.stderr
-    (run,) = bench.runs.iterdir()
+    (run,) = bench.runs.glob("*/")
     result = json.loads((run / "result.json").read_text())
     source = {"name": "model", "source": "smollm2-135m", "sha256": manifest_of(model).sha256}
     assert result["assets"][0] == source

@@ -46,6 +46,10 @@ class Ran:
     cpu_seconds: float
     peak_bytes: int
 
+    def alive(self, began: float, ended: float) -> bool:
+        """At some time between these."""
+        return self.began < ended and (self.ended is None or self.ended > began)
+
 
 @dataclass(frozen=True)
 class Weights:

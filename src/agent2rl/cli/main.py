@@ -14,6 +14,8 @@ from agent2rl.core.errors import Agent2RLError, UserError
 COMMANDS = {
     "run": "Run an agent on a task and print the result.",
     "show": "Show a run: going, finished or crashed.",
+    "report": "Analyse a run and write its report.",
+    "export": "Write runs as rows: csv, jsonl, parquet or atif.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List an agent's code revisions, or what changed between two.",
     "checkout": "Write a code revision into a folder.",

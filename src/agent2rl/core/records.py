@@ -363,6 +363,10 @@ class Counts(Record):
     successes: Annotated[int, Field(ge=0)] = 0
     """Episodes won."""
 
+    def __add__(self, other: Self) -> Self:
+        names = type(self).model_fields
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
 
 class Rollouts(Record):
     """What the agent played in the task's world while it trained."""
@@ -371,6 +375,9 @@ class Rollouts(Record):
     """In the agent's own processes, as they reported it: nobody else saw it."""
     witnessed: Counts = Counts()
     """In the world that the harness serves."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(claimed=self.claimed + other.claimed, witnessed=self.witnessed + other.witnessed)
 
 
 class Comparison(Record):

@@ -110,10 +110,10 @@ class Meter:
                 )
             if self._reports >= REPORTS or (last == 0 and len(self._claimed) >= REPORTERS):
                 raise TooMany("This run has sent more reports than are taken.", "Report less often.")
-            mine = _sum(sum_so_far, Counts(**counts))
+            mine = sum_so_far + Counts(**counts)
             self._refuse_the_absurd(mine)
             self._claimed[report.reporter] = (report.sequence, mine)
-            self._total = _sum(self._total, Counts(**counts))
+            self._total = self._total + Counts(**counts)
             self._reports += 1
             self._recorder.event(
                 "rollouts", source="claimed", reporter=report.reporter, sequence=report.sequence, **counts
@@ -159,7 +159,3 @@ class Meter:
         if any(new.values()):
             self._recorder.event("rollouts", source="witnessed", **new)
         self._flushed, self._flushed_at = dict(self._witnessed), time.monotonic()
-
-
-def _sum(one: Counts, other: Counts) -> Counts:
-    return Counts(**{name: getattr(one, name) + getattr(other, name) for name in NAMES})

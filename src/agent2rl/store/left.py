@@ -24,6 +24,12 @@ def folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
         os.close(directory)
 
 
+def plain(text: str, most: int) -> str:
+    """What an agent wrote, as one line that steers nothing, and cut."""
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in cut)
+
+
 def read_left(root: Path, name: str, most_bytes: int) -> bytes | None:
     """Its first bytes; None where there is no such plain file."""
     *folders, last = PurePosixPath(name).parts
@@ -32,3 +38,18 @@ def read_left(root: Path, name: str, most_bytes: int) -> bytes | None:
             return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except OSError:
         return None
+
+
+def slice_left(root: Path, name: str, begin: int, end: int, most_bytes: int) -> bytes:
+    """A part of a plain file: its beginning and its end where it is more than so much."""
+    *folders, last = PurePosixPath(name).parts
+    try:
+        with folder(root, folders) as directory, open(os.open(last, FILE, dir_fd=directory), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return b""
+            if end - begin <= most_bytes:
+                return os.pread(file.fileno(), max(0, end - begin), begin)
+            half = most_bytes // 2
+            return os.pread(file.fileno(), half, begin) + b"\n" + os.pread(file.fileno(), half, end - half)
+    except (OSError, ValueError):
+        return b""

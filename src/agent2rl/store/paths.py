@@ -1,5 +1,6 @@
 """Where a run keeps its files. No other module knows their names.
 
+<runs>/results.csv            one line a run, in the published columns
 <runs>/<run_id>/              0700, the harness's
   spec.json                   what was asked for
   lock                        held while a harness works on the run
@@ -32,6 +33,9 @@ from pathlib import Path
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Split
+
+LATEST = "latest"
+"""The run that was begun last."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,27 @@ class RunPaths:
         return self.root / "report"
 
     @property
+    def report_json(self) -> Path:
+        return self.report / "report.json"
+
+    @property
+    def report_page(self) -> Path:
+        return self.report / "report.html"
+
+    @property
+    def report_text(self) -> Path:
+        return self.report / "report.md"
+
+    @property
+    def figures(self) -> Path:
+        return self.report / "figures"
+
+    @property
+    def results_csv(self) -> Path:
+        """Of all runs of the runs directory."""
+        return self.root.parent / "results.csv"
+
+    @property
     def result(self) -> Path:
         return self.root / "result.json"
 
@@ -151,11 +176,12 @@ class RunPaths:
 
 
 def find_run(name: str, runs: Path) -> RunPaths:
-    """A run by its directory, or by its id (or an unambiguous start of it) below `runs`."""
+    """A run by its directory, by its id (or an unambiguous start of it) below `runs`, or as `latest`."""
     if (Path(name) / "spec.json").is_file():
         return RunPaths(Path(name).resolve())
-    found = [path.parent for path in sorted(runs.glob("*/spec.json")) if path.parent.name.startswith(name)]
-    exact = [path for path in found if path.name == name]
+    known = [path.parent for path in sorted(runs.glob("*/spec.json"))]
+    found = [path for path in known if path.name.startswith(name)]
+    exact = known[-1:] if name == LATEST else [path for path in found if path.name == name]
     if len(exact or found) == 1:
         return RunPaths((exact or found)[0].resolve())
     if found:
@@ -164,5 +190,5 @@ def find_run(name: str, runs: Path) -> RunPaths:
         )
     raise UserError(
         f"There is no run {name!r}: neither a run directory nor an id below {runs}.",
-        "Name the directory, or the runs directory with --runs-dir.",
+        f"Name the directory, `{LATEST}`, or the runs directory with --runs-dir.",
     )

@@ -7,7 +7,10 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
+from agent2rl.core.claims import Claims
 from agent2rl.core.errors import UserError
+from agent2rl.core.events import Event
+from agent2rl.core.llm import Exchange
 from agent2rl.core.records import (
     Contamination,
     ExampleResult,
@@ -69,6 +72,21 @@ def read_results(path: Path) -> list[ExampleResult]:
     return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
 
 
+def read_events(paths: RunPaths, notes: list[str]) -> list[Event]:
+    """The timeline, as far as it can be read."""
+    return _lines(paths.events, Event, notes)
+
+
+def read_usage(paths: RunPaths, notes: list[str]) -> list[Exchange]:
+    """Each request to the driver LLM; none where there is no driver."""
+    return _lines(paths.usage, Exchange, notes) if paths.usage.exists() else []
+
+
+def read_claims(paths: RunPaths, notes: list[str]) -> Claims | None:
+    """What the agent says of its attempts, once it has ended."""
+    return _record(paths.claims, Claims, notes) if paths.claims.exists() else None
+
+
 def read_transcript(paths: RunPaths) -> Transcript | None:
     """What a driven agent said and did; None where there is nothing, or nothing that can be read."""
     return _record(paths.transcript, Transcript, [])
@@ -101,3 +119,21 @@ def _record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     except (ValidationError, OSError) as error:
         notes.append(f"{path.name} cannot be read ({type(error).__name__})")
     return None
+
+
+def _lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
+    """The records of a file with one a line. The last line may be cut off by a crash, or just be written."""
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read ({type(error).__name__})")
+        return []
+    found, bad = [], 0
+    for line in lines:
+        try:
+            found.append(kind.model_validate_json(line))
+        except ValidationError:
+            bad += 1
+    if bad:
+        notes.append(f"{path.name} has {bad} of {len(lines)} lines that cannot be read")
+    return found

@@ -5,6 +5,7 @@ why it was taken. Nothing of the workspace's own git is read or run.
 """
 
 import io
+import os
 import re
 import threading
 import time
@@ -24,6 +25,9 @@ from agent2rl.store.snapshot import Found, Reader
 BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"
 FOLDER = 0o040000
+MOST_TEXTS, TEXT_CHARACTERS = 400, 4 << 20
+"""Of one revision."""
+MOST_PACKED_BYTES = 128 << 20
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -60,6 +64,10 @@ class Revisions:
             return _revision(self._repo, self._last, self._number)
 
     def close(self) -> None:
+        """Thousands of small files become one, unless there is so much that it would fill the memory."""
+        store = self._repo.object_store
+        if sum(path.stat().st_size for path in Path(store.path).glob("??/*")) < MOST_PACKED_BYTES:
+            store.pack_loose_objects()
         self._repo.close()
 
     def _tree(self, files: list[Found]) -> ObjectID:
@@ -123,6 +131,44 @@ def files(path: Path, number: int) -> Iterator[Found]:
         tree = _tree_of(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
             yield Found(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
+
+
+class Code:
+    """Reads revisions by their commits; what two of them share is read once. Bounded: see `MOST_TEXTS`."""
+
+    def __init__(self, path: Path) -> None:
+        self._repo = Repo(str(path))
+        self._texts: dict[bytes, str | None] = {}
+
+    def texts(self, commit: str) -> dict[str, str]:
+        """The first of its text files by their paths, in order."""
+        tree = _commit(self._repo, ObjectID(commit.encode())).tree
+        found: dict[str, str] = {}
+        room = TEXT_CHARACTERS
+        for entry in self._repo.object_store.iter_tree_contents(tree):
+            if entry.mode & 0o170000 == 0o100000 and (text := self._text(entry.sha)) and len(text) <= room:
+                found[os.fsdecode(entry.path)] = text
+                room -= len(text)
+            if len(found) >= MOST_TEXTS:
+                break
+        return found
+
+    def difference(self, before: str | None, after: str) -> str:
+        """A unified diff from one commit, or from nothing, to another."""
+        old = _commit(self._repo, ObjectID(before.encode())).tree if before else None
+        out = io.BytesIO()
+        write_tree_diff(out, self._repo.object_store, old, _commit(self._repo, ObjectID(after.encode())).tree)
+        return out.getvalue().decode(errors="replace")
+
+    def close(self) -> None:
+        self._repo.close()
+
+    def _text(self, name: ObjectID) -> str | None:
+        if name not in self._texts:
+            content = self._repo[name].as_raw_string()
+            kept = b"\0" not in content[:8192] and len(content) <= TEXT_CHARACTERS
+            self._texts[name] = content.decode(errors="replace") if kept else None
+        return self._texts[name]
 
 
 def _tree_of(repo: Repo, path: Path, number: int) -> ObjectID | None:

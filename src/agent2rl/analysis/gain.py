@@ -1,0 +1,118 @@
+"""Is the gain real? The best submission against the untouched model, example by example."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from agent2rl.analysis import statistics
+from agent2rl.analysis.findings import Flip, Gain
+from agent2rl.core.records import Comparison, EvalResult, ExampleResult
+
+MOST_FLIPS = 50
+LONGEST_OUTPUT = 600
+DIFFERENT = 1e-9
+RESAMPLES = 10_000
+
+
+def gain(
+    split: str,
+    before: Sequence[ExampleResult],
+    after: Sequence[ExampleResult],
+    recorded: Comparison | None,
+    optimism_gap: float | None,
+) -> Gain | None:
+    """None where no example has a result on both sides. `recorded` is the comparison that the run made."""
+    was = {result.id: result for result in before}
+    both = [(was[result.id], result) for result in after if result.id in was]
+    if not both:
+        return None
+    differences = [new.score - old.score for old, new in both]
+    exact = all(min(abs(each.score), abs(each.score - 1)) < DIFFERENT for pair in both for each in pair)
+    comparison = recorded or _compared(both)
+    better = sum(each > DIFFERENT for each in differences)
+    worse = sum(each < -DIFFERENT for each in differences)
+    chosen_elsewhere = split == "heldout"
+    return Gain.model_validate(
+        {
+            "split": split,
+            "comparison": comparison,
+            "n": len(both),
+            "better": better,
+            "worse": worse,
+            "same": len(both) - better - worse,
+            "p_value": mcnemar(better, worse) if exact else sign_permutation(differences),
+            "test": "mcnemar" if exact else "sign-permutation",
+            "optimism_gap": optimism_gap,
+            "real": comparison.ci.low > 0 if chosen_elsewhere else None,
+            "groups": _groups(both),
+            "flips": _flips(both),
+        }
+    )
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """Two-sided exact: how likely so uneven a split of the examples that changed is by chance."""
+    n, least = better + worse, min(better, worse)
+    if n == 0:
+        return 1.0
+    tail = sum(math.comb(n, k) for k in range(least + 1))
+    return float(min(1.0, 2 * tail / 2**n))
+
+
+def sign_permutation(differences: Sequence[float]) -> float:
+    """Two-sided: how often a mean so far from 0 comes about where each difference may be its opposite."""
+    seen = np.array([each for each in differences if abs(each) > DIFFERENT])
+    if not len(seen):
+        return 1.0
+    random = np.random.default_rng(0)
+    target = abs(math.fsum(seen)) - DIFFERENT
+    sums = np.zeros(RESAMPLES)
+    for value in seen:  # one example at a time: little memory, and the same sum on every machine
+        sums += value * random.choice((-1.0, 1.0), RESAMPLES)
+    return (1 + int(np.sum(np.abs(sums) >= target))) / (1 + RESAMPLES)
+
+
+def _compared(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> Comparison:
+    found = statistics.compare(
+        EvalResult(results=tuple(old for old, _ in both)), EvalResult(results=tuple(new for _, new in both))
+    )
+    ci = found.ci.model_copy(update={"low": round(found.ci.low, 6), "high": round(found.ci.high, 6)})
+    return Comparison(improvement=round(found.improvement, 6), ci=ci)
+
+
+def _groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name in sorted({new.group for _, new in both} - {""}):
+        mine = [(old.score, new.score) for old, new in both if new.group == name]
+        found[name] = tuple(round(100 * math.fsum(side) / len(mine), 6) for side in zip(*mine, strict=True))
+    return {name: (sides[0], sides[1]) for name, sides in found.items()}
+
+
+def _flips(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> tuple[Flip, ...]:
+    """The greatest changes first: what was lost, then what was won, in turn."""
+    changed = [pair for pair in both if abs(pair[1].score - pair[0].score) > DIFFERENT]
+    lost = sorted((pair for pair in changed if pair[1].score < pair[0].score), key=_change)
+    won = sorted((pair for pair in changed if pair[1].score > pair[0].score), key=_change)
+    half = MOST_FLIPS // 2
+    kept = [*lost[: max(half, MOST_FLIPS - len(won))], *won[: max(half, MOST_FLIPS - len(lost))]]
+    return tuple(_flip(old, new) for old, new in kept)
+
+
+def _change(pair: tuple[ExampleResult, ExampleResult]) -> tuple[float, str]:
+    return -abs(pair[1].score - pair[0].score), pair[1].id
+
+
+def _flip(old: ExampleResult, new: ExampleResult) -> Flip:
+    return Flip(
+        id=new.id,
+        group=new.group,
+        before=old.score,
+        after=new.score,
+        output_before=_cut(old.output),
+        output_after=_cut(new.output),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_OUTPUT else text[: LONGEST_OUTPUT - 1] + "…"

@@ -1,0 +1,73 @@
+"""How a run went: the published process metrics, and how early and how busily the gain came about."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from agent2rl.analysis.findings import Metrics
+from agent2rl.analysis.timeline import Timeline
+from agent2rl.core.records import Score, Submission
+
+
+def measure(
+    submissions: Sequence[Submission], baseline: Score | None, timeline: Timeline, budget_seconds: float
+) -> Metrics:
+    """Times are of verdicts, as in the published code: when the agent could know."""
+    began = timeline.started or 0.0
+    done = [each for each in submissions if each.verdict]
+    scored = [(_verdict_at(each) - began, each.score.value, each) for each in done if each.score]
+    trained = [(at, value) for at, value, each in scored if each.lineage not in ("copied", "foreign")]
+    best = max(trained, key=lambda pair: (pair[1], -pair[0]), default=None)
+    above = [at for at, value in trained if baseline and value > baseline.value]
+    values = [value for _, value, _ in scored]
+    return Metrics(
+        valid_submission_rate=len(scored) / len(done) if done else None,
+        first_valid_idx=scored[0][2].id if scored else None,
+        first_valid_delay=_seconds(scored[0][0]) if scored else None,
+        score_trajectory=tuple(each.score.value if each.score else None for each in done),
+        time_to_first_improvement=_seconds(min(above)) if above else None,
+        time_to_best=_seconds(best[0]) if best else None,
+        monotonic_ratio=_share([now > before for before, now in pairwise(values)]),
+        copy_model_count=sum(each.lineage == "copied" for each in done),
+        time_used_ratio=round(timeline.seconds / budget_seconds, 6) if timeline.started else None,
+        last_submit_gap=_seconds(began + timeline.seconds - submissions[-1].accepted_at)
+        if submissions
+        else None,
+        best_area=best_area(trained, baseline.value, budget_seconds) if baseline else None,
+        cpu_busy=_mean([(sample.cores, sample.seconds) for _, sample in timeline.samples]),
+        gpu_busy=_mean(
+            [
+                (sum(known) / len(known), sample.seconds)
+                for _, sample in timeline.samples
+                if (known := [gpu.busy for gpu in sample.gpus if gpu.busy is not None])
+            ]
+        ),
+    )
+
+
+def best_area(scored: Sequence[tuple[float, float]], baseline: float, seconds: float) -> float:
+    """Mean gain over the budget of the best so far, which is the untouched model at first."""
+    area, best, at = 0.0, baseline, 0.0
+    for time, value in sorted(scored):
+        time = min(max(time, at), seconds)
+        area += (best - baseline) * (time - at)
+        best, at = max(best, value), time
+    return round((area + (best - baseline) * (seconds - at)) / seconds, 6)
+
+
+def _verdict_at(submission: Submission) -> float:
+    waits = (submission.freeze_seconds, submission.queue_seconds, submission.grading_seconds)
+    return submission.accepted_at + sum(seconds or 0.0 for seconds in waits)
+
+
+def _seconds(value: float) -> float:
+    return round(max(0.0, value), 3)
+
+
+def _share(found: Sequence[bool]) -> float | None:
+    return sum(found) / len(found) if found else None
+
+
+def _mean(weighed: Sequence[tuple[float, float]]) -> float | None:
+    """By the time that each stands for."""
+    whole = sum(seconds for _, seconds in weighed)
+    return round(sum(value * seconds for value, seconds in weighed) / whole, 6) if whole else None

@@ -1,0 +1,78 @@
+"""All that was recorded of a run, read once. What cannot be read is noted, and the rest is read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import get_args
+
+from pydantic import ValidationError
+
+from agent2rl.analysis import timeline as timelines
+from agent2rl.analysis.timeline import Timeline
+from agent2rl.core.claims import Claims
+from agent2rl.core.events import Event
+from agent2rl.core.llm import Exchange
+from agent2rl.core.records import ExampleResult, Split, Submission
+from agent2rl.store.paths import RunPaths, SubmissionPaths
+from agent2rl.store.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
+
+Results = dict[Split, dict[int, list[ExampleResult]]]
+"""By split and submission; 0 is the untouched model."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    view: RunView
+    events: tuple[Event, ...]
+    timeline: Timeline
+    usage: tuple[Exchange, ...]
+    claims: Claims | None
+    results: Results
+    notes: tuple[str, ...]
+    """What could not be read, beyond what the view says of itself."""
+
+    @property
+    def best(self) -> Submission | None:
+        """The one that counts, or would if the run ended now."""
+        if self.view.result:
+            return self.view.result.best
+        trained = [each for each in self.view.submissions if each.lineage not in ("copied", "foreign")]
+        return max(
+            (each for each in trained if each.score),
+            key=lambda each: (each.score.value if each.score else 0.0, -each.id),
+            default=None,
+        )
+
+
+def recorded(paths: RunPaths) -> Recorded:
+    view = read_run(paths)
+    notes: list[str] = []
+    events = read_events(paths, notes)
+    return Recorded(
+        view=view,
+        events=tuple(events),
+        timeline=timelines.read(events),
+        usage=tuple(read_usage(paths, notes)),
+        claims=read_claims(paths, notes),
+        results=_results(view, notes),
+        notes=tuple(notes),
+    )
+
+
+def _results(view: RunView, notes: list[str]) -> Results:
+    found: Results = {}
+    for split in get_args(Split):
+        for number, where in _places(view):
+            path = where.results(split)
+            try:
+                found.setdefault(split, {})[number] = read_results(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValidationError) as error:
+                notes.append(f"{view.paths.relative(path)} cannot be read ({type(error).__name__})")
+    return found
+
+
+def _places(view: RunView) -> Iterable[tuple[int, SubmissionPaths]]:
+    yield 0, view.paths.baseline
+    for each in view.submissions:
+        yield each.id, view.paths.submission(each.id)

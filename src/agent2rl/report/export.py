@@ -1,0 +1,223 @@
+"""Runs as rows: results.csv in the published columns, and everything that is known in wider ones.
+
+csv       the published columns: what scripts for the published harness read
+jsonl     one object a run: specification, scores with intervals, metrics, route of the best, usage
+parquet   the same, typed, for data frames
+atif      each driven agent's trajectory, in the format that Harbor and others read
+"""
+
+import csv
+import fcntl
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import JsonValue, ValidationError
+
+from agent2rl.analysis.atif import trajectory
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.records import RunResult
+from agent2rl.report.record import Report
+from agent2rl.store.files import write_atomically
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import RunView, read_run, read_transcript
+
+PUBLISHED = (
+    "run_id",
+    "timestamp",
+    "task",
+    "agent",
+    "driver_model",
+    "base_model",
+    "baseline",
+    "best_score",
+    "improvement",
+    "submissions",
+    "duration_s",
+    "success",
+    "workspace",
+)
+Row = dict[str, JsonValue]
+
+
+def runs_below(folder: Path) -> list[RunPaths]:
+    """All runs of a runs directory, the oldest first."""
+    return [RunPaths(path.parent) for path in sorted(folder.glob("*/spec.json"))]
+
+
+def published(view: RunView) -> Row:
+    """Scores are of the split that ranks; unknown is empty, never 0."""
+    result, spec = view.result, view.spec
+    return {
+        "run_id": view.paths.run_id,
+        "timestamp": _time(_started(view)),
+        "task": spec.task,
+        "agent": spec.agent,
+        "driver_model": spec.driver or "",
+        "base_model": spec.model,
+        **_scores(result),
+        "submissions": len(view.submissions),
+        "duration_s": round(result.ended_at - result.started_at, 1) if result else None,
+        "success": result.ended_well if result else None,
+        "workspace": f"{view.paths.run_id}/workspace",
+    }
+
+
+def wide(view: RunView) -> Row:
+    """The published columns, and what else is known; what only a report knows is null without one."""
+    spec, result = view.spec, view.result
+    row: Row = {
+        **published(view),
+        "state": view.state,
+        "ending": result.ending if result else None,
+        "mode": spec.mode,
+        "protocol": spec.protocol,
+        "seed": spec.seed,
+        "engine": spec.engine,
+        "sandbox": spec.sandbox,
+        "wall_seconds": spec.budget.wall_seconds,
+        "scored": sum(each.verdict == "scored" for each in view.submissions),
+        "improvement_low": result.heldout.ci.low if result and result.heldout else None,
+        "improvement_high": result.heldout.ci.high if result and result.heldout else None,
+        "optimism_gap": result.optimism_gap if result else None,
+        "agent_seconds": result.clock.agent if result and result.clock else None,
+        "grading_seconds": result.clock.grading if result and result.clock else None,
+    }
+    usage = result.usage if result else None
+    row |= {
+        "requests": usage.requests if usage else None,
+        "input_tokens": usage.tokens.input if usage else None,
+        "output_tokens": usage.tokens.output if usage else None,
+        "usd": usage.usd if usage else None,
+    }
+    rollouts = result.rollouts if result else None
+    for source in ("claimed", "witnessed"):
+        counts = getattr(rollouts, source) if rollouts else None
+        for name in ("episodes", "steps", "successes"):
+            row[f"{source}_{name}"] = getattr(counts, name) if counts else None
+    return {**row, **_found(view.paths)}
+
+
+def _scores(result: RunResult | None) -> Row:
+    if result is None:
+        return {"baseline": None, "best_score": None, "improvement": None}
+    before = result.baseline_heldout if result.best_heldout else result.baseline
+    return {
+        "baseline": before.value if before else None,
+        "best_score": result.score,
+        "improvement": result.improvement,
+    }
+
+
+def _found(paths: RunPaths) -> Row:
+    """What the report says."""
+    try:
+        report = Report.model_validate_json(paths.report_json.read_bytes())
+    except (OSError, ValidationError):
+        report = None
+    findings = report.findings if report else None
+    metrics = findings.metrics.model_dump(mode="json") if findings else {}
+    best = report.result.best.id if report and report.result and report.result.best else None
+    attempts = findings.attempts if findings else ()
+    route = next((each.route for each in attempts if each.submission == best and each.route), None)
+    gain = findings.gain if findings else None
+    return {
+        "real": gain.real if gain else None,
+        "p_value": gain.p_value if gain else None,
+        "route": route.name if route else None,
+        "compliance": findings.compliance.verdict if findings else None,
+        **{name: metrics.get(name) for name in _METRICS},
+    }
+
+
+_METRICS = (
+    "valid_submission_rate",
+    "first_valid_idx",
+    "first_valid_delay",
+    "time_to_first_improvement",
+    "time_to_best",
+    "monotonic_ratio",
+    "copy_model_count",
+    "time_used_ratio",
+    "last_submit_gap",
+    "best_area",
+    "cpu_busy",
+    "gpu_busy",
+)
+
+
+def keep(paths: RunPaths) -> None:
+    """A run's line in the results.csv of its runs directory: added, or put in place of its earlier one."""
+    target = paths.results_csv
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        mine = {name: _cell(value) for name, value in published(read_run(paths)).items()}
+        rows = [row for row in _kept(target) if row.get("run_id") != paths.run_id]
+        write_atomically(target, _csv([*rows, mine]))
+
+
+def _kept(target: Path) -> list[dict[str, str]]:
+    try:
+        with target.open(newline="", encoding="utf-8") as file:
+            return [{name: row.get(name) or "" for name in PUBLISHED} for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        return []
+
+
+def as_csv(views: Iterable[RunView]) -> str:
+    return _csv([{name: _cell(value) for name, value in published(view).items()} for view in views])
+
+
+def as_jsonl(views: Iterable[RunView]) -> Iterator[str]:
+    for view in views:
+        yield json.dumps(wide(view), ensure_ascii=False)
+
+
+def write_parquet(views: Iterable[RunView], target: Path) -> int:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise MachineError(
+            "Parquet needs pyarrow, which is not installed.", "Install it: pip install 'agent2rl[hub]'."
+        ) from error
+    rows = [wide(view) for view in views]
+    parquet.write_table(arrow.Table.from_pylist(rows), target)
+    return len(rows)
+
+
+def write_atif(runs: Sequence[RunPaths], folder: Path) -> int:
+    """A file for each run that has a transcript; returns how many there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for paths in runs:
+        if transcript := read_transcript(paths):
+            write_atomically(folder / f"{paths.run_id}.json", trajectory(transcript, paths.run_id).json_text)
+            count += 1
+    if not count:
+        raise UserError("None of these runs has a transcript.", "Only agents that an LLM drives have one.")
+    return count
+
+
+def _csv(rows: Iterable[dict[str, str]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, PUBLISHED, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _cell(value: JsonValue) -> str:
+    return "" if value is None else str(value)
+
+
+def _started(view: RunView) -> float | None:
+    if view.result:
+        return view.result.started_at
+    return view.chain.entries[0].time if view.chain.entries else None
+
+
+def _time(seconds: float | None) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else None

@@ -1,0 +1,57 @@
+"""report.json: all that is known of a run and all that was found out about it, for programs.
+
+docs/report.schema.json is its JSON schema. `version` grows when a field changes its meaning or goes.
+"""
+
+import json
+from typing import Self
+
+from agent2rl.analysis.findings import Findings
+from agent2rl.core.claims import Claims
+from agent2rl.core.records import Contamination, Record, RunResult, RunSpec, Score, Submission
+from agent2rl.report.shown import LlmSummary, Shown
+from agent2rl.store.reader import State
+
+VERSION = 2
+
+
+class Report(Record):
+    version: int = VERSION
+    run_id: str
+    state: State
+    spec: RunSpec
+    baseline: Score | None
+    submissions: tuple[Submission, ...]
+    contamination: Contamination | None
+    result: RunResult | None
+    """None while the run goes, and where it broke off."""
+    findings: Findings
+    claims: Claims | None
+    """The agent's own account: none of it is trusted."""
+    llm_summary: LlmSummary | None
+    record_fault: str | None
+    """Where the ledger's chain first breaks; None where it holds."""
+    notes: tuple[str, ...]
+    """What could not be read."""
+
+    @classmethod
+    def of(cls, shown: Shown) -> Self:
+        view = shown.view
+        return cls(
+            run_id=view.paths.run_id,
+            state=view.state,
+            spec=view.spec,
+            baseline=view.baseline,
+            submissions=view.submissions,
+            contamination=view.contamination,
+            result=view.result,
+            findings=shown.findings,
+            claims=shown.claims,
+            llm_summary=shown.llm_summary,
+            record_fault=view.chain.fault,
+            notes=(*view.notes, *shown.notes),
+        )
+
+
+if __name__ == "__main__":
+    print(json.dumps(Report.model_json_schema(), indent=1))
