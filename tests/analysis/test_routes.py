@@ -12,7 +12,7 @@ from agent2rl.analysis import settings as hyperparameters
 from agent2rl.analysis.attempts import Printed, Source, Span, Weights
 from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import RouteVerdict
-from tests.labelled import HERE, PAGE, cases, first_look, page, sources, span_of
+from tests.analysis.labelled_scripts import HERE, PAGE, cases, first_look, page, sources, span_of
 
 SFT = """
 from trl import SFTConfig, SFTTrainer
@@ -63,7 +63,7 @@ def test_there_are_enough_of_them_and_enough_decoys() -> None:
 
 def test_the_page_tells_what_is_measured_now() -> None:
     told = PAGE.read_text(encoding="utf-8")
-    assert page(told) == told, "python -m tests.labelled writes it anew"
+    assert page(told) == told, "python -m tests.analysis.labelled_scripts writes it anew"
 
 
 def test_a_verdict_cites_the_line_and_the_process() -> None:
