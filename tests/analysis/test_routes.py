@@ -134,6 +134,16 @@ def test_a_training_goes_on_from_an_earlier_submission() -> None:
     assert verdict(span, output_second=by("sft")).routes == ("policy-gradient",)
 
 
+def test_where_the_start_is_not_known_the_newest_is_taken_with_less_confidence() -> None:
+    text = "import sys\n" + GRPO.format(start="X", target="output/next").replace('"X"', 'f"output/{pick()}"')
+    span = span_of([Source(1, "code/go.py", text)], ["python code/go.py"], "output/next")
+    alike = verdict(span, output_a=by("sft"), output_b=by("sft"))
+    unlike = verdict(span, output_a=by("sft"), output_b=by("rejection"))
+    assert alike.routes == ("sft", "policy-gradient")
+    assert unlike.routes == ("rejection", "policy-gradient")
+    assert unlike.confidence < alike.confidence
+
+
 def test_weights_that_were_written_before_a_training_began_are_not_its() -> None:
     again = grpo("output/sft", "output/sft")
     commands = ["python code/sft.py", "python code/grpo.py"]
