@@ -1,47 +1,30 @@
 """What statistics over many runs need of one run, in a few kilobytes.
 
-What a run's gain is. The agent leaves the submission that the split that answers puts first, or, where none is
-better there than the untouched model, the untouched model itself.
+What a run's gain is. The agent leaves the submission that the split that answers puts first, or, where none
+is better there than the untouched model, the untouched model itself.
 
-- That submission's improvement is the gain: on the held-out split, where it may be negative; under the paper's
-  protocol on the test set that chose it.
-- A run that leaves the untouched model has gained 0. So has one whose agent failed, gave up, or ran out of time,
-  money, memory or disk before it had anything better: that is what the agent is worth.
-- A run that the harness, the machine, the user or the provider broke says nothing of the agent. It has no gain,
-  not 0: `excluded` says why, and whatever is made of many digests counts these runs.
+- That submission's improvement is the gain: on the held-out split, where it may be negative; under the
+  paper's protocol on the test set that chose it.
+- A run that leaves the untouched model has gained 0. So has one whose agent failed, gave up, or ran out of
+  time, money, memory or disk before it had anything better: that is what the agent is worth.
+- A run that the harness, the machine, the user or the provider broke says nothing of the agent. It has no
+  gain, not 0: `excluded` says why, and whatever is made of many digests counts these runs.
 """
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 
 from agent2rl.analysis.findings import Findings
 from agent2rl.analysis.recorded import Recorded
-from agent2rl.analysis.timeline import Timeline
-from agent2rl.core.llm import Exchange
+from agent2rl.analysis.spending import PLACES, Meter, Spent
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Interval, Mode, Protocol, RunResult, Split, Submission
 from agent2rl.store.reader import State
 
-BROKEN: frozenset[Ending] = frozenset({"failed", "interrupted", "login-failed", "rate-limited", "driver-failed"})
+BROKEN: frozenset[Ending] = frozenset(
+    {"failed", "interrupted", "login-failed", "rate-limited", "driver-failed"}
+)
 """Endings that are not the agent's doing."""
-PLACES = 6
-
-
-class Spent(Record):
-    """Up to a moment. None is unknown, never 0."""
-
-    seconds: float
-    """Of the agent's time."""
-    tokens: int
-    """Of the driver LLM, read and written, as its provider counts."""
-    usd: float | None
-    """None: some of it has no known price."""
-    gpu_seconds: float | None
-    """Busy GPUs times seconds, but for the time in which something was graded. None: nobody looked."""
-    environment_steps: int
-    """In the task's world, witnessed and claimed together."""
 
 
 class Point(Record):
@@ -177,7 +160,7 @@ def _differences(record: Recorded, best: Submission | None) -> tuple[list[str], 
 
 
 def _curve(record: Recorded) -> Iterable[Point]:
-    view, meter = record.view, _Meter(record)
+    view, meter = record.view, Meter(record)
     baseline = view.baseline.value if view.baseline else None
     best = 0.0
     scored = [(_verdict_at(each), each) for each in view.submissions if each.score]
@@ -200,66 +183,13 @@ def _verdict_at(submission: Submission) -> float:
 
 def _total(record: Recorded) -> Spent:
     """By the run's own sums where it has them: they do not end with the last event."""
-    total, result = _Meter(record).at(float("inf")), record.view.result
+    total, result = Meter(record).at(float("inf")), record.view.result
     known: dict[str, float | None] = {"seconds": round(record.timeline.seconds, 3)}
     if result and result.usage:
         known |= {"tokens": result.usage.tokens.total, "usd": result.usage.usd}
     if result and result.rollouts:
         known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
     return total.model_copy(update=known)
-
-
-class _Meter:
-    """What a run had spent by a moment, in seconds since the agent's start."""
-
-    def __init__(self, record: Recorded) -> None:
-        timeline = record.timeline
-        started = timeline.started or 0.0
-        self._tokens = _Sum((_done(each) - started, _tokens(each)) for each in record.usage)
-        self._usd = _Sum((_done(each) - started, each.usd or 0.0) for each in record.usage)
-        self._unpriced = min(
-            (_done(each) - started for each in record.usage if _tokens(each) and each.usd is None),
-            default=float("inf"),
-        )
-        self._gpu = _Sum(_gpu(timeline)) if timeline.samples else None
-        self._steps = _Sum((at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played)
-
-    def at(self, seconds: float) -> Spent:
-        return Spent(
-            seconds=round(max(0.0, seconds), 3),
-            tokens=round(self._tokens.at(seconds)),
-            usd=None if self._unpriced <= seconds else round(self._usd.at(seconds), PLACES),
-            gpu_seconds=round(self._gpu.at(seconds), 3) if self._gpu else None,
-            environment_steps=round(self._steps.at(seconds)),
-        )
-
-
-class _Sum:
-    """Of what came in by a moment."""
-
-    def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
-        ordered = sorted(parts)
-        self._times = [time for time, _ in ordered]
-        self._sums = [0.0, *accumulate(value for _, value in ordered)]
-
-    def at(self, time: float) -> float:
-        return self._sums[bisect_right(self._times, time)]
-
-
-def _done(exchange: Exchange) -> float:
-    return exchange.at + exchange.seconds
-
-
-def _tokens(exchange: Exchange) -> int:
-    return exchange.tokens.total if exchange.tokens else 0
-
-
-def _gpu(timeline: Timeline) -> Iterable[tuple[float, float]]:
-    """A GPU is the grader's while something is graded."""
-    for at, sample in timeline.samples:
-        began = at - sample.seconds
-        if not any(start < at and end > began for start, end in timeline.graded):
-            yield at, sample.seconds * sum(gpu.busy for gpu in sample.gpus)
 
 
 def count_excluded(digests: Iterable[Digest]) -> dict[str, int]:

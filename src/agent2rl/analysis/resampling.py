@@ -1,9 +1,9 @@
 """Draws runs, and examples, again and again: what the same campaign could have come to.
 
-Two things are chance in a mean over runs: which runs there were, and which examples ranked them. Runs are drawn
-with replacement, each with its own luck. Examples are drawn with replacement too, once for all runs that were
-ranked on the same ones: what an example does to all of them alike does not average out over runs. Runs whose
-differences are not known keep their gain whatever the examples.
+Two things are chance in a mean over runs: which runs there were, and which examples ranked them. Runs are
+drawn with replacement, each with its own luck. Examples are drawn with replacement too, once for all runs
+that were ranked on the same ones: what an example does to all of them alike does not average out over runs.
+Runs whose differences are not known keep their gain whatever the examples.
 
 All is seeded by what is drawn: the same runs, in any order, give the same numbers.
 """
@@ -144,8 +144,8 @@ def shared_effects(differences: Floats) -> Floats:
     """Of runs × examples: how much more each example gains than the mean, in all runs alike.
 
     An example's mean over k runs has 1/k of the runs' own noise in it, which drawing runs brings in already.
-    So the means are drawn together until only as much spread is left as they have in common. Of one run nothing
-    can be told, and nothing need be: its examples' noise is in its gain, and the gains are drawn.
+    So the means are pulled together until only as much spread is left as they have in common. Of one run
+    nothing can be told, and nothing need be: its examples' noise is in its gain, and the gains are drawn.
     """
     runs, examples = differences.shape
     means = differences.mean(axis=0)
