@@ -91,7 +91,8 @@ def _middle(sample: Gains) -> tuple[Figure, Figure, float | None]:
     means, medians = [], []
     for block in sample.drawn():
         means.append(block.mean(axis=1))
-        medians.append(np.median(block, axis=1))
+        block.sort(axis=1)  # several times as fast as np.median on many short rows
+        medians.append((block[:, (len(sample) - 1) // 2] + block[:, len(sample) // 2]) / 2)
     drawn = sample.widened(np.concatenate(means))
     freedom = len(sample) - 1
     return (

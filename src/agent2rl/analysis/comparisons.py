@@ -19,6 +19,7 @@ from agent2rl.analysis.resampling import (
     Floats,
     Gains,
     counted,
+    draws_of,
     figure,
     gains,
     seed_of,
@@ -143,8 +144,8 @@ def _pair_gains(pairs: Sequence[Pair]) -> Gains:
 
 
 def _gap(pair: Pair) -> Floats:
-    one, other = (np.array(each.differences) * (not each.left_base) for each in pair)
-    gap: Floats = 100 * (one - other)
+    one, other = (each.points * (not each.left_base) for each in pair)
+    gap: Floats = one - other
     return gap
 
 
@@ -170,8 +171,9 @@ def _averaged(samples: Sequence[Gains], signs: Sequence[int], enough: bool = Tru
     value = sum(sign * each.mean for each, sign in zip(samples, signs, strict=True)) / scale
     if not enough or min(map(len, samples)) < 2:
         return Figure(value=value, interval=NOT_ENOUGH)
+    many = draws_of(max(map(len, samples)))
     draws = sum(
-        (sign * each.mean_draws() for each, sign in zip(samples, signs, strict=True)),
+        (sign * each.mean_draws(many) for each, sign in zip(samples, signs, strict=True)),
         start=np.zeros(1),
     )
     return figure(value, draws / scale, freedom(samples))

@@ -13,6 +13,10 @@ is better there than the untouched model, the untouched model itself.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agent2rl.analysis.findings import Findings
 from agent2rl.analysis.recorded import Recorded
@@ -73,6 +77,11 @@ class Digest(Record):
     seen, where a score is an expectation. Empty where it is not known."""
     examples_sha256: str | None
     """Over those ids: runs with the same can be paired example by example."""
+
+    @cached_property
+    def points(self) -> NDArray[np.float64]:
+        """The differences as an array, in points: made once, because many statistics want it."""
+        return 100 * np.array(self.differences, dtype=np.float64)
 
     @property
     def excluded(self) -> str | None:

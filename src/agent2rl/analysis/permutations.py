@@ -1,8 +1,11 @@
-"""Permutation tests of no difference, exact where there are few ways, else by seeded draws. Two-sided."""
+"""Permutation tests of no difference, two-sided: exact where there are few ways, else by seeded draws, and of
+very many runs by the normal distribution that the ways then have.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,7 @@ from agent2rl.analysis.resampling import BLOCK_VALUES, Floats
 
 MOST_WAYS = 1 << 16
 DRAWS = 20_000
+MANY_RUNS = 500
 SAME = 1e-9
 """Sums that differ by less, relative to what is summed, are the same sum."""
 
@@ -21,6 +25,8 @@ def signs(differences: Floats, weights: Floats) -> float:
     terms = terms[terms != 0]
     if not len(terms):
         return 1.0
+    if len(terms) > MANY_RUNS:
+        return _normal(float(terms.sum()), float(np.square(terms).sum()))
     exact = 2 ** len(terms) <= MOST_WAYS
     ways = _all_signs(len(terms)) if exact else _some_signs(len(terms))
     return _share((np.abs(block @ terms) for block in ways), abs(float(terms.sum())), terms, exact)
@@ -29,13 +35,25 @@ def signs(differences: Floats, weights: Floats) -> float:
 def labels(strata: Sequence[tuple[Floats, Floats]]) -> float:
     """How often a mean difference of two samples so far from 0 comes about where their runs are mixed: within
     each stratum, and averaged over strata."""
+    target = abs(float(np.mean([first.mean() - second.mean() for first, second in strata])))
+    scale = np.concatenate([np.concatenate(pair) for pair in strata])
+    if len(scale) > MANY_RUNS:
+        return _normal(target, sum(_variance(*pair) for pair in strata) / len(strata) ** 2)
     if len(strata) == 1 and math.comb(sum(map(len, strata[0])), len(strata[0][0])) <= MOST_WAYS:
         ways, exact = _all_choices(*strata[0]), True
     else:
         ways, exact = _some_choices(strata), False
-    target = abs(float(np.mean([first.mean() - second.mean() for first, second in strata])))
-    scale = np.concatenate([np.concatenate(pair) for pair in strata])
     return _share((np.abs(block) for block in ways), target, scale, exact)
+
+
+def _normal(value: float, variance: float) -> float:
+    return 2 * NormalDist().cdf(-abs(value) / math.sqrt(variance)) if variance > 0 else 1.0
+
+
+def _variance(first: Floats, second: Floats) -> float:
+    """Of the difference of two means over all ways to mix them: known without trying any."""
+    pool = np.concatenate([first, second])
+    return float(pool.var(ddof=1)) * (1 / len(first) + 1 / len(second)) if len(pool) > 1 else 0.0
 
 
 def _share(blocks: Iterator[Floats], target: float, scale: Floats, exact: bool) -> float:

@@ -16,6 +16,7 @@ from agent2rl.analysis.resampling import (
     Gains,
     NotEnough,
     counted,
+    draws_of,
     figure,
     gains,
 )
@@ -55,7 +56,8 @@ def rank(entries: Mapping[str, Sequence[Digest]], tasks: Sequence[str] | None = 
     known = {each.task for members in runs.values() for each in members}
     wanted = tuple(sorted(known if tasks is None else tasks))
     strata = {name: _strata(members, wanted) for name, members in runs.items()}
-    draws = {name: _draws(samples) for name, samples in strata.items() if _enough(samples)}
+    many = draws_of(max((len(each) for samples in strata.values() for each in samples), default=1))
+    draws = {name: _draws(samples, many) for name, samples in strata.items() if _enough(samples)}
     standing = _standing(draws)
     places = [
         Place(
@@ -83,8 +85,8 @@ def _enough(samples: Sequence[Gains]) -> bool:
     return bool(sizes) and min(sizes) >= 2 and sum(size - 1 for size in sizes) >= LEAST_RUNS - 1
 
 
-def _draws(samples: Sequence[Gains]) -> Floats:
-    total: Floats = sum((each.mean_draws() for each in samples), start=np.zeros(1)) / len(samples)
+def _draws(samples: Sequence[Gains], many: int) -> Floats:
+    total: Floats = sum((each.mean_draws(many) for each in samples), start=np.zeros(1)) / len(samples)
     return total
 
 

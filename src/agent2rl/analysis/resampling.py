@@ -29,9 +29,17 @@ Places = NDArray[np.intp]
 RESAMPLES = 4000
 BLOCK_VALUES = 1 << 21
 """Numbers in memory at once, about."""
+MANY_EXAMPLES = 2000
+"""Draws of so many are kept as small numbers, which is slower."""
 LEAST_RUNS = 5
 """With fewer there is no interval: see docs/design/statistics.md."""
 LEVEL = 0.95
+
+
+def draws_of(runs: int) -> int:
+    """Fewer draws of very many runs, whose ends are no longer far out."""
+    return max(RESAMPLES // 4, min(RESAMPLES, BLOCK_VALUES // max(1, runs)))
+
 
 NotEnough = Literal["not enough runs to say"]
 NOT_ENOUGH: NotEnough = "not enough runs to say"
@@ -62,12 +70,13 @@ class ExampleSet:
     effects: Floats
     """Of each example, in points: how much more it gained than the mean."""
 
-    def shifts(self) -> Floats:
+    def shifts(self, resamples: int) -> Floats:
         """Of all these runs together, under each draw of examples."""
-        drawn, n = example_draws(self.name, len(self.effects)), len(self.effects)
+        n = len(self.effects)
+        drawn, effects = example_draws(self.name, n)[:resamples], self.effects.astype(np.float32)
         step = max(1, BLOCK_VALUES // n)
-        blocks = [drawn[first : first + step] @ self.effects for first in range(0, RESAMPLES, step)]
-        return np.concatenate(blocks) / n
+        blocks = [drawn[first : first + step] @ effects for first in range(0, resamples, step)]
+        return np.concatenate(blocks).astype(np.float64) / n
 
 
 @dataclass(frozen=True)
@@ -85,26 +94,29 @@ class Gains:
     def mean(self) -> float:
         return float(self.values.mean())
 
-    def drawn(self) -> Iterator[Floats]:
+    def drawn(self, resamples: int | None = None) -> Iterator[Floats]:
         """Blocks of resampled gains: draws × runs. Under each draw the examples are the same for all runs."""
+        many = resamples or draws_of(len(self))
         random = np.random.default_rng(self.seed)
-        shifts = [each.shifts() for each in self.sets]
+        mine = np.zeros(len(self), dtype=np.intp)
+        shifts = np.zeros((many, len(self.sets) + 1))
+        for number, each in enumerate(self.sets, 1):
+            mine[each.rows] = number
+            shifts[:, number] = each.shifts(many)
+        common = bool(len(self.sets) == 1 and mine.all())
         step = max(1, BLOCK_VALUES // len(self))
-        for first in range(0, RESAMPLES, step):
-            last = min(RESAMPLES, first + step)
-            places = random.integers(0, len(self), size=(last - first, len(self)))
+        for first in range(0, many, step):
+            last = min(many, first + step)
+            places = random.integers(0, len(self), size=(last - first, len(self)), dtype=np.int32)
             found = self.values[places]
-            for each, shift in zip(self.sets, shifts, strict=True):
-                if len(each.rows) == len(self):
-                    found += shift[first:last, None]
-                else:
-                    mine = np.zeros(len(self))
-                    mine[each.rows] = 1.0
-                    found += mine[places] * shift[first:last, None]
+            if common:
+                found += shifts[first:last, 1:]
+            elif self.sets:
+                found += np.take_along_axis(shifts[first:last], mine[places], axis=1)
             yield found
 
-    def mean_draws(self) -> Floats:
-        return self.widened(np.concatenate([block.mean(axis=1) for block in self.drawn()]))
+    def mean_draws(self, resamples: int | None = None) -> Floats:
+        return self.widened(np.concatenate([block.mean(axis=1) for block in self.drawn(resamples)]))
 
     def widened(self, means: Floats) -> Floats:
         """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n."""
@@ -128,16 +140,12 @@ def gains(runs: Sequence[Digest]) -> Gains:
         if each.examples_sha256 and each.differences and not each.left_base:
             names.setdefault(each.examples_sha256, []).append(place)
     sets = [
-        ExampleSet(name, np.array(places), shared_effects(_matrix(runs[place] for place in places)))
+        ExampleSet(name, np.array(places), shared_effects(np.array([runs[place].points for place in places])))
         for name, places in sorted(names.items())
         if len(places) > 1
     ]
     values = np.array([each.gain for each in runs], dtype=np.float64)
     return Gains(values, tuple(sets), seed_of(*(each.run_id for each in runs)))
-
-
-def _matrix(runs: Iterable[Digest]) -> Floats:
-    return 100 * np.array([each.differences for each in runs], dtype=np.float64)
 
 
 def shared_effects(differences: Floats) -> Floats:
@@ -160,11 +168,11 @@ def shared_effects(differences: Floats) -> Floats:
     return shrunk
 
 
-@lru_cache(maxsize=16)
-def example_draws(name: str, n: int) -> NDArray[np.uint8]:
+@lru_cache(maxsize=8)
+def example_draws(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
     """How often each example is drawn: draws × examples. The same for everybody who asks."""
     random = np.random.default_rng(seed_of(name))
-    found = np.empty((RESAMPLES, n), dtype=np.uint8)
+    found = np.empty((RESAMPLES, n), dtype=np.float32 if n <= MANY_EXAMPLES else np.uint8)
     step = max(1, BLOCK_VALUES // n)
     for first in range(0, RESAMPLES, step):
         rows = min(RESAMPLES, first + step) - first

@@ -6,19 +6,21 @@ lose. How many runs got as far as each point is told, because beyond most of the
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from agent2rl.analysis.digest import Digest, Point, count_excluded
+from agent2rl.analysis.digest import Digest, count_excluded
 from agent2rl.analysis.resampling import Floats, counted
-from agent2rl.analysis.spending import Spent
 from agent2rl.core.record import Record
 
 Axis = Literal["seconds", "tokens", "usd", "gpu_seconds", "submissions", "environment_steps"]
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = 100
+_BEST = attrgetter("best")
+_AT = {axis: attrgetter(axis if axis == "submissions" else f"spent.{axis}") for axis in get_args(Axis)}
 
 
 class Scaling(Record):
@@ -43,11 +45,12 @@ def scaling(
 ) -> Scaling:
     """On a grid from 0 to the most that any run spent, or on the one that is given."""
     runs = counted(digests)
-    known = [each for each in runs if _total(each, axis) is not None]
+    totals = [(each, _total(each, axis)) for each in runs]
+    known = [each for each, total in totals if total is not None]
     counts = {"n": len(known), "unknown": len(runs) - len(known)}
     if not known:
         return Scaling(axis=axis, excluded=count_excluded(digests), **counts)
-    ends = np.array([_total(each, axis) for each in known], dtype=np.float64)
+    ends = np.array([total for _, total in totals if total is not None], dtype=np.float64)
     points = np.linspace(0, float(ends.max()), STEPS + 1) if grid is None else np.asarray(grid, np.float64)
     courses = np.stack([_course(each, axis, points) for each in known])
     bands = np.quantile(courses, quantiles, axis=0)
@@ -68,26 +71,17 @@ def scalings(digests: Sequence[Digest]) -> dict[Axis, Scaling]:
 
 def _course(run: Digest, axis: Axis, grid: Floats) -> Floats:
     """Its best so far at each point of the grid."""
-    spent = [_at(point, axis) for point in run.curve]
-    best = np.array([0.0, *(point.best for point in run.curve)])
-    found: Floats = best[np.searchsorted(np.array(spent, dtype=np.float64), grid, side="right")]
+    spent = np.array([_AT[axis](point) for point in run.curve], dtype=np.float64)
+    best = np.array([0.0, *map(_BEST, run.curve)])
+    found: Floats = best[spent.searchsorted(grid, side="right")]
     return found
-
-
-def _at(point: Point, axis: Axis) -> float | None:
-    return point.submissions if axis == "submissions" else _spent(point.spent, axis)
 
 
 def _total(run: Digest, axis: Axis) -> float | None:
     """At least what it had spent at its last score: a grade may come after the agent's end."""
-    whole = run.submissions if axis == "submissions" else _spent(run.total, axis)
-    last = _at(run.curve[-1], axis) if run.curve else 0.0
+    whole: float | None = run.submissions if axis == "submissions" else getattr(run.total, axis)
+    last: float | None = _AT[axis](run.curve[-1]) if run.curve else 0.0
     return None if whole is None or last is None else max(whole, last)
-
-
-def _spent(spent: Spent, axis: Axis) -> float | None:
-    value: float | None = getattr(spent, axis)
-    return value
 
 
 def _rounded(values: Floats) -> tuple[float, ...]:
