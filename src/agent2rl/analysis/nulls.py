@@ -53,8 +53,10 @@ class Null:
 class Claims:
     """What is said of runs that gained nothing; an array each, one value a run."""
 
+    better: NDArray[np.bool_]
+    """On feedback: the best submission is taken, and not the untouched model."""
     improved: NDArray[np.bool_]
-    """Our rule: better on feedback, and the interval on held-out data above 0."""
+    """Our rule: so it is, and the interval on held-out data is above 0."""
     improved_exact: NDArray[np.bool_]
     """The same, and McNemar's exact test agrees."""
     best_of_test: NDArray[np.bool_]
@@ -81,6 +83,7 @@ def claims(null: Null, runs: int, random: Generator) -> Claims:
     size = null.feedback + null.heldout
     gained = best[:, 0] > best[:, 1]
     return Claims(
+        better=better,
         improved=better & above,
         improved_exact=better & above & exact,
         best_of_test=gained,
