@@ -98,7 +98,17 @@ class Failure(Record):
     evidence: Cited = ()
 
 
-Outcome = Literal["improved", "no-gain", "worse", "copied", "rejected", "failed", "not-submitted", "waiting"]
+Outcome = Literal[
+    "improved",  # better than the untouched model and all before
+    "no-gain",
+    "worse",  # than the untouched model
+    "copied",
+    "foreign",  # scored, and not trained from the base model: it cannot be the best
+    "rejected",
+    "failed",
+    "not-submitted",
+    "waiting",
+]
 
 
 class Attempt(Record):

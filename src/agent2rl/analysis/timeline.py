@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
@@ -45,8 +46,8 @@ class Timeline:
     """The agent's time: to its end, or as far as the record goes."""
     samples: tuple[tuple[float, Sample], ...] = ()
     processes: tuple[Ran, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    logs: tuple[tuple[float, FileSeen], ...] = ()
+    files: tuple[tuple[float, FileSeen], ...] = ()
+    """Weights and logs, whenever they changed."""
     played: tuple[tuple[float, Rollouts], ...] = ()
     """Each with what is new since the one before."""
     requests: tuple[tuple[float, Asked], ...] = ()
@@ -55,6 +56,15 @@ class Timeline:
     graded: tuple[Piece, ...] = ()
     """From a submission to its verdict."""
 
+    @cached_property
+    def weights(self) -> tuple[Weights, ...]:
+        return tuple(Weights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights")
+
+    @cached_property
+    def logs(self) -> tuple[tuple[float, FileSeen], ...]:
+        return tuple((at, seen) for at, seen in self.files if seen.what == "log")
+
+    @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
         claims: list[tuple[Doing, list[Piece]]] = [
@@ -70,7 +80,7 @@ class Timeline:
         if self.started is None:
             return None
         sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
-        for stretch in self.stretches():
+        for stretch in self.stretches:
             sums[stretch.kind] += stretch.ended - stretch.began
         return TimeSplit(**{what: round(seconds, 3) for what, seconds in sums.items()})
 
@@ -79,7 +89,9 @@ class Timeline:
         found = []
         for at, sample in self.samples:
             piece = (at - sample.seconds, at)
-            gpu = any(each.busy >= BUSY_GPU for each in sample.gpus) and not _overlaps(piece, self.graded)
+            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps(
+                piece, self.graded
+            )
             if sample.cores >= BUSY_CORES or gpu:
                 found.append(piece)
         return found
@@ -110,16 +122,15 @@ def read(events: Sequence[Event]) -> Timeline:
         return Timeline(None, 0.0)
     ends = [event.time for event in events if event.kind == "ended"]
     end = ends[-1] if ends else max(event.time for event in events)
-    files = [
+    files = tuple(
         (event.time - started, seen) for event, seen in _of(events, "file", FileSeen) if event.time >= started
-    ]
+    )
     return Timeline(
         started=started,
         seconds=max(0.0, end - started),
         samples=tuple((event.time - started, sample) for event, sample in _of(events, "sample", Sample)),
         processes=_processes(events, started),
-        weights=tuple(Weights(seen.path, at, seen.bytes) for at, seen in files if seen.what == "weights"),
-        logs=tuple((at, seen) for at, seen in files if seen.what == "log"),
+        files=files,
         played=tuple(_played(events, started)),
         requests=tuple(
             sorted(

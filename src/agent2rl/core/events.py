@@ -17,11 +17,62 @@ the timeline has:
     refused warning fault preparing    for people
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
 from agent2rl.core.record import Record
+
+LedgerKind = Literal[
+    "opened",
+    "isolation",
+    "assets",
+    "agent",
+    "limits",
+    "results",
+    "baseline",
+    "started",
+    "submitted",
+    "lineage",
+    "revision_of",
+    "graded",
+    "continued",
+    "ended",
+    "revisions",
+    "account",
+    "usage",
+    "train_judge",
+    "rollout_totals",
+    "heldout",
+    "contamination",
+    "closed",
+]
+"""Decisions, chained in the ledger and on the timeline as well."""
+Kind = (
+    LedgerKind
+    | Literal[
+        "phase",
+        "preparing",
+        "grading",
+        "revision",
+        "began",
+        "left",
+        "sample",
+        "file",
+        "rollouts",
+        "request",
+        "tool",
+        "refused",
+        "warning",
+        "fault",
+    ]
+)
+"""All that is written. What is read may be of a later version and have others."""
+
+MOST: Mapping[Kind, int] = {"file": 2_000, "request": 20_000, "tool": 20_000}
+"""In one run, of events whose number the agent decides. Processes, rollouts and refusals are bounded where
+they are noticed."""
 
 
 class Event(Record):
@@ -59,8 +110,10 @@ class Gone(Record):
 
 class Gpu(Record):
     index: int
-    busy: Annotated[float, Field(ge=0, le=1)]
+    busy: Annotated[float, Field(ge=0, le=1)] | None
+    """None: the driver does not tell, as of a GPU in parts."""
     memory_bytes: int
+    """The most that was seen."""
 
 
 class Sample(Record):
@@ -96,8 +149,9 @@ class Asked(Record):
     seconds: float
     stalled_seconds: float = 0.0
     outcome: str
-    input: int = 0
-    output: int = 0
+    input: int | None = None
+    output: int | None = None
+    """Tokens; None where the provider told none."""
 
 
 class Called(Record):

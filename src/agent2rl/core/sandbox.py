@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
@@ -57,6 +57,27 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Process:
+    """One that is alive, as the host sees it."""
+
+    pid: int
+    parent: int
+    name: str
+    """As it calls itself, 15 bytes at most."""
+    resident_bytes: int
+    began: float
+    """Seconds since the epoch; with the pid it names the process."""
+    cpu_seconds: float
+    waited_seconds: float
+    """Of CPU, used by children that have ended and that it has waited for, and by theirs."""
+
+
+Seen = Callable[[Sequence[Process], int | None], None]
+"""Hears of the command's processes and of the disk's sum, as far as it is known. It returns at once and
+raises nothing: the limits are kept by the thread that calls it."""
+
+
+@dataclass(frozen=True)
 class Enclosure:
     """What a command may see, use and reach."""
 
@@ -75,6 +96,8 @@ class Enclosure:
     doors: tuple[Door, ...] = ()
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
+    seen: Seen | None = None
+    """Told a few times a second, and with no processes when all is over."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Literal
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
@@ -158,7 +159,7 @@ class Service:
         """A request that came to nothing."""
         self._note("refused", why=error.message)
 
-    def _note(self, kind: str, **data: str) -> None:
+    def _note(self, kind: Literal["fault", "refused"], **data: str) -> None:
         """The agent decides how many there are, so the record of them has an end."""
         self._noted += 1
         if self._noted <= MOST_NOTES:

@@ -3,6 +3,7 @@
 docs/report.schema.json is its JSON schema. `version` grows when a field changes its meaning or goes.
 """
 
+import json
 from typing import Self
 
 from agent2rl.analysis.findings import Findings
@@ -50,3 +51,7 @@ class Report(Record):
             record_fault=view.chain.fault,
             notes=(*view.notes, *shown.notes),
         )
+
+
+if __name__ == "__main__":
+    print(json.dumps(Report.model_json_schema(), indent=1))

@@ -7,15 +7,16 @@ follow each other fast are taken together, and the more revisions there are, the
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from inotify_simple import INotify, flags
 
+from agent2rl.core.sandbox import Mount
 from agent2rl.store import left
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.revisions import Revision, Revisions
-from agent2rl.store.snapshot import CODE, Reader
+from agent2rl.store.snapshot import CODE, Reader, brought
 
 QUIET_SECONDS, LOOK_SECONDS, TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
@@ -47,11 +48,16 @@ class Recording:
     def submitted(self, submission: int) -> None:
         """The code that a submission was made with: pinned before it is graded."""
         revision = self.take(f"submission {submission}")
-        self._recorder.entry("revision_of", submission=submission, **revision.model_dump())
+        printed = self._recorder.log_bytes()
+        self._recorder.entry("revision_of", submission=submission, log_bytes=printed, **revision.model_dump())
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """From the workspace as it was given to the workspace as it was left."""
+    def watching(self, brings: Sequence[Mount] = ()) -> Iterator[None]:
+        """From the workspace as it was given to the workspace as it was left.
+
+        What the agent brings along is read once: it cannot be written.
+        """
+        self._reader.brought = brought([(mount.source, mount.target) for mount in brings])
         self.take("as it was given")
         thread = threading.Thread(target=self._watch, name="revisions", daemon=True)
         thread.start()
@@ -62,7 +68,10 @@ class Recording:
             thread.join()
             last = self.take("as it was left")
             self._recorder.entry("revisions", head=last.commit, number=last.number)
-            self._revisions.close()
+            self.close()
+
+    def close(self) -> None:
+        self._revisions.close()
 
     def _watch(self) -> None:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from agent2rl.core.agent import Agent, Brief
-from agent2rl.core.sandbox import Enclosure, Exit, Sandbox
+from agent2rl.core.sandbox import Enclosure, Exit, Mount, Sandbox
 from agent2rl.grading.service import Service
 from agent2rl.runner.brief import go_on
 from agent2rl.runner.driving import Driving
@@ -26,6 +26,10 @@ class Start:
     enclosure: Enclosure
     secrets: Mapping[str, str]
     driving: Driving
+
+    def brings(self, brief: Brief) -> tuple[Mount, ...]:
+        """Files of the agent's own, that it sees in the workspace and that do not lie there."""
+        return tuple(mount for mount in self.agent.command(brief).mounts if not mount.target.startswith("/"))
 
     def __call__(self, brief: Brief, seconds: float) -> Exit:
         command = self.agent.command(brief)

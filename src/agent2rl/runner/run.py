@@ -35,6 +35,7 @@ from agent2rl.grading.worker import prompted
 from agent2rl.runner import accounts, desks, driving, machine, rounds, training_judge, workspace, worlds
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.installing import install
+from agent2rl.runner.observing import Observer
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.recording import Recording
 from agent2rl.runner.settings import Settings, secrets
@@ -79,8 +80,8 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             graded = _graded(spec, brief, assets, outcome.baseline, child, settings)
             code = Recording(recorder, workspace.LAID)
             service = Service(graded, spec.budget, recorder, stop, code.submitted)
+            observer = Observer(recorder)
             with (
-                code.watching(),
                 serve(application(service, task.id)) as socket,
                 worlds.doors(task, paths, assets, service) as more,
                 training_judge.offered(spec, settings, recorder) as teacher,
@@ -88,12 +89,13 @@ def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event
             ):
                 doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
                 told = driver.told(worlds.told(task, brief, service))
-                enclosure = _enclosure(spec, child, assets, doors, paths)
+                enclosure = replace(_enclosure(spec, child, assets, doors, paths), seen=observer)
                 start = rounds.Start(agent, sandbox, enclosure, _secrets(agent, recorder), driver)
-                recorder.entry("started", deadline=service.start())
-                workspace.write_meta(paths.workspace, spec, task, service.started_at)
-                ended = rounds.play(start, told, service, recorder, spec.continues)
-                service.finish()
+                with code.watching(start.brings(told)), observer.observing():
+                    recorder.entry("started", deadline=service.start())
+                    workspace.write_meta(paths.workspace, spec, task, service.started_at)
+                    ended = rounds.play(start, told, service, recorder, spec.continues)
+                    service.finish()
             outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
             outcome.agent_ended(ended, driver, service, paths.agent_log)

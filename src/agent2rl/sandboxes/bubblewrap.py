@@ -26,7 +26,7 @@ from typing import get_args
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Role, Sandbox
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
 from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
 from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
 
@@ -174,7 +174,7 @@ def _rlimits(processes: int) -> dict[str, int]:
     return {"RLIMIT_NPROC": crowd, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
 
 
-def _members(started: int) -> list[watch.Process]:
+def _members(started: int) -> list[Process]:
     return watch.descendants({started}, watch.processes())
 
 

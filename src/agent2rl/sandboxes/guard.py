@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent2rl.core.errors import MachineError
-from agent2rl.core.sandbox import Enclosure
+from agent2rl.core.sandbox import Enclosure, Process
 from agent2rl.sandboxes import watch
 
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
@@ -40,16 +40,25 @@ class Guard:
         """The most seen so far, as it was held against the limit."""
         self._own_processes = own_processes
         self._limits = enclosure.limits
+        self._seen = enclosure.seen
         self._disk = _Disk(enclosure)
 
-    def look(self, members: Callable[[], list[watch.Process]]) -> Breach | None:
+    def look(self, members: Callable[[], list[Process]]) -> Breach | None:
         began = time.monotonic()
-        breach = self._crowd(members())
+        alive = members()
+        breach = self._crowd(alive)
+        self._tell(alive)
         cost = time.monotonic() - began
         self.pause = min(max(SHORTEST_PAUSE_SECONDS, SHARE * cost), LONGEST_PAUSE_SECONDS)
         return breach or self._disk.look(self.pause / DISK_SHARE)
 
-    def _crowd(self, members: list[watch.Process]) -> Breach | None:
+    def _tell(self, alive: list[Process]) -> None:
+        """The sandbox's own processes are older than all of the command's."""
+        if self._seen:
+            by_age = sorted(alive, key=lambda each: (each.began, each.pid))
+            self._seen(by_age[self._own_processes :], self._disk.bytes)
+
+    def _crowd(self, members: list[Process]) -> Breach | None:
         if (count := len(members) - self._own_processes) > self._limits.processes:
             detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
             return Breach("processes", detail)
@@ -75,6 +84,8 @@ class _Disk:
         self._limit = enclosure.limits.disk_bytes
         self._walk: Generator[int, None, None] | None = None
         self._sum = self._files = 0
+        self.bytes: int | None = None
+        """The last whole sum; None until there is one."""
         self._over = False
         self._next = 0.0
         if (free := self._free()) < FREE_BYTES:
@@ -93,6 +104,7 @@ class _Disk:
             return Breach("disk", f"Its directories are nested deeper than {watch.DEEPEST} levels.")
         if self._files > MOST_FILES:
             return Breach("disk", f"It made more than {MOST_FILES:,} files.")
+        self.bytes = self._sum
         over = self._sum > self._limit
         if over and self._over:
             return Breach("disk", f"Its files took more than the limit of {_gib(self._limit)}.")

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Sandbox
 from agent2rl.sandboxes import mountpoints, watch
 from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
 
@@ -79,7 +79,7 @@ class _Family:
     def __init__(self, mark: str) -> None:
         self.mark = mark
 
-    def members(self, first: int) -> list[watch.Process]:
+    def members(self, first: int) -> list[Process]:
         everyone = watch.processes()
         below = watch.descendants({first}, everyone)
         known = {first} | {each.pid for each in below}

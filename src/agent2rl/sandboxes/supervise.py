@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agent2rl.core.errors import MachineError
-from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Role
-from agent2rl.sandboxes import watch
+from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Process, Role
 from agent2rl.sandboxes.guard import Guard
 
 INSIDE = Path(__file__).with_name("inside.py")
@@ -43,7 +42,7 @@ class Start:
     """Leads to `inside.py`."""
     plan: Mapping[str, object]
     """What `inside.py` is told, but for `ready`."""
-    members: Callable[[int], list[watch.Process]]
+    members: Callable[[int], list[Process]]
     """The processes whose memory counts, given the pid of the started one."""
     end: Callable[["subprocess.Popen[bytes]"], None]
     """Kills what is still alive, and waits until it is gone."""
@@ -110,6 +109,8 @@ def supervise(start: Start, enclosure: Enclosure, stop: threading.Event) -> Exit
             ending = _keep(sandbox, guard, enclosure, stop)
         finally:
             sandbox.close()
+            if enclosure.seen:
+                enclosure.seen((), None)
     if ending.reason == "exited" and not sandbox.stood:
         reason = log.head.decode(errors="replace").strip() or "it said nothing."
         raise MachineError(f"The sandbox did not start: {reason}", "`agent2rl check` names the known causes.")
@@ -198,7 +199,7 @@ class _Live:
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._control.fileno(), line)
 
-    def members(self) -> list[watch.Process]:
+    def members(self) -> list[Process]:
         return self._start.members(self.process.pid)
 
     def pump(self, until: float) -> None:

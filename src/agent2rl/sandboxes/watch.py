@@ -8,22 +8,18 @@ deleted but open (the floor under the file system's free space is for that).
 
 import os
 import stat
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from agent2rl.core.sandbox import Process
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 DEEPEST = 256
 """One descriptor is held for each level while a tree is measured."""
-
-
-@dataclass(frozen=True)
-class Process:
-    pid: int
-    parent: int
-    name: str
-    resident_bytes: int
 
 
 def process(pid: int) -> Process | None:
@@ -37,7 +33,16 @@ def process(pid: int) -> Process | None:
     fields = tail.split()
     if fields[0] in "ZX":
         return None
-    return Process(pid, int(fields[1]), head.partition("(")[2], int(fields[21]) * PAGE)
+    own, system, of_children, system_of_children = (int(field) / TICKS for field in fields[11:15])
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        name=head.partition("(")[2],
+        resident_bytes=int(fields[21]) * PAGE,
+        began=BOOTED + int(fields[19]) / TICKS,
+        cpu_seconds=own + system,
+        waited_seconds=of_children + system_of_children,
+    )
 
 
 def processes() -> dict[int, Process]:

@@ -24,6 +24,12 @@ def folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
         os.close(directory)
 
 
+def plain(text: str, most: int) -> str:
+    """What an agent wrote, as one line that steers nothing, and cut."""
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in cut)
+
+
 def read_left(root: Path, name: str, most_bytes: int) -> bytes | None:
     """Its first bytes; None where there is no such plain file."""
     *folders, last = PurePosixPath(name).parts

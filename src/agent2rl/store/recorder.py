@@ -5,6 +5,7 @@ import re
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Self
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import Event
+from agent2rl.core.events import MOST, Asked, Event, Kind, LedgerKind
 from agent2rl.core.llm import Exchange, Usage
 from agent2rl.core.records import (
     Contamination,
@@ -45,6 +46,7 @@ class Recorder:
         self.paths = paths
         self._notify = notify
         self._lock = threading.Lock()
+        self._counts: Counter[Kind] = Counter()
         self._held = paths.lock.open("w")
         fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._events = paths.events.open("a", encoding="utf-8")
@@ -69,19 +71,30 @@ class Recorder:
     def ledger_head(self) -> str:
         return self._ledger.last
 
-    def event(self, kind: str, **data: JsonValue) -> None:
-        """Note something on the timeline."""
+    def event(self, kind: Kind, **data: JsonValue) -> None:
+        """Note something on the timeline, unless there is enough of its kind."""
         event = Event(time=time.time(), kind=kind, data=data)
+        with self._lock:
+            self._counts[kind] += 1
+            beyond = self._counts[kind] - MOST.get(kind, self._counts[kind])
+        if beyond == 1:
+            self.event("warning", text=f"More {kind} events than are recorded: none from here on.")
+        if beyond > 0:
+            return
         with self._lock:
             self._events.write(canonical(event.model_dump()) + "\n")
             self._events.flush()
         with suppress(Exception):  # whoever watches must not be able to stop what is watched
             self._notify(event)
 
-    def entry(self, kind: str, **data: JsonValue) -> None:
+    def entry(self, kind: LedgerKind, **data: JsonValue) -> None:
         """Note something in the ledger; it is on the disk when this returns."""
         self._ledger.append(kind, data)
         self.event(kind, **data)
+
+    def log_bytes(self) -> int:
+        """What the agent has printed by now."""
+        return self.paths.agent_log.stat().st_size if self.paths.agent_log.exists() else 0
 
     def frozen(self, submission: Submission, manifest: Manifest | None) -> None:
         """A submission was taken in. Nothing of it can change from here on without `verify` naming it."""
@@ -119,6 +132,15 @@ class Recorder:
         """One request to the driver LLM."""
         with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
             file.write(exchange.model_dump_json() + "\n")
+        asked = Asked(
+            began=exchange.at,
+            seconds=exchange.seconds,
+            stalled_seconds=exchange.stalled_seconds,
+            outcome=exchange.outcome,
+            input=exchange.tokens.input if exchange.tokens else None,
+            output=exchange.tokens.output if exchange.tokens else None,
+        )
+        self.event("request", **asked.model_dump())
 
     def account(self, path: Path, record: Record | None = None) -> None:
         """What the agent itself says of its work, as it was found when it had ended."""

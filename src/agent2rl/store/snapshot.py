@@ -1,18 +1,19 @@
 """What of a workspace is code, as it lies there now, read so that nothing in it can lead or hold the reader.
 
-All of `code/`, and scripts elsewhere. No link is followed, a pipe or a socket is not opened, and every number
-has a bound. Of a file that is large or no text only the hash is kept. `.git` folders are left out: git's own
-format has no place for them.
+All of `code/`, scripts elsewhere, and what the agent brought along. No link is followed, a pipe or a socket
+is not opened, and every number has a bound. Of a file that is large or no text only the hash is kept. `.git`
+folders are left out: git's own format has no place for them.
 """
 
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
-from agent2rl.store.left import DIRECTORY, FILE
+from agent2rl.store.left import DIRECTORY, FILE, folder
 
 CODE = "code"
 LEFT_OUT = {"data", "models", "agent"}
@@ -59,6 +60,10 @@ class Reader:
     """Files of the workspace's top folder that the harness laid there."""
     folders: tuple[tuple[bytes, ...], ...] = ()
     """Those that the last reading went through."""
+    brought: tuple[Found, ...] = ()
+    """Files that the agent sees in the workspace, and that do not lie there."""
+    everything: bool = False
+    """All that is there is code, but for hidden files."""
     _kept: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
     def read(self) -> "Reading":
@@ -77,6 +82,7 @@ class Reader:
         finally:
             os.close(top)
         self.folders = tuple(reading.folders)
+        reading.files += self.brought
         return reading
 
     def _folder(
@@ -104,9 +110,13 @@ class Reader:
                 continue
 
     def _entered(self, name: str, path: tuple[bytes, ...]) -> bool:
+        if self.everything:
+            return name not in SKIPPED and not name.startswith(".")
         return name not in SKIPPED and (bool(path) or name not in LEFT_OUT)
 
     def _wanted(self, name: str, path: tuple[bytes, ...]) -> bool:
+        if self.everything:
+            return not name.startswith(".")
         if path[:1] == (CODE.encode(),):
             return not name.endswith(LOGS)
         return name.endswith(SCRIPTS) and (bool(path) or name not in self.given)
@@ -136,6 +146,24 @@ class Reading:
     whole: bool = True
     """False where there was more than is read."""
     seen: int = 0
+
+
+def brought(mounts: Iterable[tuple[Path, str]]) -> tuple[Found, ...]:
+    """What an agent brings along, at the places in the workspace where it sees them.
+
+    Hidden files are left out: that is where keys are kept.
+    """
+    found: dict[tuple[bytes, ...], Found] = {}
+    for source, target in mounts:
+        place = tuple(os.fsencode(part) for part in PurePosixPath(target).parts)
+        if source.is_dir():
+            files = Reader(source, everything=True).read().files
+            found |= {(*place, *one.path): replace(one, path=(*place, *one.path)) for one in files}
+            continue
+        with suppress(OSError), folder(source.parent, ()) as directory:
+            mode = 0o100755 if source.stat().st_mode & 0o100 else 0o100644
+            found[place] = Found(place, mode, _content(directory, source.name))
+    return tuple(found.values())
 
 
 def _names(folder: int, reading: Reading) -> list[str]:
