@@ -12,7 +12,7 @@ from agent2rl.analysis.gain import gain
 from agent2rl.analysis.metrics import measure
 from agent2rl.analysis.recorded import Recorded
 from agent2rl.core.events import Event, Gpu, Sample
-from agent2rl.core.llm import Exchange, Tokens
+from agent2rl.core.llm import Exchange, Tokens, Usage
 from agent2rl.core.records import (
     Budget,
     Comparison,
@@ -63,6 +63,7 @@ def recorded(
     state: State = "finished",
     protocol: Protocol = "heldout",
     usage: tuple[Exchange, ...] = (),
+    used: Usage | None = None,
     events: tuple[Event, ...] = (),
 ) -> Recorded:
     spec = RunSpec(
@@ -84,6 +85,7 @@ def recorded(
         heldout=heldout,
         score=40.0 if heldout else best.score.value if best and best.score else None,
         improvement=10.0 if heldout else best.improvement if best else None,
+        usage=used,
     )
     view = RunView(
         paths=RunPaths(Path("runs/r")),
@@ -252,8 +254,23 @@ def test_what_was_spent_is_told_for_each_point() -> None:
     assert (found.total.seconds, found.total.tokens, found.total.usd) == (90.0, 1150, None)
 
 
-def test_where_nobody_looked_gpu_time_is_unknown_and_not_nothing() -> None:
+@pytest.mark.parametrize(("busy", "expected"), [(0.5, 5.0), (None, None)])
+def test_where_nobody_knows_gpu_time_is_unknown_and_not_nothing(
+    busy: float | None, expected: float | None
+) -> None:
+    gpus = (Gpu(index=0, busy=busy, memory_bytes=1),)
+    sample = Sample(seconds=10, cores=1, resident_bytes=1, processes=1, gpus=gpus).model_dump(mode="json")
     assert digested().total.gpu_seconds is None
+    told = digested(events=(Event(time=START + 15, kind="sample", data=sample),))
+    assert told.total.gpu_seconds == expected
+
+
+def test_the_runs_own_sums_go_before_what_its_events_add_up_to() -> None:
+    assert digested(usage=(asked(1, 100, 0.5),)).total.usd == 0.5
+    told = digested(usage=(asked(1, 100, 0.5),), used=Usage(tokens=Tokens(input=120), usd=0.6)).total
+    assert (told.tokens, told.usd) == (120, 0.6)
+    assert digested(used=Usage(tokens=Tokens(input=120), usd=None)).total.usd is None
+    assert digested(used=Usage(usd=None)).total.usd == 0.0
 
 
 def test_a_digest_is_small_and_comes_back_as_it_was() -> None:

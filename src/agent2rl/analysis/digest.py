@@ -195,7 +195,8 @@ def _total(record: Recorded) -> Spent:
     total, result = Meter(record).at(float("inf")), record.view.result
     known: dict[str, float | None] = {"seconds": round(record.timeline.seconds, 3)}
     if result and result.usage:
-        known |= {"tokens": result.usage.tokens.total, "usd": result.usage.usd}
+        tokens = result.usage.tokens.total
+        known |= {"tokens": tokens, "usd": result.usage.usd if tokens else 0.0}
     if result and result.rollouts:
         known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
     return total.model_copy(update=known)

@@ -22,7 +22,8 @@ class Spent(Record):
     usd: float | None
     """None: some of it has no known price."""
     gpu_seconds: float | None
-    """Busy GPUs times seconds, but for the time in which something was graded. None: nobody looked."""
+    """Busy GPUs times seconds, but for the time in which something was graded. None: nobody looked,
+    or the driver does not tell."""
     environment_steps: int
     """In the task's world, witnessed and claimed together."""
 
@@ -37,7 +38,8 @@ class Meter:
             (_done(each) - started for each in record.usage if _tokens(each) and each.usd is None),
             default=float("inf"),
         )
-        self._gpu = _Sum(_gpu(timeline)) if timeline.samples else None
+        told = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
+        self._gpu = _Sum(_gpu(timeline)) if timeline.samples and told else None
         self._steps = _Sum((at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played)
 
     def at(self, seconds: float) -> Spent:
@@ -75,4 +77,4 @@ def _gpu(timeline: Timeline) -> Iterable[tuple[float, float]]:
     for at, sample in timeline.samples:
         began = at - sample.seconds
         if not any(start < at and end > began for start, end in timeline.graded):
-            yield at, sample.seconds * sum(gpu.busy for gpu in sample.gpus)
+            yield at, sample.seconds * sum(gpu.busy or 0.0 for gpu in sample.gpus)
