@@ -13,9 +13,12 @@ from agent2rl.analysis.programs import reading as programs
 from agent2rl.analysis.programs import sources, tools
 from agent2rl.analysis.programs.reading import Reading
 from agent2rl.analysis.programs.trace import Made, Stage, covers, tidy
+from agent2rl.analysis.programs.values import HOLE
 
 UNSEEN = 0.75
 """Of the confidence that is left where no process says what ran."""
+BLIND = 0.6
+"""Where there are processes, and none of them is known to run any of this code."""
 GUESSED = 0.8
 """Where it is not known which of the trainings wrote the submission."""
 CUT = 0.8
@@ -74,7 +77,8 @@ def _verdict(span: Span, reading: Reading, known: Mapping[str, RouteVerdict], bo
         least = min(least, share)
         routes.append(route)
     confidence *= least
-    confidence *= 1.0 if reading.seen else UNSEEN
+    if not reading.seen:
+        confidence *= BLIND if span.processes else UNSEEN
     confidence *= CUT if reading.trace.cut else 1.0
     if span.submission and span.submission.lineage == "foreign":
         confidence *= FOREIGN
@@ -114,13 +118,17 @@ def _in_time(span: Span, reading: Reading, stages: Sequence[Stage], path: str | 
 
 
 def _before(origins: Sequence[str], known: Mapping[str, RouteVerdict]) -> RouteVerdict | None:
-    """What the weights that a training went on from had behind them."""
-    for origin in origins:
-        for path, verdict in known.items():
-            wanted, saved = tidy(origin), tidy(path)
-            if covers(wanted, saved) or covers(saved, wanted):
-                trained = tuple(route for route in verdict.routes if route != "none")
-                return verdict.model_copy(update={"routes": trained}) if trained else None
+    """What the weights that a training went on from had behind them; where their path is known in part only,
+    the newest that fits."""
+    for origin in map(tidy, origins):
+        tidied = [(tidy(path), verdict) for path, verdict in known.items()]
+        fitting = [verdict for path, verdict in tidied if covers(origin, path) or covers(path, origin)]
+        if not fitting:
+            continue
+        sure = len({verdict.routes for verdict in fitting}) == 1 or HOLE not in origin
+        trained = tuple(route for route in fitting[-1].routes if route != "none")
+        share = fitting[-1].confidence * (1.0 if sure else GUESSED)
+        return fitting[-1].model_copy(update={"routes": trained, "confidence": share}) if trained else None
     return None
 
 
