@@ -16,7 +16,7 @@ settings.load_profile("agent2rl")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with whole runs first, so that at the end no process is alone with a long one."""
-    long = {item.path for item in items if "bench" in getattr(item, "fixturenames", ())}
+    long = {item.path for item in items if {"bench", "shared_bench"} & {*getattr(item, "fixturenames", ())}}
     items.sort(key=lambda item: item.path not in long)
 
 
@@ -34,6 +34,15 @@ def shared_data() -> Path:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared models, data and baselines, shared by the runs of a test process."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Bench:
+    """A place for whole runs that several tests look at."""
+    place = tmp_path_factory.mktemp("bench")
+    home = place / "home"
+    home.mkdir()
+    return Bench(place / "runs", cache, home)
 
 
 @pytest.fixture

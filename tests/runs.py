@@ -101,7 +101,8 @@ class Bench:
         return self.ended(done.returncode, done.stdout, done.stderr)
 
     def _asked(self, script: Path, *options: str) -> tuple[str, ...]:
-        return ("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *options)
+        asked = ("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", "--no-report")
+        return (*asked, *options)
 
     def finish(self, process: subprocess.Popen[str]) -> Run:
         """Wait for a run that was started."""

@@ -69,7 +69,25 @@ NOTHING = {
     "args",
     "config",
 }
-HINT = re.compile(r"[=:|]|--|, rate ")
+HINTS = (
+    *(
+        "lr",
+        "rate",
+        "epoch",
+        "batch",
+        "grad",
+        "step",
+        "examples",
+        "beta",
+        "kl_",
+        "group",
+        "generations",
+        "n_",
+    ),
+    *("temp", "top_p", "max_", "optim", "lora", "decay", "warmup", "clip", "epsilon", "trainable", "seed"),
+    *("data", "train_file", "model", "sequences"),
+)
+"""In every line that is looked at."""
 MOST_VALUES = 5
 """Of one name: of several trainings, in their order."""
 MOST = 100
@@ -81,7 +99,8 @@ def settings(printed: Sequence[Printed], book: Book) -> tuple[Setting, ...]:
     counts: dict[str, int] = {}
     for lines in streams(printed).values():
         for line in lines:
-            if not HINT.search(line.text) or COURSE.search(line.text):
+            lower = line.text.lower()
+            if not any(hint in lower for hint in HINTS) or COURSE.search(line.text):
                 continue
             for match in SET.finditer(line.text):
                 name, value = CANONICAL[match["name"].lower()], _value(match)

@@ -4,14 +4,15 @@ Whoever printed it may have meant harm. Each character is looked at a fixed numb
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from agent2rl.analysis.attempts import Printed
 
 LONGEST = 2000
 """Of a line that is read."""
-ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
+ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
 END = re.compile(r"(?<!\\)\\n")
 TOGETHER = ("agent.log", "transcript")
@@ -30,8 +31,13 @@ class Line(NamedTuple):
         return self.printed.line(self.number)
 
 
-def streams(printed: Sequence[Printed]) -> dict[str, list[Line]]:
+def streams(printed: Sequence[Printed]) -> Mapping[str, Sequence[Line]]:
     """The lines of each log, in their order."""
+    return _streams(tuple(printed))
+
+
+@lru_cache(2)  # of one attempt several things are asked
+def _streams(printed: tuple[Printed, ...]) -> Mapping[str, Sequence[Line]]:
     found: dict[str, list[Line]] = {}
     for each in printed:
         name = next((name for name in TOGETHER if each.name.startswith(name)), each.name)
@@ -42,8 +48,12 @@ def streams(printed: Sequence[Printed]) -> dict[str, list[Line]]:
 
 
 def _texts(text: str) -> Iterator[tuple[int, str]]:
-    for number, raw in enumerate(text.split("\n")):
-        for piece in _unfolded(ESCAPES.sub("", raw)):
+    for number, raw in enumerate(ESCAPES.sub("", text).split("\n")):
+        if "\r" not in raw and "\\n" not in raw:
+            if shown := raw[:LONGEST].rstrip():
+                yield number, shown
+            continue
+        for piece in _unfolded(raw):
             if shown := piece[:LONGEST].rstrip():
                 yield number, shown
 

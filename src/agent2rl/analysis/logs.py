@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property
 
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.findings import Curve
 from agent2rl.analysis.hyperparameters import settings as settings
-from agent2rl.analysis.lines import streams
-from agent2rl.analysis.readings import Reading, readings
+from agent2rl.analysis.readings import Reading, courses
 from agent2rl.analysis.series import rank
 
 MOST_POINTS = 400
 MOST_CURVES = 20
-MOST_READINGS = 200_000
 MOST_SERIES = 200
 """That are held against each other."""
+MOST_KNOWN = 100
 MOST_GAPS = 50
 """Points without a number that are kept."""
 SAME = 2e-3
@@ -27,8 +26,8 @@ Point = tuple[float, float | None]
 def curves(printed: Sequence[Printed]) -> tuple[Curve, ...]:
     """The series that trainings printed, the best known names first; of each training its own."""
     found: list[_Series] = []
-    for lines in streams(printed).values():
-        found += _series(islice(readings(lines), MOST_READINGS))
+    for course in courses(printed).values():
+        found += _series(course)
     telling = [each for each in found if len(each.points) > 1 or None in (v for _, v in each.points)]
     telling.sort(key=lambda each: rank(each.name))
     kept = _distinct(telling[:MOST_SERIES])[:MOST_CURVES]
@@ -44,6 +43,11 @@ class _Series:
     seen: set[tuple[float | None, float | None]] = field(default_factory=set)
     """To know a line that is printed again."""
 
+    @cached_property
+    def values(self) -> dict[float, float | None]:
+        """By step, once all are there."""
+        return dict(self.points)
+
     @property
     def sorted(self) -> list[Point]:
         """Lines of several processes come a little out of order."""
@@ -54,38 +58,49 @@ class _Series:
         self.seen.add((mark, value))
 
 
-def _series(found: Iterable[Reading]) -> list[_Series]:
+def _series(course: Iterable[Reading]) -> list[_Series]:
     done: list[_Series] = []
     going: dict[str, _Series] = {}
+    known: list[Reading] = []
+    """Printed before, so far; a training that begins anew may begin with the same figures."""
     stage, epoch, offset = "", None, 0.0
-    for reading in found:
-        mark = reading.epoch if reading.step is None else reading.step
-        if mark is not None and _again(reading, mark, offset, going):
+    for reading in course:
+        if _again(reading, offset, going):
+            known = [*known, reading] if len(known) < MOST_KNOWN else known
             continue
         last = _last(reading, going)
-        if last is not None and reading.step is not None and reading.step + offset < last:
-            if reading.epoch is not None and epoch is not None and reading.epoch > epoch:
-                offset = last  # steps are counted within epochs
-            elif _anew(reading, offset, last, going):
-                going, offset = {}, 0.0
-        fell = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
-        if fell or (reading.stage and stage and reading.stage != stage):
+        within = reading.epoch is not None and epoch is not None and reading.epoch > epoch
+        fell = last is not None and reading.step is not None and reading.step + offset < last
+        if fell and within:
+            offset = last or 0.0  # steps are counted within epochs
+        back = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
+        other = bool(reading.stage and stage) and reading.stage != stage
+        anew = back or other or (fell and not within and _anew(reading, offset, last or 0.0, going))
+        if anew:
             going, offset = {}, 0.0
-        stage, epoch = reading.stage or stage, epoch if reading.epoch is None else reading.epoch
-        step = None if reading.step is None else reading.step + offset
-        for name, value in reading.values.items():
-            each = going.get(name)
-            if each is None or each.stepped != (step is not None):
-                each = going[name] = _Series(name, reading.line.where, step is not None)
-                done.append(each)
-            each.add(step, mark if step is None else step, value)
+        for each in (*known, reading) if anew and not other else (reading,):
+            stage, epoch = each.stage or stage, epoch if each.epoch is None else each.epoch
+            _add(each, offset, going, done)
+        known = []
     return done
 
 
-def _again(reading: Reading, mark: float, offset: float, going: dict[str, _Series]) -> bool:
+def _add(reading: Reading, offset: float, going: dict[str, _Series], done: list[_Series]) -> None:
+    step = None if reading.step is None else reading.step + offset
+    for name, value in reading.values.items():
+        each = going.get(name)
+        if each is None or each.stepped != (step is not None):
+            each = going[name] = _Series(name, reading.line.where, step is not None)
+            done.append(each)
+        each.add(step, reading.epoch if step is None else step, value)
+
+
+def _again(reading: Reading, offset: float, going: dict[str, _Series]) -> bool:
     """Whether all of it was printed before, as where a log is shown twice."""
-    place = mark + (0.0 if reading.step is None else offset)
-    return all(name in going and (place, value) in going[name].seen for name, value in reading.values.items())
+    place = reading.epoch if reading.step is None else reading.step + offset
+    return place is not None and all(
+        name in going and (place, value) in going[name].seen for name, value in reading.values.items()
+    )
 
 
 def _last(reading: Reading, going: dict[str, _Series]) -> float | None:
@@ -111,9 +126,13 @@ def _distinct(found: Sequence[_Series]) -> list[_Series]:
 
 
 def _holds(longer: _Series, shorter: _Series) -> bool:
-    values = dict(longer.points)
-    same = sum(step in values and _same(values[step], value) for step, value in shorter.points)
-    return len(shorter.points) > 1 and same >= 0.8 * len(shorter.points)
+    """Most points of one are the other's; a few of them are asked first."""
+    values, points = longer.values, shorter.points
+    some = [points[place] for place in _spread(range(len(points)), 9)]
+    return len(points) > 1 and all(
+        sum(step in values and _same(values[step], value) for step, value in asked) >= 0.8 * len(asked) - 1
+        for asked in (some, points)
+    )
 
 
 def _same(one: float | None, other: float | None) -> bool:

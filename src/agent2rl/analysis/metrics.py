@@ -36,9 +36,9 @@ def measure(
         cpu_busy=_mean([(sample.cores, sample.seconds) for _, sample in timeline.samples]),
         gpu_busy=_mean(
             [
-                (sum(gpu.busy for gpu in sample.gpus) / len(sample.gpus), sample.seconds)
+                (sum(known) / len(known), sample.seconds)
                 for _, sample in timeline.samples
-                if sample.gpus
+                if (known := [gpu.busy for gpu in sample.gpus if gpu.busy is not None])
             ]
         ),
     )

@@ -5,12 +5,15 @@ before it. Tables and CSV are read by their header, and an object over several l
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import NamedTuple
 
-from agent2rl.analysis.lines import Line
-from agent2rl.analysis.series import STEPS, TELLING, canonical, measured
+from agent2rl.analysis.attempts import Printed
+from agent2rl.analysis.lines import Line, streams
+from agent2rl.analysis.series import SHORTER, STEPS, TELLING, canonical, measured
 
 NUMBER = re.compile(
     r"(?<![\w.@/])(?P<value>[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+|[-+]?(?:nan|inf(?:inity)?+))"
@@ -23,12 +26,16 @@ BETWEEN = re.compile(r"[\s:=|,\"'\[\](){}*~≈-]*+(?:tensor\(\[?)?+")
 BAR = re.compile(r"^\s*+\d{1,3}%\|[^|]*+\|\s*+(\d{1,9})/\d")
 STAGE = re.compile(r"^\W*+([A-Za-z][\w-]{0,20}+): (?:step|iter|epoch)|\"stage\": ?\"([\w-]{1,20})\"")
 RULE = re.compile(r"^[\s|+:=-]++$")
-HINT = re.compile("|".join(sorted(TELLING | {"lr", "perplexity"})), re.IGNORECASE)
+HINTS = tuple(sorted({*TELLING, "lr", "perplexity"} - {"rewards", "accuracy", "accuracies", "advantage"}))
+"""In every line that is looked at."""
 NEEDS_STEP = {"score", "success_rate", "accuracy", "learning_rate", "margin", "length"}
 """Without a step these are as likely the words of a report."""
 TOTALS = "train_runtime"
 """In the line that sums a training up."""
 BLOCK_LINES = 80
+MOST = 200_000
+"""Readings of a log."""
+LONGEST_NAME = 160
 MOST_NUMBERS = 200
 """Of a line."""
 
@@ -51,16 +58,27 @@ class _Found(NamedTuple):
     """A sign binds name and number."""
 
 
-def readings(lines: Iterable[Line]) -> Iterator[Reading]:
+def courses(printed: Sequence[Printed]) -> Mapping[str, Sequence[Reading]]:
+    """The readings of each log, in their order."""
+    return _courses(tuple(printed))
+
+
+@lru_cache(2)  # of one attempt several things are asked
+def _courses(printed: tuple[Printed, ...]) -> Mapping[str, Sequence[Reading]]:
+    return {name: tuple(islice(_readings(lines), MOST)) for name, lines in streams(printed).items()}
+
+
+def _readings(lines: Iterable[Line]) -> Iterator[Reading]:
     table: _Table | None = None
     bar: tuple[float, int] | None = None
     for count, line in enumerate(_blocks(lines)):
-        if seen := BAR.match(line.text):
+        if "%|" in line.text and (seen := BAR.match(line.text)):
             bar = (float(seen[1]), count)
         if table and (row := table.row(line)):
             yield row
             continue
-        if not HINT.search(line.text):
+        lower = line.text.lower()
+        if not any(hint in lower for hint in HINTS):
             continue
         if header := _header(line.text):
             table = header
@@ -89,43 +107,39 @@ def _read(line: Line) -> Reading | None:
         elif found.of and found.name is None and lone is None and "%|" not in text[:20]:
             lone = found.value
     step = lone if step is None and epoch is None else step
-    if not values or (step is None and epoch is None and not sure and len(values) < 2):
+    if step is None and epoch is None and not sure and (len(values) < 2 or not set(values) - NEEDS_STEP):
         return None
-    stage = STAGE.search(text)
+    if not values:
+        return None
+    stage = STAGE.search(text) if ": " in text else None
     return Reading(line, step, epoch, values, (stage[1] or stage[2]) if stage else "")
 
 
 def _numbers(text: str) -> Iterator[_Found]:
     end = 0
-    for place, match in enumerate(NUMBER.finditer(text)):
-        if place >= MOST_NUMBERS:
-            return
-        words: list[str] = []
-        after = end
-        for word in WORD.finditer(text, end, match.start()):
-            words, after = [*words[-2:], word[0]], word.end()
-        between = BETWEEN.match(text, after, match.start())
-        sign = text[after : match.start()]
+    for match in islice(NUMBER.finditer(text), MOST_NUMBERS):
+        name, step, tight = _named(text[max(end, match.start() - LONGEST_NAME) : match.start()])
         end = match.end()
-        bound = bool(words) and between is not None and between.end() == match.start()
-        if not bound:
-            words = []
-        elif words[-1].lower() == "tensor" and len(words) > 1:
-            words = words[:-1]
-        step = _step(words)
-        yield _Found(
-            name=measured(words) if words and not step else None,
-            step=step,
-            value=_value(match["value"]),
-            of=_value(match["of"]) if match["of"] else None,
-            tight=":" in sign or sign == "=",
-        )
+        yield _Found(name, step, _value(match["value"]), _value(match["of"]) if match["of"] else None, tight)
 
 
-def _step(words: list[str]) -> str | None:
+@lru_cache(4096)  # a training's lines are all alike
+def _named(before: str) -> tuple[str | None, str | None, bool]:
+    """What the text before a number names: a measure, or a step; and whether a sign binds them."""
+    words = list(WORD.finditer(before))
     if not words:
-        return None
-    last = words[-1].lower()
+        return None, None, False
+    sign = before[words[-1].end() :]
+    if not BETWEEN.fullmatch(sign):
+        return None, None, False
+    last = [word[0] for word in words[-SHORTER - 1 :]]
+    last = last[:-1] if last[-1].lower() == "tensor" and len(last) > 1 else last
+    step = _step(last)
+    return None if step else measured(tuple(last[-SHORTER:])), step, ":" in sign or sign == "="
+
+
+def _step(words: Sequence[str]) -> str | None:
+    last = words[-1].lower() if words else ""
     if last in ("epoch", "epochs", "train/epoch"):
         return "epoch"
     return "step" if last in STEPS or last.split("/")[-1] in STEPS else None

@@ -1,6 +1,7 @@
 """The names under which trainings print how they go, brought to one each."""
 
 import re
+from functools import lru_cache
 
 PARTS = re.compile(r"[/_.]+")
 ALIASES = {
@@ -103,6 +104,7 @@ SHORTER = 3
 """Words of a name, at most."""
 
 
+@lru_cache(4096)
 def canonical(name: str) -> str | None:
     """What a name stands for; itself where it only sounds like a measure, None where it does not."""
     name = name.lower().strip("_/.")
@@ -116,7 +118,8 @@ def canonical(name: str) -> str | None:
     return name if TELLING.intersection(parts) else None
 
 
-def measured(words: list[str]) -> str | None:
+@lru_cache(4096)
+def measured(words: tuple[str, ...]) -> str | None:
     """What the words before a number name: the longest name that they end in. One word must stand alone or
     be well known, as in `mean reward`, so that prose is not read."""
     for count in range(min(SHORTER, len(words)), 0, -1):
@@ -126,7 +129,7 @@ def measured(words: list[str]) -> str | None:
     return None
 
 
-def _bare(words: list[str]) -> str:
+def _bare(words: tuple[str, ...]) -> str:
     return "_".join(word for word in (one.lower() for one in words) if word not in ASIDE | EVALUATED)
 
 

@@ -5,6 +5,7 @@ caught it, one that began anew had been mended.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from agent2rl.analysis.attempts import Source, Span
 from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import Failure
 from agent2rl.analysis.lines import Line, streams
-from agent2rl.analysis.readings import Reading, readings
+from agent2rl.analysis.readings import Reading, courses
 from agent2rl.analysis.tracebacks import Raised, tracebacks
 
 MEMORY = re.compile(
@@ -33,6 +34,11 @@ SHELL = re.compile(
 )
 CODE = re.compile(r"^\s*(?:except\b|#|raise\b|if\b|elif\b|assert\b)|^\s*\d*\s*[-*•] ")
 """Such a line quotes an error and prints none."""
+HINTS = (
+    *("emory", "bad_alloc", "ALLOC_FAILED", "EXHAUSTED", "oom-kill", "Killed", "137", "SIGKILL", "exit"),
+    *("not found", "open file", "error: ", "Segmentation", "No space"),
+)
+"""In every line that is looked at."""
 STOPPED = {"KeyboardInterrupt", "SystemExit", "BrokenPipeError"}
 """Errors that somebody wanted."""
 
@@ -61,20 +67,21 @@ class _Broke:
 
 def setbacks(span: Span, book: Book) -> list[Setback]:
     """What broke, the weightiest first, each error once."""
-    logs = streams(span.printed)
-    courses = {name: list(readings(lines)) for name, lines in logs.items()}
-    found: dict[tuple[str, str], Setback] = {}
+    logs, course = streams(span.printed), courses(span.printed)
+    found: dict[tuple[str, str], tuple[float, _Broke, After]] = {}
     for name, lines in logs.items():
         broke = sorted(_broke(lines), key=lambda each: each.end.place)
-        elsewhere = any(courses[other] for other in courses if other != name) and not courses[name]
+        places = [each.line.place for each in course[name]]
+        elsewhere = not places and any(course.values())
         for place, each in enumerate(broke):
-            after = _after(each, courses[name], place == len(broke) - 1)
+            after = _after(each, course[name], places, place == len(broke) - 1)
             sure = each.confidence * WEIGHT[after] * (0.6 if elsewhere else 1.0)
             # The last of equals: it is the nearest to the end.
             key = (each.kind, each.text[:80])
-            if key not in found or sure >= found[key].failure.confidence:
-                found[key] = Setback(_failure(each, after, sure, span.sources, book), after)
-    return sorted(found.values(), key=lambda one: -one.failure.confidence)[:MOST]
+            if key not in found or sure >= found[key][0]:
+                found[key] = (sure, each, after)
+    most = sorted(found.values(), key=lambda one: -one[0])[:MOST]
+    return [Setback(_failure(each, after, sure, span.sources, book), after) for sure, each, after in most]
 
 
 def _broke(lines: Sequence[Line]) -> Iterator[_Broke]:
@@ -86,7 +93,9 @@ def _broke(lines: Sequence[Line]) -> Iterator[_Broke]:
         kind: Literal["code-error", "out-of-memory"] = "out-of-memory" if memory else "code-error"
         yield _Broke(kind, raised.text, raised.begin, raised.end, sure, raised)
     for line in lines:
-        if line.place in inside or len(line.text) > 500 or CODE.match(line.text):
+        if not any(hint in line.text for hint in HINTS) or line.place in inside:
+            continue
+        if len(line.text) > 500 or CODE.match(line.text):
             continue
         if MEMORY.search(line.text):
             yield _Broke("out-of-memory", line.text.strip(), line, line, 0.85)
@@ -96,15 +105,12 @@ def _broke(lines: Sequence[Line]) -> Iterator[_Broke]:
             yield _Broke("code-error", line.text.strip(), line, line, 0.6)
 
 
-def _after(broke: _Broke, course: Sequence[Reading], last: bool) -> After:
+def _after(broke: _Broke, course: Sequence[Reading], places: Sequence[int], last: bool) -> After:
     """What followed in the same log."""
-    before = [each for each in course if each.line.place < broke.begin.place]
-    later = [each for each in course if each.line.place > broke.end.place]
-    if not later:
+    before, later = bisect_left(places, broke.begin.place), bisect_right(places, broke.end.place)
+    if later == len(places):
         return "end" if last else "mended"
-    if before and _goes_on(before[-1], later[0]):
-        return "caught"
-    return "mended"
+    return "caught" if before and _goes_on(course[before - 1], course[later]) else "mended"
 
 
 def _goes_on(one: Reading, other: Reading) -> bool:

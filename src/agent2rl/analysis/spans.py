@@ -7,7 +7,7 @@ from agent2rl.analysis import printed
 from agent2rl.analysis.attempts import Source, Span
 from agent2rl.analysis.timeline import Timeline
 from agent2rl.core.events import Event
-from agent2rl.core.records import Counts, Rollouts, Submission
+from agent2rl.core.records import Rollouts, Submission
 from agent2rl.store.reader import RunView
 from agent2rl.store.revisions import Code
 
@@ -119,12 +119,7 @@ def _code(view: RunView, commits: Sequence[str], notes: list[str]) -> dict[str, 
 
 
 def _played(timeline: Timeline, began: float, ended: float) -> Rollouts:
-    total = {"claimed": Counts(), "witnessed": Counts()}
-    for at, new in timeline.played:
-        if began < at <= ended:
-            total["claimed"] = total["claimed"] + new.claimed
-            total["witnessed"] = total["witnessed"] + new.witnessed
-    return Rollouts(**total)
+    return sum((new for at, new in timeline.played if began < at <= ended), Rollouts())
 
 
 def _is_attempt(found: Sequence[Span], timeline: Timeline) -> bool:

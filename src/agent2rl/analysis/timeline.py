@@ -45,8 +45,8 @@ class Timeline:
     """The agent's time: to its end, or as far as the record goes."""
     samples: tuple[tuple[float, Sample], ...] = ()
     processes: tuple[Ran, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    logs: tuple[tuple[float, FileSeen], ...] = ()
+    files: tuple[tuple[float, FileSeen], ...] = ()
+    """Weights and logs, whenever they changed."""
     played: tuple[tuple[float, Rollouts], ...] = ()
     """Each with what is new since the one before."""
     requests: tuple[tuple[float, Asked], ...] = ()
@@ -54,6 +54,14 @@ class Timeline:
     revisions: tuple[tuple[float, Revision], ...] = ()
     graded: tuple[Piece, ...] = ()
     """From a submission to its verdict."""
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        return tuple(Weights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights")
+
+    @property
+    def logs(self) -> tuple[tuple[float, FileSeen], ...]:
+        return tuple((at, seen) for at, seen in self.files if seen.what == "log")
 
     def stretches(self) -> tuple[Stretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
@@ -79,7 +87,7 @@ class Timeline:
         found = []
         for at, sample in self.samples:
             piece = (at - sample.seconds, at)
-            gpu = any(each.busy >= BUSY_GPU for each in sample.gpus) and not _overlaps(piece, self.graded)
+            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps(piece, self.graded)
             if sample.cores >= BUSY_CORES or gpu:
                 found.append(piece)
         return found
@@ -110,16 +118,15 @@ def read(events: Sequence[Event]) -> Timeline:
         return Timeline(None, 0.0)
     ends = [event.time for event in events if event.kind == "ended"]
     end = ends[-1] if ends else max(event.time for event in events)
-    files = [
+    files = tuple(
         (event.time - started, seen) for event, seen in _of(events, "file", FileSeen) if event.time >= started
-    ]
+    )
     return Timeline(
         started=started,
         seconds=max(0.0, end - started),
         samples=tuple((event.time - started, sample) for event, sample in _of(events, "sample", Sample)),
         processes=_processes(events, started),
-        weights=tuple(Weights(seen.path, at, seen.bytes) for at, seen in files if seen.what == "weights"),
-        logs=tuple((at, seen) for at, seen in files if seen.what == "log"),
+        files=files,
         played=tuple(_played(events, started)),
         requests=tuple(
             sorted(

@@ -78,8 +78,8 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
     place, chained, group = 0, False, False
     while place < len(lines):
         text = lines[place].text
-        begin = BEGIN.match(text)
-        bare = None if begin or "File " not in text else FRAME.match(text)
+        begin = BEGIN.match(text) if "Traceback (" in text else None
+        bare = FRAME.match(text) if not begin and 'File "' in text else None
         if begin or (bare and not bare["call"]):
             raised, after = _one(lines, place, begin["prefix"] if begin else "")
             if raised is not None:
@@ -90,7 +90,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
                 found.append(raised)
             chained, place = False, after
             continue
-        if CHAIN.match(MARK.sub("", text)) or CHAIN.match(text.split(": ", 1)[-1].strip()):
+        if found and "above exception" in text:
             chained = True
         elif group and text.strip() and not _within(text):
             group = False

@@ -16,11 +16,12 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.environments.search.choosing import whole
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.report import page
+from agent2rl.report import export, page
 from agent2rl.runner.assets import default_engine, repeatable
 from agent2rl.runner.machine import default_limits, gpus
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
+from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 
 MODES = ["free", "sft-only", "rl-only", "multi"]
@@ -138,9 +139,10 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
 )
+@click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
 @runs_dir
 @as_json
-def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
+def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: Any) -> None:
     """Run an agent on a task and print the result.
 
     The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback
@@ -163,12 +165,14 @@ def command(as_json: bool, runs_dir: Path | None, **options: Any) -> None:
     _stop_on_signals(stop)
     with Progress(as_json, runs) as progress:
         finished = run(spec, replace(where, runs=runs), progress.notify, stop)
-    report = page.write(finished.paths)
+    export.keep(finished.paths)
     if as_json:
         click.echo(finished.result.model_dump_json())
     else:
         print_run(read_run(finished.paths))
-        click.echo(f"report: {_short(report)}")
+    told = None if no_report else _report(finished.paths)
+    if not as_json:
+        click.echo(f"report: {_short(told)}" if told else "report: agent2rl report latest")
         click.echo(f"ledger: {finished.ledger_head}")
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
 
@@ -214,6 +218,17 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
         expert=not options["no_expert"],
         data_dir=_whole(options["data_dir"]),
     )
+
+
+def _report(paths: RunPaths) -> Path | None:
+    """Where it is; a report that cannot be made costs the run nothing."""
+    try:
+        page.write(paths)
+    except Exception as error:
+        click.echo(f"warning: no report was made: {type(error).__name__}: {error}", err=True)
+        click.echo("         The run's record is whole; `agent2rl report` tries again.", err=True)
+        return None
+    return paths.report_page
 
 
 def _whole(path: Path | None) -> str | None:

@@ -376,6 +376,9 @@ class Rollouts(Record):
     witnessed: Counts = Counts()
     """In the world that the harness serves."""
 
+    def __add__(self, other: Self) -> Self:
+        return type(self)(claimed=self.claimed + other.claimed, witnessed=self.witnessed + other.witnessed)
+
 
 class Comparison(Record):
     """Held-out improvement of the chosen submission over the baseline, on the same examples."""

@@ -1,68 +1,65 @@
-"""The figures of a report, as SVG: the same bytes for the same run and the same version of matplotlib."""
+"""The figures of a report: the same bytes of SVG for the same run and the same version of matplotlib."""
 
+import io
+import re
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agent2rl.core.records import Score
+from agent2rl.report import charts, series
+from agent2rl.report.drawing import STYLE
+from agent2rl.report.shown import Shown
+from agent2rl.store.files import write_atomically
 from agent2rl.store.reader import RunView
 
-FEEDBACK, HELD_OUT, UNTOUCHED = "#1f6feb", "#bf3989", "#6e7781"
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "agent2rl",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+DOTS_PER_INCH = 130
+FRACTION = re.compile(r"(\d\.\d\d)\d+")
+"""Finer than a hundredth of a point is nothing."""
+NARROW = ".narrow"
+"""Ends the name of a figure that is drawn for a telephone."""
+
+
+def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
+    """By name; what there is nothing to draw of is not there."""
+    end = charts.end_of_time(shown)
+    with mpl.rc_context(STYLE):
+        figures = {
+            "scores": charts.scores(shown.view, shown.timeline.started, end, narrow),
+            "timeline": charts.timeline(shown, end, narrow),
+            "rollouts": series.rollouts(shown, end, narrow),
+            "tokens": series.tokens(shown, end, narrow),
+            "resources": series.resources(shown, end, narrow),
+        }
+        if not narrow:
+            figures["curves"] = series.curves(shown)
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+def save(shown: Shown, folder: Path) -> dict[str, str]:
+    """Write each figure as SVG and PNG and return the SVG texts. Those for telephones are only returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts: dict[str, str] = {}
+    with mpl.rc_context(STYLE):
+        for name, figure in draw(shown).items():
+            texts[name] = _svg(figure)
+            write_atomically(folder / f"{name}.svg", texts[name])
+            figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        texts |= {name + NARROW: _svg(figure) for name, figure in draw(shown, narrow=True).items()}
+    return texts
 
 
 def scores(view: RunView, path: Path) -> bool:
-    """Every scored submission over the agent's time, with its interval; False where there is none to draw."""
-    began = next((entry.time for entry in view.chain.entries if entry.kind == "started"), None)
-    scored = [(one, one.score) for one in view.submissions if one.score]
-    if began is None or not scored:
-        return False
+    """The course of the scores alone; False where there is none to draw."""
+    started = next((entry.time for entry in view.chain.entries if entry.kind == "started"), None)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-        axes = figure.subplots()
-        best = view.result.best.id if view.result and view.result.best else None
-        places = [(one.accepted_at - began) / 60 for one, _ in scored]
-        start = [(0.0, view.baseline.value)] if view.baseline else []
-        course = [*start, *((place, score.value) for place, (_, score) in zip(places, scored, strict=True))]
-        axes.plot(*zip(*course, strict=True), color=FEEDBACK, alpha=0.35, zorder=1)
-        for place, (one, score) in zip(places, scored, strict=True):
-            _point(axes, place, score, FEEDBACK, filled=one.id == best)
-            _label(axes, place, score, f"{one.id}")
-        axes.plot([], [], "o", color=FEEDBACK, label="submission (feedback split)")
-        if view.baseline:
-            axes.axhline(view.baseline.value, color=UNTOUCHED, linestyle="--", label="untouched model")
-        end = view.spec.budget.wall_seconds / 60
-        if view.result and view.result.best_heldout:
-            _point(axes, end, view.result.best_heldout, HELD_OUT, filled=True)
-            axes.plot([], [], "o", color=HELD_OUT, label=f"submission {best} (held-out split)")
-        axes.set(xlabel="minutes of the agent's budget", ylabel="score, %", xlim=(0, end * 1.03))
-        axes.set_ylim(bottom=-2)
-        axes.set_title(
-            f"{view.spec.agent} on {view.spec.task} with {view.spec.model}",
-            loc="left",
-            fontsize=10,
-            parse_math=False,
-        )
-        axes.legend(frameon=False, loc="lower right", fontsize=9)
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-    return True
+        figure = charts.scores(view, started, charts.reach(0.0, view))
+        if figure:
+            write_atomically(path, _svg(figure))
+    return figure is not None
 
 
-def _point(axes: Axes, place: float, score: Score, color: str, filled: bool) -> None:
-    reach = [[max(0.0, score.value - score.ci.low)], [max(0.0, score.ci.high - score.value)]]
-    inside = color if filled else "white"
-    axes.errorbar([place], [score.value], reach, fmt="o", color=color, markerfacecolor=inside, capsize=3)
-
-
-def _label(axes: Axes, place: float, score: Score, text: str) -> None:
-    axes.annotate(text, (place, score.value), textcoords="offset points", xytext=(7, -4), fontsize=9)
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return FRACTION.sub(r"\1", file.getvalue())

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from agent2rl.analysis.findings import Cited, Findings, Played
+from agent2rl.analysis.timeline import Doing as Doing
+from agent2rl.analysis.timeline import Stretch as Stretch
 from agent2rl.core.claims import Claims
 from agent2rl.core.events import Asked, FileSeen, Sample
 from agent2rl.core.llm import Exchange
@@ -13,20 +14,8 @@ from agent2rl.core.records import ExampleResult, Split
 from agent2rl.store.reader import RunView
 from agent2rl.store.revisions import Revision
 
-Doing = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
-"""The fields of `findings.TimeSplit`."""
-
 Answers = Mapping[int, Sequence[ExampleResult]]
 """By submission; 0 is the untouched model."""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A time in which the agent did one thing."""
-
-    kind: Doing
-    began: float
-    ended: float
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The agent decides how many there are and what they are called, so both have boun
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent2rl.core.events import Began, Gone
@@ -20,6 +20,7 @@ BUSY_SECONDS = 5.0
 MOST_NAMES = 3
 """Of one process, which may start another program in its own place."""
 FULL = "More processes than are recorded: from here on only those that are busy for long."
+FEW = "More short processes than are recorded: from here on only those that two looks see."
 
 
 @dataclass
@@ -39,12 +40,11 @@ class _Life:
 
 
 class Lives:
-    def __init__(self, recorder: Recorder, read: Callable[[int], str] | None = None) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._read = read or command
         self._lives: dict[int, _Life] = {}
         self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
-        self._warned = False
+        self._warned: set[str] = set()
 
     def look(self, members: Sequence[Process], at: float) -> float:
         """Take in who is alive; returns the CPU seconds that all together used since the last look."""
@@ -57,7 +57,7 @@ class Lives:
     def _follow(self, process: Process, at: float) -> float:
         life = self._lives.get(process.pid)
         if life is None:
-            text = self._read(process.pid) if self._brief_room else ""
+            text = command(process.pid) if self._brief_room else ""
             self._lives[process.pid] = _Life(process, at, text, process.resident_bytes)
             return process.cpu_seconds + process.waited_seconds
         waited = process.waited_seconds - life.last.waited_seconds
@@ -72,10 +72,10 @@ class Lives:
         """At its second look: until it starts its own program, a process has its parent's command line."""
         if life.told == 0:
             if self._admitted(life):
-                life.command = self._read(life.last.pid) or life.command
+                life.command = command(life.last.pid) or life.command
                 self._note(life)
         elif life.name != life.last.name and life.told < MOST_NAMES:
-            text = self._read(life.last.pid)
+            text = command(life.last.pid)
             if text and text != life.command and self._admitted(life):
                 life.command = text
                 self._note(life)
@@ -83,7 +83,9 @@ class Lives:
 
     def _bury(self, life: _Life) -> None:
         last = life.last
-        if life.told == 0 and self._brief_room and self._admitted(life):
+        if life.told == 0 and not self._brief_room:
+            self._warn(FEW)
+        elif life.told == 0 and self._admitted(life):
             self._brief_room -= 1
             self._note(life)
         if life.told:
@@ -103,13 +105,16 @@ class Lives:
         if self._room >= 2:
             self._room -= 2
             return True
-        if not self._warned:
-            self._warned = True
-            self._recorder.event("warning", text=FULL)
+        self._warn(FULL)
         if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
             return False
         self._busy_room -= 2
         return True
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._recorder.event("warning", text=text)
 
     def _note(self, life: _Life) -> None:
         last = life.last

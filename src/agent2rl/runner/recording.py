@@ -68,7 +68,10 @@ class Recording:
             thread.join()
             last = self.take("as it was left")
             self._recorder.entry("revisions", head=last.commit, number=last.number)
-            self._revisions.close()
+            self.close()
+
+    def close(self) -> None:
+        self._revisions.close()
 
     def _watch(self) -> None:
         try:

@@ -27,6 +27,7 @@ WHO = b"agent2rl <agent2rl@localhost>"
 FOLDER = 0o040000
 MOST_TEXTS, TEXT_CHARACTERS = 400, 4 << 20
 """Of one revision."""
+MOST_PACKED_BYTES = 128 << 20
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -63,6 +64,10 @@ class Revisions:
             return _revision(self._repo, self._last, self._number)
 
     def close(self) -> None:
+        """Thousands of small files become one, unless there is so much that it would fill the memory."""
+        store = self._repo.object_store
+        if sum(path.stat().st_size for path in Path(store.path).glob("??/*")) < MOST_PACKED_BYTES:
+            store.pack_loose_objects()
         self._repo.close()
 
     def _tree(self, files: list[Found]) -> ObjectID:

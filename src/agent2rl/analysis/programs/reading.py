@@ -1,0 +1,204 @@
+"""All that the programs of an attempt do, in the order in which they ran."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from agent2rl.analysis.attempts import Ran, Source, Span
+from agent2rl.analysis.programs import commands, sources, tools
+from agent2rl.analysis.programs.commands import Launch
+from agent2rl.analysis.programs.machine import step_through
+from agent2rl.analysis.programs.sources import Files
+from agent2rl.analysis.programs.trace import Stage, Trace
+from agent2rl.analysis.programs.values import HOLE, Place
+
+MOST_LAUNCHES, DEEPEST = 40, 4
+MOST_BYTES = 4 << 20
+"""Of sources; more are left out, the longest first."""
+
+
+@dataclass(frozen=True)
+class Began:
+    """A launch, and the process that was seen to be it."""
+
+    launch: Launch
+    process: Ran | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    trace: Trace
+    began: tuple[Began, ...]
+    """By the numbers of the launches."""
+    seen: bool
+    """Whether processes say what ran; else everything that could be run is taken to have been."""
+
+    def process(self, stage: Stage) -> Ran | None:
+        return self.began[stage.launch].process if stage.launch < len(self.began) else None
+
+
+def read(span: Span) -> Reading:
+    return _read(_bounded(span.sources), span.processes, span.changed)
+
+
+def _bounded(given: Iterable[Source]) -> tuple[Source, ...]:
+    kept, size = [], 0
+    for source in sorted(given, key=lambda source: (len(source.text), source.path)):
+        size += len(source.text)
+        if size > MOST_BYTES:
+            break
+        kept.append(source)
+    return tuple(sorted(kept, key=lambda source: source.path))
+
+
+@lru_cache(maxsize=16)
+def _read(given: tuple[Source, ...], processes: tuple[Ran, ...], changed: tuple[str, ...]) -> Reading:
+    files = Files(given)
+    began = _seen(processes, files)
+    reading = _run(began, files, True)
+    if reading.trace.stages or reading.trace.weights:
+        return reading
+    ran = {each.launch.name for each in began}
+    possible = [launch for launch in entries(files) if launch.name not in ran]
+    recent = [launch for launch in possible if launch.name in changed]
+    for some in (recent, possible):
+        guessed = _run([Began(launch, None) for launch in _ordered(some, files)], files, False)
+        if guessed.trace.stages:
+            return guessed
+    return reading
+
+
+def _seen(processes: Sequence[Ran], files: Files) -> list[Began]:
+    """What processes started, once each; a process with the command of one that still runs is its child."""
+    found: dict[Launch, Began] = {}
+    for process in sorted(processes, key=lambda process: (process.began, process.pid)):
+        for launch in commands.launches(process.command, files):
+            before = found.get(launch)
+            if before and before.process:
+                ended = before.process.ended
+                if ended is None or process.began < ended:
+                    continue
+                found.pop(launch)
+            found[launch] = Began(launch, process)
+    direct = {launch.name for launch in found if launch.kind in ("script", "tool")}
+    result: list[Began] = []
+    for each in found.values():
+        result += _expanded(each, files, direct, DEEPEST)
+    return result[:MOST_LAUNCHES]
+
+
+def _expanded(began: Began, files: Files, direct: set[str], depth: int) -> list[Began]:
+    """A shell script as what it starts, unless that was seen itself."""
+    if began.launch.kind != "shell":
+        return [began]
+    inner = commands.inside(began.launch, files) if depth else []
+    if any(each.kind != "copy" and each.name in direct for each in inner):
+        inner = [each for each in inner if each.kind in ("copy", "code")]
+    found = [Began(each, began.process) for each in inner]
+    return [one for each in found for one in _expanded(each, files, direct, depth - 1)]
+
+
+def entries(files: Files) -> list[Launch]:
+    """What could be started: drivers, and scripts that nothing else here starts or imports."""
+    shells = [path for path in files.sources if path.endswith(".sh")]
+    launched = [each for path in shells for each in commands.inside(Launch("shell", path), files)]
+    started = {each.name for each in launched}
+    imported = {path for source in files.sources.values() for path in _imports(source, files)}
+    found = [Launch("shell", path) for path in shells if path not in started]
+    scripts = [path for path in files.sources if path.endswith((".py", ".ipynb"))]
+    found += [Launch("script", path) for path in scripts if path not in started | imported]
+    return sorted(found, key=lambda launch: (launch.kind != "shell", launch.name))[:MOST_LAUNCHES]
+
+
+def _imports(source: Source, files: Files) -> Iterable[str]:
+    if not source.path.endswith((".py", ".ipynb")):
+        return
+    import ast
+
+    read = sources.script(source)
+    near = source.path.rpartition("/")[0]
+    for node in ast.walk(read.tree) if read.tree else ():
+        names = []
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            stem = node.module or ""
+            names = [stem, *(f"{stem}.{each.name}" if stem else each.name for each in node.names)]
+        for name in names:
+            if name and (found := files.module(name, near)) and found.path != source.path:
+                yield found.path
+
+
+def _ordered(launches: Sequence[Launch], files: Files) -> list[Launch]:
+    """A script that goes on from what another one saves comes after it."""
+    alone = {launch: _run([Began(launch, None)], files, False).trace for launch in launches}
+    left, found = list(launches), []
+    while left:
+        free = [
+            one
+            for one in left
+            if not any(other is not one and _feeds(alone[other], alone[one]) for other in left)
+        ]
+        found.append((free or left)[0])
+        left.remove(found[-1])
+    return found
+
+
+def _feeds(before: Trace, after: Trace) -> bool:
+    from agent2rl.analysis.programs.trace import covers, tidy
+
+    saved = [path for path in before.weights if path != HOLE]
+    wrote = [path for path in before.files if path != HOLE]
+    return any(covers(path, tidy(load)) for path in saved for load in after.loads) or any(
+        covers(path, tidy(str(noted.value))) for path in wrote for noted in after.noted.values() if noted.name == "data"
+    )
+
+
+def _run(began: Sequence[Began], files: Files, seen: bool) -> Reading:
+    trace, done = Trace(), list[Began]()
+    direct = {each.launch.name for each in began if each.launch.kind == "script"}
+    waiting = [(each, DEEPEST) for each in began]
+    while waiting and len(done) < MOST_LAUNCHES:
+        each, depth = waiting.pop(0)
+        trace.launch = len(done)
+        done.append(each)
+        started = _launch(each.launch, files, trace)
+        inner = [launch for command in started for launch in commands.launches(command, files)]
+        if depth and not any(launch.name in direct for launch in inner):
+            further = [one for launch in inner for one in _expanded(Began(launch, each.process), files, direct, depth)]
+            waiting[:0] = [(one, depth - 1) for one in further]
+    return Reading(trace, tuple(done), seen)
+
+
+def _launch(launch: Launch, files: Files, trace: Trace) -> list[str]:
+    """The command lines that it starts in turn."""
+    match launch.kind:
+        case "script":
+            script = sources.script(files.sources[launch.name])
+            return step_through(script, files, trace, launch.argv, dict(launch.environment))
+        case "code":
+            script = sources.script(Source(0, "-c", launch.name))
+            return step_through(script, files, trace, launch.argv, dict(launch.environment))
+        case "copy":
+            trace.copy(launch.name, launch.argv[0])
+        case "tool":
+            _tool(launch, files, trace)
+        case "shell":
+            return []
+    return []
+
+
+def _tool(launch: Launch, files: Files, trace: Trace) -> None:
+    job = tools.job(launch, files)
+    if job is None:
+        return
+    place = Place(job.config or "", 1)
+    for name, value, said in job.settings:
+        trace.note(name, value, place if job.config and not said else None, 3, said)
+    if job.route is None:
+        return
+    mark = trace.load([job.start] if job.start else [])
+    route = "online-rl" if job.world and job.route == "policy-gradient" else job.route
+    places = (place,) if job.config else (Place(" ".join((launch.name, *launch.argv))[:200], 0),)
+    trace.add(Stage(route, 0.95, places, job.world), frozenset({mark}))
+    trace.save(job.target, frozenset({mark}))

@@ -1,0 +1,203 @@
+"""The two figures that tell a run's story: the course of the scores, and where the time went."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from agent2rl.core.records import Score
+from agent2rl.report import drawing
+from agent2rl.report.colours import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
+from agent2rl.report.drawing import Margins
+from agent2rl.report.shown import Doing, Shown, Stretch
+from agent2rl.store.reader import RunView
+
+LABELS = 14
+"""More submissions than this have no number beside their point."""
+BINS = 1200
+"""Of the band of time: more cannot be seen."""
+
+
+def end_of_time(shown: Shown) -> float:
+    """To where figures over time reach: the end of what was recorded, or of the budget where that is near."""
+    line = shown.timeline
+    ends = [each.ended for each in shown.findings.attempts] + [each.ended for each in line.spans]
+    ends += [at for at, _ in line.samples[-1:]]
+    return reach(max(ends, default=0.0), shown.view)
+
+
+def reach(end: float, view: RunView) -> float:
+    budget = view.spec.budget.wall_seconds
+    return budget if end == 0 or 0.7 * budget <= end <= budget else end
+
+
+def scores(view: RunView, started: float | None, end: float, narrow: bool = False) -> Figure | None:
+    """Every scored submission with its interval, the best so far, and what is left of it on held-out data."""
+    scored = [(one, one.score) for one in view.submissions if one.score]
+    if started is None or not scored:
+        return None
+    end = max(end, *(one.accepted_at - started for one, _ in scored))
+    heldout = _held_out(view)
+    figure, (axes, *apart) = drawing.panels(
+        drawing.NARROW if narrow else drawing.WIDE,
+        3.4,
+        columns=2 if heldout else 1,
+        margins=Margins(top=0.5 if narrow else 0.36, across=0.14),
+        sharey=True,
+        width_ratios=((3, 1) if narrow else (6, 1)) if heldout else None,
+    )
+    if heldout:
+        _beside_the_rest(apart[0], heldout)
+    seconds = drawing.time_axis(axes, end * 1.02, narrow)
+    places = [(one.accepted_at - started) / seconds for one, _ in scored]
+    values = [score.value for _, score in scored]
+    if view.baseline:
+        axes.axhline(view.baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
+        axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
+    _best_so_far(axes, places, values, view.baseline, end / seconds)
+    best = view.result.best.id if view.result and view.result.best else None
+    for place, (one, score) in zip(places, scored, strict=True):
+        _point(axes, place, score, ACCENT, filled=one.id == best)
+        if len(scored) <= LABELS:
+            _beside(axes, place, score.value, str(one.id))
+    axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
+    missed = [
+        (one.accepted_at - started) / seconds for one in view.submissions if one.verdict and not one.score
+    ]
+    bounds = [bound for _, score in scored for bound in (score.ci.low, score.ci.high)]
+    bounds += [view.baseline.value] if view.baseline else []
+    bounds += heldout.bounds if heldout else []
+    low, high = min(bounds), max(bounds)
+    room = max(high - low, 4.0) * 0.12
+    axes.set_ylim(max(0.0, low - room) - (0.5 if low < room else 0), high + room)
+    if missed:
+        foot = axes.get_ylim()[0] + room * 0.35
+        axes.plot(missed, [foot] * len(missed), "x", color=BAD, markersize=5, label="no score")
+    axes.set_ylabel("score, %")
+    drawing.legend(axes, 2 if narrow else 4)
+    return figure
+
+
+def _best_so_far(
+    axes: Axes, places: list[float], values: list[float], baseline: Score | None, end: float
+) -> None:
+    """From the untouched model on, where nothing else is better."""
+    first = [(0.0, baseline.value)] if baseline else []
+    course = [*first, *zip(places, values, strict=True)]
+    bests = list(accumulate((value for _, value in course), max))
+    xs = [place for place, _ in course] + [end]
+    axes.step(xs, [*bests, bests[-1]], where="post", color=ACCENT, alpha=0.55, label="best so far")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Untouched and best on the split that was never asked, and what choosing by feedback flattered."""
+
+    before: Score
+    after: Score
+    gap: float | None
+
+    @property
+    def promised(self) -> float:
+        return self.after.value + (self.gap or 0.0)
+
+    @property
+    def bounds(self) -> list[float]:
+        ends = [bound for score in (self.before, self.after) for bound in (score.ci.low, score.ci.high)]
+        return [*ends, self.promised]
+
+
+def _held_out(view: RunView) -> HeldOut | None:
+    result = view.result
+    if result and result.baseline_heldout and result.best_heldout:
+        return HeldOut(result.baseline_heldout, result.best_heldout, result.optimism_gap)
+    return None
+
+
+def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
+    _point(axes, 0, heldout.before, BASE, filled=True)
+    _point(axes, 1, heldout.after, HELD, filled=True)
+    if heldout.gap is not None:
+        axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
+        axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
+    gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
+    axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
+    axes.set(xlim=(-0.6, 1.6), xticks=[0, 1], xticklabels=["base", "best"])
+    axes.tick_params(axis="y", labelleft=False)
+    axes.spines["left"].set_visible(False)
+
+
+def _point(axes: Axes, place: float, score: Score, colour: str, filled: bool) -> None:
+    extent = [[max(0.0, score.value - score.ci.low)], [max(0.0, score.ci.high - score.value)]]
+    look: dict[str, Any] = {"markerfacecolor": colour if filled else CARD, "markersize": 5, "zorder": 3}
+    axes.errorbar([place], [score.value], extent, fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look)
+
+
+def _beside(axes: Axes, place: float, value: float, text: str) -> None:
+    axes.annotate(
+        text, (place, value), textcoords="offset points", xytext=(5, 4), fontsize=8, color=INK, zorder=4
+    )
+
+
+def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
+    """The agent's time as a band, and below it what it left behind."""
+    line = shown.timeline
+    if not line.spans:
+        return None
+    around = Margins(left=0.9, top=0.66 if narrow else 0.3)
+    figure, (axes,) = (
+        drawing.panels(drawing.NARROW, 2.5, margins=around)
+        if narrow
+        else drawing.panels(drawing.WIDE, 2.1, margins=around)
+    )
+    seconds = drawing.time_axis(axes, end, narrow)
+    for kind, bars in band(line.spans, end).items():
+        places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
+        axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
+    lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
+    started = line.started or 0.0
+    submitted = [(one.accepted_at - started) / seconds for one in shown.view.submissions]
+    axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
+    saved = drawing.thin_marks((at for at, seen in line.files if seen.what == "weights"), end)
+    axes.plot([at / seconds for at in saved], [1.4] * len(saved), "D", color=HELD, markersize=3.5)
+    changed = drawing.thin_marks((each.at - started for each in line.revisions), end)
+    axes.vlines([at / seconds for at in changed], 0.1, 0.7, color=DIM, linewidth=1)
+    axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "activity"])
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    total = sum(each.ended - each.began for each in line.spans) or 1.0
+    sums = {kind: sum(each.ended - each.began for each in line.spans if each.kind == kind) for kind in DOING}
+    patches = [
+        Patch(color=COLOURS[kind], label=f"{kind} {spent / total:.0%}")
+        for kind, spent in sums.items()
+        if spent
+    ]
+    axes.legend(
+        handles=patches, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2 if narrow else 6, handlelength=0.9
+    )
+    return figure
+
+
+def band(spans: tuple[Stretch, ...], end: float) -> dict[Doing, list[tuple[float, float]]]:
+    """What is seen of many stretches: in each bin the one that fills most of it, then joined again."""
+    width = max(end, 1e-9) / BINS
+    filled: list[dict[Doing, float]] = [{} for _ in range(BINS)]
+    for each in spans:
+        first, last = int(each.began / width), int(each.ended / width)
+        for number in range(max(0, first), min(BINS - 1, last) + 1):
+            part = min(each.ended, (number + 1) * width) - max(each.began, number * width)
+            if part > 0:
+                filled[number][each.kind] = filled[number].get(each.kind, 0.0) + part
+    found: dict[Doing, list[tuple[float, float]]] = {}
+    for number, kinds in enumerate(filled):
+        if not kinds:
+            continue
+        bars = found.setdefault(max(kinds.items(), key=lambda each: each[1])[0], [])
+        if bars and bars[-1][1] == number * width:
+            bars[-1] = (bars[-1][0], (number + 1) * width)
+        else:
+            bars.append((number * width, (number + 1) * width))
+    return found

@@ -1,0 +1,244 @@
+"""What a report says first: one line, one sentence, key figures, and what a reader must be warned of."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from agent2rl.analysis.findings import Gain
+from agent2rl.core.records import ContaminationSummary, Ending, Interval, Score
+from agent2rl.report import tables, words
+from agent2rl.report.shown import Shown
+
+Tone = Literal["good", "bad", "warn", "plain"]
+
+ENDINGS: dict[Ending, str] = {
+    "completed": "The agent ended by itself.",
+    "deadline": "The agent worked until its time was up.",
+    "agent-failed": "The agent ended with an error.",
+    "out-of-memory": "The agent ran out of memory.",
+    "too-many-processes": "The agent started too many processes.",
+    "disk-full": "The agent filled its disk.",
+    "budget-exhausted": "The agent's tokens or dollars ran out.",
+    "login-failed": "The driver's provider refused the key.",
+    "rate-limited": "The driver's provider let no more requests through.",
+    "driver-failed": "The driver failed until the agent gave up.",
+    "interrupted": "Somebody stopped the run.",
+    "failed": "The harness could not run it.",
+}
+NAME = 60
+"""Characters of a name, at most."""
+SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What the run is ranked by."""
+
+    gain: float
+    ci: Interval | None
+
+
+@dataclass(frozen=True)
+class Tile:
+    label: str
+    value: str
+    note: str = ""
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A warning, and the section that says more."""
+
+    tone: Tone
+    text: str
+    section: str = "integrity"
+
+
+def title(shown: Shown) -> str:
+    """The outcome in a few words."""
+    view, task = shown.view, words.cut(shown.view.spec.task, NAME)
+    ranked = _ranked(shown)
+    if ranked:
+        return f"{words.points(ranked.gain)} points on {task}"
+    if view.state == "running":
+        return f"Still running on {task}"
+    if view.state == "crashed":
+        return f"Broken off on {task}"
+    if view.submissions:
+        return f"No score on {task}"
+    return f"Nothing submitted on {task}"
+
+
+def sentence(shown: Shown) -> str:
+    """What was run, what came of it, whether that is real, and how it ended."""
+    return " ".join([f"{_what(shown)} {_outcome(shown)}", *_verdict(shown.findings.gain), _ending(shown)])
+
+
+def _what(shown: Shown) -> str:
+    spec = shown.view.spec
+    agent, task, model = (words.cut(name, NAME) for name in (spec.agent, spec.task, spec.model))
+    driver = f", driven by {words.cut(spec.driver, NAME)}," if spec.driver else ""
+    mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
+    worked = f"worked {words.duration(time)} on" if (time := _time(shown)) else "worked on"
+    return f"The agent {agent}{driver} {worked} {task} with the model {model}{mode}."
+
+
+def _outcome(shown: Shown) -> str:
+    view, ranked, pair = shown.view, _ranked(shown), before_and_after(shown)
+    if ranked and pair:
+        before, after = pair
+        return (
+            f"Its best submission scored {tables.scored(after)} on the {SPLITS[after.split]} examples, "
+            f"where the untouched model has {tables.scored(before)}: "
+            f"{words.points(ranked.gain)} points{_signed(ranked.ci)}."
+        )
+    scores = [one.score.value for one in view.submissions if one.score]
+    if scores:
+        base = f"; the untouched model has {tables.scored(view.baseline)}" if view.baseline else ""
+        return f"{tables.many(len(scores), 'submission')} scored, at best {max(scores):.2f}{base}."
+    base = f" The untouched model has {tables.scored(view.baseline)}." if view.baseline else ""
+    if view.submissions:
+        return f"None of {tables.many(len(view.submissions), 'submission')} has a score.{base}"
+    return f"Nothing was submitted.{base}"
+
+
+def _verdict(gain: Gain | None) -> Iterator[str]:
+    if gain is None:
+        return
+    chance = words.chance(gain.p_value)
+    if gain.real is None:
+        yield f"No split that chose nothing was graded, so choosing may have flattered this ({chance})."
+    elif not gain.real:
+        yield f"That may be chance: the interval holds 0 ({chance})."
+    elif gain.comparison.improvement > 0:
+        yield f"The gain is real: the interval excludes 0 ({chance}, paired)."
+    else:
+        yield f"The loss is real: the interval excludes 0 ({chance}, paired)."
+
+
+def _ending(shown: Shown) -> str:
+    if shown.view.result:
+        return ENDINGS[shown.view.result.ending]
+    if shown.view.state == "running":
+        return "The run is still going."
+    return "The run broke off: no harness is at work on it, and it has no result."
+
+
+def tiles(shown: Shown) -> list[Tile]:
+    """Only what is known."""
+    view, gain, found = shown.view, shown.findings.gain, []
+    if view.baseline:
+        found.append(Tile("Untouched model", f"{view.baseline.value:.2f}", _on(view.baseline)))
+    best = view.result.best if view.result else None
+    if best and best.score:
+        found.append(Tile(f"Best, submission {best.id}", f"{best.score.value:.2f}", _on(best.score)))
+    if view.result and view.result.best_heldout:
+        heldout = view.result.best_heldout
+        found.append(Tile("Best, held out", f"{heldout.value:.2f}", _on(heldout)))
+    ranked = _ranked(shown)
+    if ranked:
+        real = gain.real if gain else None
+        tone: Tone = "plain" if not real else "good" if ranked.gain > 0 else "bad"
+        said = "real" if real else "may be chance" if real is False else "not tested apart"
+        found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
+    gap = view.result.optimism_gap if view.result else None
+    if gap is not None:
+        found.append(Tile("Optimism gap", words.points(gap), "feedback gain\nless held-out gain"))
+    scored = sum(one.score is not None for one in view.submissions)
+    found.append(Tile("Submissions", str(len(view.submissions)), f"{scored} scored"))
+    time, budget = _time(shown), view.spec.budget.wall_seconds
+    if time:
+        used = f"{words.share(time / budget)} of {words.duration(budget)}"
+        found.append(Tile("Agent's time", words.duration(time), used))
+    usage = view.result.usage if view.result else None
+    if usage:
+        cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
+        found.append(Tile("Driver's tokens", _short(usage.tokens.total), cost))
+    return found
+
+
+def flags(shown: Shown) -> list[Flag]:
+    view, found = shown.view, []
+    if view.state == "running":
+        found.append(Flag("plain", "The run is still going: this is what was recorded so far.", "timeline"))
+    if view.state == "crashed":
+        found.append(
+            Flag("warn", "The run broke off without a result: what it recorded is shown.", "timeline")
+        )
+    if view.result and view.result.reason:
+        found.append(Flag("plain" if view.result.ended_well else "warn", view.result.reason, "timeline"))
+    if view.chain.fault:
+        found.append(Flag("bad", f"The record does not hold: {view.chain.fault}."))
+    if shown.findings.compliance.verdict == "broken":
+        found.append(Flag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
+    checked = contamination(shown)
+    if checked and any(checked.flagged.values()):
+        found.append(Flag("bad", f"Evaluation data lies in what the agent left: {spotted(checked)}."))
+    if view.result and view.result.isolation and not view.result.isolation.isolates:
+        found.append(Flag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+    if shown.findings.contradictions:
+        count = tables.many(len(shown.findings.contradictions), "claim")
+        found.append(Flag("warn", f"The record contradicts {count} of the agent.", "story"))
+    damaged = notes(shown)
+    if damaged:
+        found.append(Flag("warn", f"Not all could be read: {'; '.join(damaged[:3])}."))
+    return found
+
+
+def notes(shown: Shown) -> list[str]:
+    """What could not be read."""
+    return list(dict.fromkeys((*shown.view.notes, *shown.notes)))
+
+
+def contamination(shown: Shown) -> ContaminationSummary | None:
+    return shown.view.contamination or (shown.view.result.contamination if shown.view.result else None)
+
+
+def spotted(found: ContaminationSummary) -> str:
+    """Without the verdict, which stands beside it."""
+    return tables.contamination(found).removeprefix("FOUND: ")
+
+
+def before_and_after(shown: Shown) -> tuple[Score, Score] | None:
+    """The untouched model and the best submission, on the split that ranks."""
+    result = shown.view.result
+    if result and result.baseline_heldout and result.best_heldout:
+        return result.baseline_heldout, result.best_heldout
+    if result and result.baseline and result.best and result.best.score:
+        return result.baseline, result.best.score
+    return None
+
+
+def _time(shown: Shown) -> float | None:
+    """That the agent had; without a result, that was recorded of it."""
+    if shown.view.result and shown.view.result.clock:
+        return shown.view.result.clock.agent
+    return max((each.ended for each in shown.timeline.spans), default=None)
+
+
+def _ranked(shown: Shown) -> Ranked | None:
+    result, gain = shown.view.result, shown.findings.gain
+    if gain:
+        return Ranked(gain.comparison.improvement, gain.comparison.ci)
+    if result and result.heldout:
+        return Ranked(result.heldout.improvement, result.heldout.ci)
+    if result and result.improvement is not None:
+        return Ranked(result.improvement, None)
+    return None
+
+
+def _signed(ci: Interval | None) -> str:
+    return f" [{ci.low:+.1f}, {ci.high:+.1f}]".replace("-", "−") if ci else ""
+
+
+def _on(score: Score) -> str:
+    split = SPLITS.get(score.split, score.split)
+    return f"{tables.interval(score.ci)}\n{split}, {tables.many(score.n, 'example')}"
+
+
+def _short(count: int) -> str:
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return str(count)

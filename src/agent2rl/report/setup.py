@@ -1,0 +1,42 @@
+"""How a run was set up, in rows."""
+
+from agent2rl.report import words
+from agent2rl.report.shown import Shown
+
+Rows = list[tuple[str, str]]
+
+
+def setup(shown: Shown) -> Rows:
+    """What decides a run. No path of the machine is among it, unless the user named one as a model."""
+    spec, budget = shown.view.spec, shown.view.spec.budget
+    rows: Rows = [
+        ("task", spec.task),
+        ("agent", spec.agent),
+        ("driver", spec.driver or "none"),
+        ("model", spec.model),
+        ("engine", spec.engine.partition(":")[0]),
+        ("sandbox", spec.sandbox),
+        ("mode", spec.mode),
+        ("protocol", spec.protocol),
+        ("time", words.duration(budget.wall_seconds)),
+    ]
+    limits = {
+        "submissions": budget.submissions,
+        "environment steps": budget.environment_steps,
+        "tokens": budget.tokens,
+        "dollars": budget.usd,
+    }
+    rows += [(f"{name}, at most", words.number(limit)) for name, limit in limits.items() if limit is not None]
+    rows += [("seed", str(spec.seed)), ("answers per example", str(spec.samples))]
+    optional = {
+        "temperature": spec.temperature,
+        "prompts": spec.prompts.name if spec.prompts else None,
+        "search": spec.search,
+        "judge": spec.judge,
+        "training judge": spec.train_judge,
+        "expert": None if spec.expert else "withheld",
+    }
+    rows += [(name, str(value)) for name, value in optional.items() if value is not None]
+    if shown.view.result:
+        rows += [(f"sha256 of {each.name}", each.sha256) for each in shown.view.result.assets]
+    return rows

@@ -1,0 +1,312 @@
+"""The timeline of a run: what the agent's processes did, seen from outside, whatever they try."""
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.cli.print import describe
+from agent2rl.core.events import MOST, Event, Kind, LedgerKind
+from agent2rl.core.llm import Exchange
+from agent2rl.core.records import Budget, RunSpec
+from agent2rl.core.sandbox import Process
+from agent2rl.gateway.scripted.library import parse
+from agent2rl.gateway.scripted.server import running
+from agent2rl.runner import accounts, lives, observing
+from agent2rl.runner.gpus import Gpus
+from agent2rl.runner.lives import Lives
+from agent2rl.runner.observing import Observer
+from agent2rl.store import sightings
+from agent2rl.store.recorder import Recorder
+from agent2rl.store.revisions import files
+from agent2rl.store.sightings import Sightings
+from tests.enclosures import Cell
+from tests.runs import Bench, Run
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+Data = dict[str, Any]
+
+
+def timeline(path: Path) -> list[Event]:
+    return [Event.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def of(kind: Kind, path: Path) -> list[Data]:
+    return [dict(event.data) for event in timeline(path) if event.kind == kind]
+
+
+WORKING = """
+body = {"model": "scripted", "messages": [{"role": "user", "content": "Begin."}]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+head = {"Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head)).read()
+
+code = WORKSPACE / "code"
+work = "import time\\nwhile time.process_time() < 1.5: sum(range(1000))\\nprint('done')"
+(code / "train.py").write_text(work)
+log = (code / "train.log").open("w")
+busy = subprocess.Popen([sys.executable, "code/train.py", "--lr", "1e-4"], stdout=log)
+hostile = "sleep 2; : '\\x1b[31mred\\nnext line\\x07' " + "x" * 100_000
+loud = subprocess.Popen(["bash", "-c", hostile])
+busy.wait(), loud.wait()
+print("before the submission", flush=True)
+submit(trained("v1"))
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a driver that is asked once, a training that is busy, and a command line of 100 KB."""
+    place = tmp_path_factory.mktemp("whole")
+    (place / "home").mkdir()
+    with running(parse('[[step]]\nend = "Go."\n')) as url:
+        asked = ("--driver", f"scripted@{url}", "--continues", "0")
+        run = Bench(place / "runs", cache, place / "home").run(WORKING, *asked)
+    assert run.code == 0, run.errors
+    return run
+
+
+def test_processes_begin_and_end_with_their_command_lines(whole: Run) -> None:
+    left = of("left", whole.paths.events)
+    named = {(one["pid"], one["began"]): one for one in of("began", whole.paths.events)}
+    began = list(named.values())
+    commands = [one["command"] for one in began]
+    assert commands.count("python /workspace/agent/agent.py") == 1
+    (training,) = [one for one in began if one["command"].endswith("code/train.py --lr 1e-4")]
+    (agent,) = [one for one in began if one["command"].endswith("agent/agent.py")]
+    assert training["parent"] == agent["pid"]
+    assert [*sorted(named)] == sorted((one["pid"], one["began"]) for one in left)
+    (gone,) = [one for one in left if one["pid"] == training["pid"]]
+    assert gone["cpu_seconds"] > 0.5
+    assert gone["peak_bytes"] > 1 << 20
+    assert not [command for command in commands if "bwrap" in command or "inside.py" in command]
+
+
+def test_a_busy_process_is_seen_in_the_samples(whole: Run) -> None:
+    samples = of("sample", whole.paths.events)
+    assert len(samples) >= 2
+    assert sum(one["cores"] * one["seconds"] for one in samples) > 1.2
+    assert all(one["resident_bytes"] > 0 and one["processes"] > 0 for one in samples)
+    assert samples[-1]["disk_bytes"] > 0
+    assert samples[-1]["log_bytes"] == whole.paths.agent_log.stat().st_size
+
+
+def test_weights_and_logs_appear_once_they_are_there(whole: Run) -> None:
+    seen = of("file", whole.paths.events)
+    weights = [one for one in seen if one["what"] == "weights"]
+    assert {one["path"] for one in weights} == {"output/v1"}
+    model = whole.paths.workspace / "output" / "v1"
+    assert weights[-1]["bytes"] == sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    logs = [one for one in seen if one["what"] == "log"]
+    assert (logs[-1]["path"], logs[-1]["bytes"]) == ("code/train.log", len("done\n"))
+
+
+def test_a_hostile_command_line_is_cut_and_clean(whole: Run) -> None:
+    (loud,) = [one for one in of("began", whole.paths.events) if one["command"].startswith("bash -c")]
+    assert len(loud["command"]) == lives.LONGEST_COMMAND
+    assert loud["command"].isprintable()
+    assert "�[31mred next line�" in loud["command"]
+
+
+def test_a_request_is_on_the_timeline_and_the_log_is_marked_at_the_submission(whole: Run) -> None:
+    (asked,) = of("request", whole.paths.events)
+    told = Exchange.model_validate_json(whole.paths.usage.read_bytes())
+    assert told.tokens
+    assert (asked["outcome"], asked["input"]) == ("answered", told.tokens.input)
+    assert (asked["began"], asked["seconds"]) == (told.at, told.seconds)
+    (at,) = of("revision_of", whole.paths.events)
+    assert whole.log.encode()[: at["log_bytes"]].endswith(b"before the submission\n")
+    brought = {b"/".join(found.path): found.content for found in files(whole.paths.revisions, at["number"])}
+    assert b"before the submission" in brought[b"agent/agent.py"]
+    assert b"code/train.py" in brought
+
+
+def test_what_an_agent_folder_brings_along_is_in_every_revision(bench: Bench) -> None:
+    folder = bench.home / "mine"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: mine\n")
+    (folder / "start.sh").write_text("echo x > code/x.py; sleep 1\n")
+    (folder / "lib" / "loss.py").write_text("loss = 1\n")
+    (folder / ".env").write_text("KEY=secret\n")
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"folder:{folder}", "--json")
+    run = bench.ended(done.returncode, done.stdout, done.stderr)
+    for number, more in ((1, set()), (2, {b"code/x.py"})):
+        found = {b"/".join(one.path) for one in files(run.paths.revisions, number)}
+        assert found == {b"agent/config.yaml", b"agent/start.sh", b"agent/lib/loss.py"} | more
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A real sandbox that is observed, without the rest of a run."""
+
+    cell: Cell
+    recorder: Recorder
+    observer: Observer
+
+    def shell(self, script: str) -> int | None:
+        with self.observer.observing():
+            done = self.cell.shell(
+                script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=30
+            )
+        return done.code
+
+    def of(self, kind: Kind) -> list[Data]:
+        return of(kind, self.recorder.paths.events)
+
+
+@contextmanager
+def watching(place: Path) -> Iterator[Watched]:
+    with Recorder.create(place / "runs", SPEC, lambda _: None) as recorder:
+        recorder.paths.workspace.mkdir()
+        yield Watched(Cell(registry.sandbox("bubblewrap"), place / "cell"), recorder, Observer(recorder))
+
+
+def test_a_crowd_of_short_processes_does_not_flood_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
+    with watching(tmp_path) as watched:
+        assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait; sleep 0.5") == 0
+    assert 2 <= len(watched.of("began")) + len(watched.of("left")) <= 20
+
+
+def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
+    monkeypatch.setattr(lives, "MOST_BRIEF", 3)
+    nobody = range(10**7, 10**7 + 50)
+    with watching(tmp_path) as watched:
+        seen = Lives(watched.recorder)
+        seen.look([process(pid, 0, 0.0) for pid in nobody[:10]], 1.0)
+        seen.look([process(pid, 0, 0.0) for pid in nobody[10:]], 2.0)
+        assert (len(watched.of("began")), len(watched.of("left"))) == (3, 3)  # that one look saw
+        seen.look([process(pid, 0, 6.0 if pid == nobody[-1] else 1.0) for pid in nobody[10:]], 3.0)
+        seen.look([], 4.0)
+    began = [one["pid"] for one in watched.of("began")]
+    assert len(began) == 10 + 1
+    assert began[-1] == nobody[-1]
+    assert {*began} == {one["pid"] for one in watched.of("left")}
+    assert [one["text"] for one in watched.of("warning")] == [lives.FEW, lives.FULL]
+
+
+def test_a_broken_observer_is_noted_once_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "command", lambda _: 1 // 0)
+    with watching(tmp_path) as watched:
+        assert watched.shell("sleep 1; exit 3") == 3
+    (fault,) = watched.of("fault")
+    assert "ZeroDivisionError" in fault["trace"]
+
+
+def test_a_command_line_that_cannot_be_read_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(lives, "command", lambda _: str(never.wait()))
+    monkeypatch.setattr(observing, "PATIENCE_SECONDS", 0.1)
+    with watching(tmp_path) as watched:
+        assert watched.shell("sleep 1; exit 3") == 3
+        assert "did not answer" in watched.of("warning")[0]["text"]
+        never.set()
+
+
+def process(pid: int, parent: int, cpu: float, waited: float = 0.0) -> Process:
+    return Process(pid, parent, "p", 1, float(pid), cpu, waited)
+
+
+def test_the_time_of_a_child_counts_once_though_its_parent_is_told_it_too(tmp_path: Path) -> None:
+    with watching(tmp_path) as watched:
+        seen = Lives(watched.recorder)
+        assert seen.look([process(1, 0, 1.0), process(2, 1, 4.0)], 10.0) == 5.0
+        assert seen.look([process(1, 0, 1.0)], 11.0) == 0.0  # ended, and not yet waited for
+        # It had used half a second more than was seen; and a child that was never seen took another.
+        assert seen.look([process(1, 0, 1.5, waited=5.5)], 12.0) == 2.0
+        assert seen.look([process(1, 0, 1.5, waited=6.5)], 13.0) == 1.0
+
+
+def test_links_and_crowded_folders_of_an_agent_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "MOST_IN_FOLDER", 500)
+    workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
+    for folder in (elsewhere, workspace / "data", workspace / "output" / "many", workspace / "output" / "v1"):
+        folder.mkdir(parents=True)
+    for number in range(1500):
+        (workspace / "output" / "many" / f"{number}.pt").touch()
+    for folder in (elsewhere, workspace / "data", workspace / "output" / "v1"):
+        (folder / "model.safetensors").write_bytes(b"12345")
+    (workspace / "linked").symlink_to(elsewhere)
+    (workspace / "output" / "v2").symlink_to(elsewhere)
+    (workspace / "model.bin").symlink_to(elsewhere / "model.safetensors")
+    (workspace / "output" / "loop").symlink_to(workspace)
+    looking = Sightings(workspace)
+    found = {(one.path, one.what, one.bytes) for one in looking.look()}
+    assert found == {("output/v1", "weights", 5), ("output/many", "weights", 0)}
+    assert looking.seen < 500 + 20
+    assert looking.look() == []
+    shutil.rmtree(workspace / "output")
+    (workspace / "output").symlink_to(elsewhere)
+    assert looking.look() == []
+
+
+def test_a_file_that_grows_is_told_again_when_it_has_come_to_rest(tmp_path: Path) -> None:
+    looking = Sightings(tmp_path)
+    log = tmp_path / "train.log"
+    log.write_text("1")
+    (tmp_path / "metrics-0.jsonl").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text("{}")
+    assert {one.path for one in looking.look()} == {"train.log", "metrics-0.jsonl"}
+    told = []
+    for size in (2, 3, 3, 3, 4):
+        log.write_text("x" * size)
+        os.utime(log, (size, size))
+        told.append([one.bytes for one in looking.look()])
+    assert told == [[], [], [3], [], []]
+    assert [one.bytes for one in looking.look(last=True)] == [4]
+
+
+def test_tool_calls_come_onto_the_timeline_when_the_transcript_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watching(tmp_path) as watched:
+        shutil.copy(ROOT / "tests" / "agent_logs" / "claude-code.jsonl", watched.recorder.paths.agent_log)
+        accounts.keep(registry.agent("claude-code"), tmp_path, watched.recorder)
+        calls = watched.of("tool")
+        assert [(one["name"], one["failed"]) for one in calls] == [("Bash", False)] * 3
+        assert "echo hi > out.txt" in calls[0]["shown"]
+        monkeypatch.setitem(MOST, "tool", 4)
+        accounts.keep(registry.agent("claude-code"), tmp_path, watched.recorder)
+        assert len(watched.of("tool")) == 4
+        assert len([one for one in watched.of("warning") if "More tool events" in one["text"]]) == 1
+
+
+def test_where_there_is_no_gpu_there_are_no_readings_and_no_error() -> None:
+    gpus = Gpus()
+    gpus.look()
+    readings = gpus.take()
+    assert len(readings) == len(list(Path("/dev").glob("nvidia[0-9]*")))
+    assert all(reading.memory_bytes > 0 for reading in readings)
+
+
+def test_whoever_watches_a_run_is_not_told_every_process(whole: Run) -> None:
+    quiet = {"began", "left", "sample", "file", "request", "tool", "rollouts"}
+    assert not [event for event in timeline(whole.paths.events) if event.kind in quiet and describe(event)]
+
+
+def test_the_page_on_the_run_directory_names_every_kind() -> None:
+    page = re.sub(r"```.*?```", "", (ROOT / "docs" / "run-directory.md").read_text("utf-8"), flags=re.S)
+    named = {word for span in re.findall(r"`([^`]+)`", page) for word in span.split()}
+    kinds = [kind for part in get_args(Kind) for kind in (get_args(part) or (part,))]
+    assert {*get_args(LedgerKind)} < {*kinds}
+    assert {*kinds} - named == set()
