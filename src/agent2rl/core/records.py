@@ -487,7 +487,8 @@ class RunResult(Record):
     usage: Usage | None = None
     """What the driver LLM was asked; None where there is none."""
     judge_usage: Usage | None = None
-    """What the judge that grades was asked; None where there is none, it runs here, or the run was resumed."""
+    """What the judge that grades was asked; None where there is none, it runs here, or the run was resumed:
+    then what it was asked before is not known."""
     rounds: int = 0
     """How often the agent was started."""
     resumed: Annotated[int, Field(ge=0)] = 0

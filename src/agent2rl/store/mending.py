@@ -45,7 +45,9 @@ def mend_lines(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[str, ...
 
 def _add_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
     """A record is in the ledger first: the last ones may have come no further. Returns how many."""
-    there = Counter(event.kind for event in read_events(paths, [])) if paths.events.exists() else Counter[str]()
+    there = (
+        Counter(event.kind for event in read_events(paths, [])) if paths.events.exists() else Counter[str]()
+    )
     seen: Counter[str] = Counter()
     added = 0
     with paths.events.open("a", encoding="utf-8") as file:
@@ -89,6 +91,7 @@ def mend_files(paths: RunPaths, past: Past) -> Iterator[str]:
             remove_tree(path)
         paths.agent_log.unlink(missing_ok=True)
         return
+    paths.agent_log.touch()
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:
             remove_tree(path)

@@ -55,7 +55,7 @@ class Played:
     claimed: Mapping[str, tuple[int, Counts]] = field(default_factory=dict)
     """By reporter: the number of its last report, and the sum of all."""
     reports: int = 0
-    witnessed: Counts = Counts()
+    witnessed: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Past:
     contamination: ContaminationSummary | None = None
     heldout: Score | None = None
     train_judge: JudgeUse | None = None
-    played: Played = Played()
+    played: Played = field(default_factory=Played)
     exchanges: tuple[Exchange, ...] = ()
     files: tuple[FileSeen, ...] = ()
     """Weights and logs that were seen in the workspace."""
@@ -113,7 +113,8 @@ class Past:
 def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: float | None) -> Past:
     """From a ledger that holds; what else of the record cannot be read is passed over."""
     events = read_events(paths, [])
-    last_alive = max([last_beat or 0.0, *(one.time for one in (*entries[-1:], *events[-1:]))])
+    noted = [entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]]
+    last_alive = max([last_beat or 0.0, *noted])
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)

@@ -194,10 +194,6 @@ class Recorder:
         sync_directory(self.paths.root)
         remove_tree(self.paths.scratch)
 
-    def count(self, kind: Kind) -> int:
-        """Events of a kind so far, be it that there was no room for the last of them."""
-        return self._counts[kind]
-
     def __enter__(self) -> Self:
         return self
 
