@@ -1,6 +1,6 @@
 """Kills the harness of small runs at random points, resumes it each time, and says what does not hold then.
 
-    .venv/bin/python benchmarks/resume.py --kills 200
+    .venv/bin/python -m benchmarks.resume --kills 200
 
 A run is killed a few times after random times and then ends; `tests/dying.py` says what is held against what.
 Some kills come when there is no run directory yet: then the run is begun anew, and they are counted apart.
@@ -17,12 +17,12 @@ from collections import Counter
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.dying import Dying, faults
 from tests.runs import Bench
 
-MOST_OF_A_RUN = 6
+MOST_OF_A_RUN = 12
+SHARE = 0.5
+"""Of the time of a whole run, that a harness lives at most: later ones go on where earlier ones ended."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
             dying = _bench(place, f"run-{runs}", told.sandbox)
             deaths = 0
             most = chance.randint(1, MOST_OF_A_RUN)
-            while deaths < most and dying.live(chance.uniform(0.0, span)) == -signal.SIGKILL:
+            while deaths < most and dying.live(chance.uniform(0.0, SHARE * span)) == -signal.SIGKILL:
                 if any(dying.bench.runs.glob("*/spec.json")):
                     deaths += 1
                     where[_last(dying)] += 1
