@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGET_SECONDS = 600.0
 SUBMISSIONS = 3
 UNSURE_SECONDS = 2.5
-"""How far the agent's used time may be off: a beat of the harness's heart is a second, and machines are busy."""
+"""How far the agent's used time may be off: the harness's heart beats each second, and machines are busy."""
 AGENT = f"""
 def note(**what):
     folder = WORKSPACE / "notes"
@@ -70,6 +70,7 @@ class Dying:
 
     bench: Bench
     options: tuple[str, ...] = ("--sandbox", "local")
+    code: str = AGENT
     died_at: list[float] = field(default_factory=list)
     unsure: list[float] = field(default_factory=list)
     """By how much the record was off with the agent's time, each time."""
@@ -111,7 +112,7 @@ class Dying:
     def _asked(self) -> tuple[str, ...]:
         if any(self.bench.runs.glob("*/spec.json")):
             return ("resume", self.paths.run_id, "--json", "--no-report")
-        script = self.bench.script(AGENT)
+        script = self.bench.script(self.code)
         fast = ("--task", "tests.short_gsm8k:TASK", "--budget", f"{BUDGET_SECONDS:g}s", *self.options)
         return ("run", "--agent", f"script:{script}", "--json", "--no-report", *fast)
 
@@ -216,11 +217,11 @@ def _twice(entries: tuple[LedgerEntry, ...]) -> Iterator[str]:
 
 def _lost(entries: tuple[LedgerEntry, ...], notes: list[dict[str, Any]]) -> Iterator[str]:
     """What the agent was told once is what the record says."""
-    graded = {
-        entry.data["submission"]["id"]: entry.data["submission"]  # type: ignore[index, call-overload]
-        for entry in entries
-        if entry.kind == "graded"
-    }
+    graded: dict[int, Any] = {}
+    for entry in entries:
+        if entry.kind == "graded":
+            data: Any = entry.data
+            graded[data["submission"]["id"]] = data["submission"]
     told = [each for note in notes for each in (*note.get("known", ()), *filter(None, [note.get("answer")]))]
     for answer in told:
         said = (answer["verdict"], answer["score"])

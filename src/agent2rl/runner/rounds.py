@@ -14,6 +14,7 @@ from agent2rl.grading.service import Service
 from agent2rl.runner.brief import go_on, resumed
 from agent2rl.runner.driving import Driving
 from agent2rl.runner.endings import ending
+from agent2rl.store.hold import BEAT_SECONDS
 from agent2rl.store.past import Over
 from agent2rl.store.recorder import Recorder
 
@@ -51,13 +52,14 @@ def play(start: Start, brief: Brief, service: Service, recorder: Recorder, most:
     past = recorder.past
     spent, rounds = past.used_seconds, past.rounds
     told = _resumed(brief, start.driving, service) if past.started else brief
+    least = BEAT_SECONDS if past.started else 0.0
     while True:
         answered = start.driving.answered()
-        last = start(told, service.remaining()) if service.remaining() else LATE
+        last = start(told, service.remaining()) if service.remaining() > least else LATE
         rounds, spent = rounds + 1, spent + last.wall_seconds
         idle = start.driving.answered() == answered  # it did not even think, and would not the next time
         failed = last.reason != "exited" or last.code != 0
-        if told.resumed and rounds == past.rounds + 1 and failed and idle and service.remaining():
+        if told.resumed and rounds == past.rounds + 1 and failed and idle and last is not LATE:
             # What it left when the harness died is not enough to go on from: it begins anew.
             _record(last, None, recorder)
             told = replace(told, prompt=f"{brief.prompt}\n{told.prompt}", resumed=False)
