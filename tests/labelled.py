@@ -61,13 +61,17 @@ def verdict(names: Sequence[Any]) -> RouteVerdict:
 
 def cases() -> list[Case]:
     read = tomllib.loads((HERE / "labels.toml").read_text(encoding="utf-8"))["case"]
-    return [Case(**{**each, "routes": tuple(each["routes"]), "processes": tuple(each.get("processes", ()))})
-            for each in read]
+    return [
+        Case(**{**each, "routes": tuple(each["routes"]), "processes": tuple(each.get("processes", ()))})
+        for each in read
+    ]
 
 
 def sources(folder: Path) -> tuple[Source, ...]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return tuple(Source(1, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")) for path in files)
+    return tuple(
+        Source(1, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")) for path in files
+    )
 
 
 def span_of(

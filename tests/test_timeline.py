@@ -163,9 +163,19 @@ class Watched:
         return of(kind, self.recorder.paths.events)
 
 
+WAIT = "until [ -e go ]; do sleep 0.1; done; exit 3"
+"""Until the test has seen what it waits for."""
+
+
 @contextmanager
-def watching(place: Path) -> Iterator[Watched]:
-    with Recorder.create(place / "runs", SPEC, lambda _: None) as recorder:
+def watching(place: Path, until: Kind = "closed") -> Iterator[Watched]:
+    """What waits in the sandbox goes on when there is an event of this kind."""
+
+    def tell(event: Event) -> None:
+        if event.kind == until:
+            (recorder.paths.workspace / "go").touch()
+
+    with Recorder.create(place / "runs", SPEC, tell) as recorder:
         recorder.paths.workspace.mkdir()
         yield Watched(Cell(registry.sandbox("bubblewrap"), place / "cell"), recorder, Observer(recorder))
 
@@ -174,8 +184,8 @@ def test_a_crowd_of_short_processes_does_not_flood_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lives, "MOST_EVENTS", 20)
-    with watching(tmp_path) as watched:
-        assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait; sleep 0.5") == 0
+    with watching(tmp_path, until="began") as watched:
+        assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait\n" + WAIT) == 3
     assert 2 <= len(watched.of("began")) + len(watched.of("left")) <= 20
 
 
@@ -203,8 +213,8 @@ def test_a_broken_observer_is_noted_once_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lives, "command", lambda _: 1 // 0)
-    with watching(tmp_path) as watched:
-        assert watched.shell("sleep 1; exit 3") == 3
+    with watching(tmp_path, until="fault") as watched:
+        assert watched.shell(WAIT) == 3
     (fault,) = watched.of("fault")
     assert "ZeroDivisionError" in fault["trace"]
 
@@ -213,10 +223,15 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
-    monkeypatch.setattr(lives, "command", lambda _: str(never.wait()))
     monkeypatch.setattr(observing, "PATIENCE_SECONDS", 0.1)
     with watching(tmp_path) as watched:
-        assert watched.shell("sleep 1; exit 3") == 3
+
+        def stuck(_: int) -> str:
+            (watched.recorder.paths.workspace / "go").touch()
+            return str(never.wait())
+
+        monkeypatch.setattr(lives, "command", stuck)
+        assert watched.shell(WAIT) == 3
         assert "did not answer" in watched.of("warning")[0]["text"]
         never.set()
 

@@ -58,9 +58,7 @@ def attribute(
     return _verdict(span, reading, known, book)
 
 
-def _verdict(
-    span: Span, reading: Reading, known: Mapping[str, RouteVerdict], book: Book
-) -> RouteVerdict:
+def _verdict(span: Span, reading: Reading, known: Mapping[str, RouteVerdict], book: Book) -> RouteVerdict:
     path = tidy(span.submission.path) if span.submission else None
     made, sure = _made(reading, path)
     stages = _in_time(span, reading, made.stages, path)
@@ -141,7 +139,9 @@ def _world(span: Span, stages: Sequence[Stage], book: Book) -> tuple[str, ...]:
     if not any(stage.route in ("policy-gradient", "online-rl") for stage in stages):
         return ()
     counts = {"witnessed": span.rollouts.witnessed, "claimed": span.rollouts.claimed}
-    said = [f"{each.episodes} episodes, {each.steps} steps {name}" for name, each in counts.items() if each.steps]
+    said = [
+        f"{each.episodes} episodes, {each.steps} steps {name}" for name, each in counts.items() if each.steps
+    ]
     if not said and not any(stage.world for stage in stages):
         return ()
     return (book.note("event", f"rollouts of attempt {span.number}", "; ".join(said) or "none were counted"),)
@@ -193,7 +193,9 @@ def _untrained(
     if before:
         text = "weights of an earlier attempt; no further training was found"
         cited = (book.note("submission", where, text), *before.evidence)
-        return before.model_copy(update={"confidence": round(before.confidence * GUESSED, 2), "evidence": cited})
+        return before.model_copy(
+            update={"confidence": round(before.confidence * GUESSED, 2), "evidence": cited}
+        )
     said = book.note("submission", where, f"no training was found that wrote {path}")
     return RouteVerdict(routes=("unknown",), confidence=0.2, evidence=(said,))
 

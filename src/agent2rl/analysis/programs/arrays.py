@@ -4,7 +4,6 @@ import re
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.core import Call, Core
-from agent2rl.analysis.programs.expressions import blends, weighs
 from agent2rl.analysis.programs.losses import FROM, add
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.values import NOTHING, Value, deep, join
@@ -15,8 +14,9 @@ LOG_PROBABILITIES = re.compile(
 LIKELIHOOD = {
     "cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss", "softmax_cross_entropy_with_integer_labels",
     "softmax_cross_entropy", "sparse_categorical_crossentropy", "fixed_cross_entropy", "LabelSmoother",
-    "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits", "CEWithChunkedOutputLoss",
-    "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss", "binary_cross_entropy_with_logits_lm",
+    "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits",
+    "CEWithChunkedOutputLoss", "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss",
+    "binary_cross_entropy_with_logits_lm",
 }  # fmt: skip
 PICKING = {"gather", "take_along_axis", "take_along_dim", "index_select", "gather_nd"}
 SIGMOIDS = {"logsigmoid", "log_sigmoid", "LogSigmoid", "softplus"}
@@ -24,16 +24,19 @@ HINGES = {"relu", "hinge_embedding_loss", "margin_ranking_loss"}
 SAMPLING = {"multinomial", "categorical", "sample", "rsample", "choice", "choices"}
 NOISES = {"randn", "randn_like", "normal", "standard_normal", "normal_", "rand_like"}
 PLAIN = {
-    "len", "range", "isinstance", "hasattr", "id", "arange", "zeros", "ones", "zeros_like", "ones_like", "eye",
-    "empty", "linspace", "full", "print", "size", "dim", "numel", "manual_seed", "seed", "time", "perf_counter",
-    "monotonic", "sleep", "info", "debug", "warning", "log", "exists", "is_file", "is_dir", "makedirs", "mkdir",
-    "default_rng", "Generator", "RandomState", "type", "is_available", "get_device_name", "dump_metrics",
+    "len", "range", "isinstance", "hasattr", "id", "arange", "zeros", "ones", "zeros_like", "ones_like",
+    "eye", "empty", "linspace", "full", "print", "size", "dim", "numel", "manual_seed", "seed", "time",
+    "perf_counter", "monotonic", "sleep", "info", "debug", "warning", "log", "exists", "is_file", "is_dir",
+    "makedirs", "mkdir", "default_rng", "Generator", "RandomState", "type", "is_available",
+    "get_device_name", "dump_metrics",
 }  # fmt: skip
 """Their results are made of nothing that matters."""
 IN_PLACE = {"add_", "mul_", "copy_", "lerp_", "sub_", "load_state_dict", "add_weighted_adapter"}
 LOSSY = re.compile(r"loss|policy|grpo|ppo|surrogate|reinforce|objective")
-PLACED = {"to", "cuda", "cpu", "float", "half", "bfloat16", "eval", "detach", "requires_grad_", "item", "clone",
-          "unsqueeze", "squeeze", "view", "reshape", "contiguous", "train", "double", "numpy"}  # fmt: skip
+PLACED = {
+    "to", "cuda", "cpu", "float", "half", "bfloat16", "eval", "detach", "requires_grad_", "item", "clone",
+    "unsqueeze", "squeeze", "view", "reshape", "contiguous", "train", "double", "numpy",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:
@@ -47,6 +50,8 @@ def known(machine: Core, call: Call) -> Value | None:
         return Value((marks - {m.LOGITS, m.FORWARD, m.JUDGED, m.PROBS}) | {machine.made(m.NLL)})
     if name == "log_softmax" or (name == "log" and marks & {m.PROBS}):
         return Value((marks - {m.LOGITS, m.PROBS}) | {machine.made(m.LOGPROB)})
+    if name == "logsumexp" and marks & {m.LOGITS}:
+        return Value(marks | {machine.made(m.LOGPROB)})
     if name == "log_prob":
         return Value(marks | {machine.made(m.LOGPROB), m.PICKED})
     if name == "softmax":
@@ -100,7 +105,7 @@ def _product(machine: Core, call: Call) -> Value:
     values = [value for value in (call.receiver, *call.all) if value is not None and value.text is None]
     found = join(Value(deep(value)) for value in values)
     for number, left in enumerate(values):
-        if any(weighs(deep(left), deep(right)) for right in values[number + 1 :]):
+        if any(m.weighs(deep(left), deep(right)) for right in values[number + 1 :]):
             return found.marked(machine.made(m.WEIGHTED))
     return Value(found.marks)
 
@@ -108,7 +113,7 @@ def _product(machine: Core, call: Call) -> Value:
 def _in_place(machine: Core, call: Call) -> Value:
     """Weights that are changed other than by a gradient."""
     before, change = deep(call.receiver), frozenset[str]().union(*map(deep, call.all))
-    if blends(before | {m.WEIGHTS}, change) or m.BLENDED in change or call.last == "add_weighted_adapter":
+    if m.blends(before | {m.WEIGHTS}, change) or m.BLENDED in change or call.last == "add_weighted_adapter":
         blended(machine, m.models(before) or m.models(change), change | before)
     return Value(before | change)
 

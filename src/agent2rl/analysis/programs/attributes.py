@@ -47,7 +47,7 @@ def read(machine: Core, value: Value, name: str) -> Value:
         joined = join(known)
         return Value(joined.marks | value.marks, joined.constant, joined.things)
     owner = value.things[0] if value.things else None
-    return Value(_marks(machine, value, name), UNKNOWN, (Method(value, owner, name),))
+    return Value(behind(machine, value, name), UNKNOWN, (Method(value, owner, name),))
 
 
 def _of(machine: Core, value: Value, owner: Thing, name: str) -> Value | None:
@@ -126,7 +126,8 @@ def _path(path: str, name: str) -> str:
             return posixpath.splitext(last)[1] if HOLE not in last else HOLE
 
 
-def _marks(machine: Core, value: Value, name: str) -> m.Marks:
+def behind(machine: Core, value: Value, name: str) -> m.Marks:
+    """The marks of what a value has under a name, where nothing else is known of it."""
     marks = value.marks
     if name == "loss" and m.FORWARD in marks:
         return (marks - {m.FORWARD, m.LOGITS}) | {machine.made(m.NLL)}

@@ -13,14 +13,27 @@ from typing import Literal
 from agent2rl.analysis.programs.sources import Files
 
 LONGEST, MOST, DEEPEST = 100_000, 60, 4
-WRAPPERS = {"nohup", "time", "nice", "setsid", "stdbuf", "env", "sudo", "exec", "ionice", "xvfb-run", "then", "do",
-            "else", "if", "!", "{", "(", "command", "eval", "while", "until", "elif", "caffeinate"}  # fmt: skip
-WRAPPER_VALUES = {"timeout": 1, "uv": 1, "poetry": 1, "conda": 3, "taskset": 2, "numactl": 0, "srun": 0, "flock": 1}
+WRAPPERS = {
+    "nohup", "time", "nice", "setsid", "stdbuf", "env", "sudo", "exec", "ionice", "xvfb-run", "then", "do",
+    "else", "if", "!", "{", "(", "command", "eval", "while", "until", "elif", "caffeinate",
+}  # fmt: skip
+WRAPPER_VALUES = {
+    "timeout": 1,
+    "uv": 1,
+    "poetry": 1,
+    "conda": 3,
+    "taskset": 2,
+    "numactl": 0,
+    "srun": 0,
+    "flock": 1,
+}
 """And how many words of their own follow."""
 PYTHON = re.compile(r"^(?:.*/)?(?:python|pypy)[\d.]*$")
 SHELLS = {"bash", "sh", "zsh", "dash", "source", "."}
-LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "ipython",
-             "accelerate.commands.launch", "horovodrun", "mpirun", "fabric", "coverage", "ray"}  # fmt: skip
+LAUNCHERS = {
+    "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "ipython",
+    "accelerate.commands.launch", "horovodrun", "mpirun", "fabric", "coverage", "ray",
+}  # fmt: skip
 NOTEBOOKS = {"jupyter", "papermill", "runipy", "nbconvert"}
 ASSIGNED = re.compile(r"^(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$", re.S)
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")
@@ -51,7 +64,9 @@ class Shell:
     found: list[Launch] = field(default_factory=list)
 
 
-def launches(command: str, files: Files, variables: Mapping[str, str] | None = None, near: str = "") -> list[Launch]:
+def launches(
+    command: str, files: Files, variables: Mapping[str, str] | None = None, near: str = ""
+) -> list[Launch]:
     """What a command line starts; a shell script is one launch, to be read by `inside`."""
     words = _split(command)
     return list(_started(words, Shell(files, dict(variables or {}), near)))[:MOST]
@@ -276,5 +291,3 @@ def _commands(line: str) -> Iterator[list[str]]:
         words = line.split()
     if words:
         yield words
-
-

@@ -12,12 +12,11 @@ from agent2rl.analysis.programs.values import (
     thing,
 )
 
-SAME = {"shuffle", "select", "train_test_split", "with_format", "remove_columns", "rename_column", "flatten",
-        "take", "skip", "set_format", "shard", "sort", "repeat", "to_list", "iterrows", "to_dict", "sample", "head",
-        "reset_index", "dropna", "drop_duplicates", "to_pandas", "batch", "cast", "itertuples"}  # fmt: skip
-MADE = {"from_list", "from_pandas", "from_generator", "DataFrame", "TensorDataset", "ConcatDataset",
-        "concatenate_datasets", "IterableDataset", "Subset", "array", "asarray", "tensor", "stack", "cat",
-        "concatenate", "pad_sequence", "as_tensor", "from_numpy", "concat"}  # fmt: skip
+SAME = {
+    "shuffle", "select", "train_test_split", "with_format", "remove_columns", "rename_column", "flatten",
+    "take", "skip", "set_format", "shard", "sort", "repeat", "to_list", "iterrows", "to_dict", "sample",
+    "head", "reset_index", "dropna", "drop_duplicates", "to_pandas", "batch", "cast", "itertuples",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:
@@ -43,7 +42,7 @@ def known(machine: Core, call: Call) -> Value | None:
         return None
     rows = machine.element(call.receiver)
     if last == "map":
-        return dataset(_mapped(machine, rows, machine.call(given, [rows], {})))
+        return dataset(_mapped(rows, machine.call(given, [rows], {})))
     if last == "filter":
         return dataset(machine.guarded(rows, deep(machine.call(given, [rows], {}))))
     if last in SAME:
@@ -55,7 +54,7 @@ def dataset(rows: Value) -> Value:
     return thing(Foreign("dataset", attributes={"rows": rows}))
 
 
-def _mapped(machine: Core, rows: Value, new: Value) -> Value:
+def _mapped(rows: Value, new: Value) -> Value:
     """What a function gives for a row is added to the row."""
     before = next((one for one in rows.things if isinstance(one, Fields)), None)
     after = next((one for one in new.things if isinstance(one, Fields)), None)

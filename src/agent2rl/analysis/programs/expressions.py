@@ -1,26 +1,21 @@
 """Expressions: constants are worked out where they are known, marks are passed on."""
 
 import ast
-import operator
-from collections.abc import Callable
 
-from agent2rl.analysis.programs import attributes, python
+from agent2rl.analysis.programs import arithmetic, filesystem
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs.core import DEEPEST, REWARD, Core
-from agent2rl.analysis.programs.marks import Marks
+from agent2rl.analysis.programs.core import DEEPEST
+from agent2rl.analysis.programs.items import Items
 from agent2rl.analysis.programs.values import (
     HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
     Class,
-    Constant,
     External,
     Fields,
     Foreign,
     Function,
-    Instance,
-    Method,
     Module,
     Place,
     Scope,
@@ -35,37 +30,8 @@ from agent2rl.analysis.programs.values import (
     thing,
 )
 
-COMPARED: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Is: operator.eq,
-    ast.IsNot: operator.ne,
-}
-ORDERED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-CALCULATED: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-PAIR = {
-    "chosen": m.CHOSEN,
-    "rejected": m.REJECTED,
-    "preferred": m.CHOSEN,
-    "dispreferred": m.REJECTED,
-    "winner": m.CHOSEN,
-    "loser": m.REJECTED,
-}
 
-
-class Expressions(Core):
+class Expressions(Items):
     def eval(self, node: ast.expr | None, scope: Scope) -> Value:
         if node is None:
             return constant(None)
@@ -81,7 +47,7 @@ class Expressions(Core):
     def _expression(self, node: ast.expr, scope: Scope) -> Value:
         match node:
             case ast.Constant():
-                return constant(_plain(node.value))
+                return constant(arithmetic.plain(node.value))
             case ast.Name():
                 return scope.find(node.id) or _builtin(node.id)
             case ast.Attribute():
@@ -91,7 +57,7 @@ class Expressions(Core):
             case ast.BinOp():
                 return self.operate(node.op, self.eval(node.left, scope), self.eval(node.right, scope))
             case ast.UnaryOp():
-                return _unary(node.op, self.eval(node.operand, scope))
+                return arithmetic.unary(node.op, self.eval(node.operand, scope))
             case ast.BoolOp():
                 return self._either(node, scope)
             case ast.Compare():
@@ -172,14 +138,16 @@ class Expressions(Core):
     def operate(self, op: ast.operator, left: Value, right: Value) -> Value:
         a, b = deep(left), deep(right)
         marks = a | b
-        if isinstance(op, ast.Mult | ast.MatMult) and weighs(a, b):
+        if isinstance(op, ast.Mult | ast.MatMult) and m.weighs(a, b):
             marks |= {self.made(m.WEIGHTED)}
-        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and blends(a, b):
+        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and m.blends(a, b):
             marks |= {self.made(m.BLENDED)}
         lists = [one for value in (left, right) for one in value.things if isinstance(one, Several)]
         if lists and isinstance(op, ast.Add | ast.Mult | ast.BitOr):
             return _appended(left, right) if len(lists) > 1 else thing(lists[0], left.marks | right.marks)
-        found = _calculated(op, left, right)
+        if isinstance(op, ast.Add) and (row := _row(left, right)):
+            return row
+        found = arithmetic.calculated(op, left, right)
         return Value(marks, found)
 
     def _either(self, node: ast.BoolOp, scope: Scope) -> Value:
@@ -202,7 +170,7 @@ class Expressions(Core):
             marks = (marks - m.OWN - {m.FILTERED}) | {self.made(m.JUDGED)}
         if len(rest) > 1:
             return Value(marks)
-        return Value(marks, _compared(node.ops[0], left, rest[0]))
+        return Value(marks, arithmetic.compared(node.ops[0], left, rest[0]))
 
     def _choice(self, node: ast.IfExp, scope: Scope) -> Value:
         test = self.eval(node.test, scope)
@@ -226,67 +194,31 @@ class Expressions(Core):
             return Value(value.marks, UNKNOWN, tuple(kept))
         for one in value.things:
             if isinstance(one, External) and one.name == "os.environ":
-                return python.variable(self, index, None)
+                return filesystem.variable(self, index, None)
         if value.things and isinstance(value.things[0], Class | External) and not value.marks:
             return value  # list[int], Trainer[...]
         found = self.item(value, index)
         inside = deep(index)
         if inside & {m.JUDGED} and deep(found) & m.OWN:
             found = found.marked(self.made(m.FILTERED))
-        if found.marks & {m.LOGPROB, m.PROBS} and not index.known and not _slices(node.slice):
+        if found.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _slices(node.slice):
             found = Value(found.marks | inside | {m.PICKED}, found.constant, found.things)
         return found
 
-    def item(self, value: Value, index: Value) -> Value:
-        key = index.constant
-        exact, loose = list[Value](), list[Value]()
-        for one in value.things:
-            match one:
-                case Several() if one.elements is not None and isinstance(key, int):
-                    inside = -len(one.elements) <= key < len(one.elements)
-                    exact.append(one.elements[key] if inside else one.rest)
-                case Several():
-                    exact.append(one.any())
-                case Fields() if key is not UNKNOWN and str(key) in one.known:
-                    exact.append(one.known[str(key)])
-                case Fields():
-                    loose.append(one.rest if key is not UNKNOWN else one.any())
-                case Instance() if one.of.find("__getitem__"):
-                    exact.append(self.call(self.attribute(value, "__getitem__"), [index], {}))
-                case Instance() if isinstance(key, str):
-                    exact.append(one.attributes.get(key, NOTHING))
-                case Foreign() if isinstance(key, str) and key in one.attributes:
-                    exact.append(one.attributes[key])
-                case Foreign():
-                    loose.append(self.element(thing(one)))
-                case _:
-                    pass
-        found = join([*exact, *loose])
-        found = Value(found.marks | value.marks, found.constant, found.things)
-        return found if exact else self.named(found, key)
-
-    def named(self, value: Value, name: Constant) -> Value:
-        """What a row or an answer of the world holds under some name."""
-        if not isinstance(name, str):
-            return value
-        lowered = name.lower()
-        for word, mark in PAIR.items():
-            if lowered.startswith(word):
-                return value.marked(self.made(mark))
-        if REWARD.search(lowered) and value.marks & {m.DATA, m.SAID, m.WORLD, m.TOKENS}:
-            return Value(value.marks - m.OWN - {m.FILTERED}, UNKNOWN).marked(self.made(m.JUDGED))
-        return value
-
     def _listed(self, elements: list[ast.expr], scope: Scope) -> Value:
-        if any(isinstance(each, ast.Starred) for each in elements):
-            return some(
-                join(
-                    self.element(value) if isinstance(each, ast.Starred) else value
-                    for each in elements
-                    for value in [self.eval(each, scope)]
-                )
-            )
-        return several([self.eval(each, scope) for each in elements])
+        found, whole = list[Value](), True
+        for each in elements:
+            value = self.eval(each, scope)
+            if not isinstance(each, ast.Starred):
+                found.append(value)
+                continue
+            known = [one for one in value.things if isinstance(one, Several) and one.elements is not None]
+            if len(known) == len(value.things) == 1 and known[0].rest is NOTHING:
+                found += known[0].elements or ()
+            else:
+                whole = False
+                found.append(self.element(value))
+        return several(found) if whole else some(join(found))
 
     def _dictionary(self, node: ast.Dict, scope: Scope) -> Value:
         known: dict[str, Value] = {}
@@ -331,119 +263,9 @@ class Expressions(Core):
         self.control, self.lexical = before
         return found
 
-    def element(self, value: Value) -> Value:
-        """One of what it holds."""
-        known: list[Value] = []
-        for one in value.things:
-            match one:
-                case Several() | Fields():
-                    known.append(one.any() if isinstance(one, Several) else NOTHING)
-                case Instance():
-                    for name in ("__iter__", "__getitem__"):
-                        if one.of.find(name):
-                            found = self.call(self.attribute(thing(one), name), [], {})
-                            known.append(self.element(found) if name == "__iter__" else found)
-                            break
-                case Foreign() if "rows" in one.attributes:
-                    known.append(one.attributes["rows"])
-                case Foreign() | Method():
-                    known.append(Value(things=(one,)))
-                case _:
-                    pass
-        found = join(known)
-        return Value(found.marks | value.marks, found.constant, found.things)
-
-    def attribute(self, value: Value, name: str) -> Value:
-        return attributes.read(self, value, name)
-
-
-def _plain(value: object) -> Constant:
-    if isinstance(value, str):
-        return value[:LONGEST_TEXT].replace(HOLE, " ")
-    return value if isinstance(value, int | float) or value is None else UNKNOWN
-
 
 def _builtin(name: str) -> Value:
     return thing(External(name))
-
-
-def _unary(op: ast.unaryop, value: Value) -> Value:
-    known = value.constant
-    if isinstance(op, ast.Not):
-        truth = value.truth
-        return Value(deep(value), UNKNOWN if truth is None else not truth)
-    if isinstance(op, ast.USub) and isinstance(known, int | float):
-        return Value(value.marks, -known)
-    return Value(deep(value), UNKNOWN, value.things)
-
-
-def _calculated(op: ast.operator, left: Value, right: Value) -> Constant:
-    a, b = left.constant, right.constant
-    if isinstance(a, str) and isinstance(op, ast.Div):
-        return f"{a}/{b if isinstance(b, str) else HOLE}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Div) and isinstance(b, str) and left.constant is UNKNOWN:
-        return f"{HOLE}/{b}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Add) and (isinstance(a, str) or isinstance(b, str)):
-        both = (a if isinstance(a, str) else HOLE) + (b if isinstance(b, str) else HOLE)
-        return both[:LONGEST_TEXT]
-    if isinstance(op, ast.Mod) and isinstance(a, str):
-        return a.partition("%")[0] + HOLE
-    if isinstance(a, int | float) and isinstance(b, int | float) and type(op) in CALCULATED:
-        if max(abs(a), abs(b)) > 1e18:
-            return UNKNOWN
-        try:
-            return CALCULATED[type(op)](a, b)
-        except (ZeroDivisionError, OverflowError, ValueError):
-            return UNKNOWN
-    if isinstance(op, ast.Pow) and isinstance(a, int | float) and isinstance(b, int | float):
-        return _power(a, b)
-    return UNKNOWN
-
-
-def _power(base: float, exponent: float) -> Constant:
-    if abs(exponent) > 64 or abs(base) > 1e6:
-        return UNKNOWN
-    try:
-        found = float(base) ** exponent
-    except (ZeroDivisionError, OverflowError, ValueError):
-        return UNKNOWN
-    if isinstance(found, complex):
-        return UNKNOWN
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(found) < 1e15
-    return int(found) if whole else found
-
-
-def _compared(op: ast.cmpop, left: Value, right: Value) -> Constant:
-    nothing = [value for value in (left, right) if value.constant is None]
-    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and nothing:
-        other = right if nothing[0] is left else left
-        if other.constant is UNKNOWN and not other.things:
-            return UNKNOWN
-        is_none = other.constant is None and not other.things
-        return is_none == isinstance(op, ast.Is | ast.Eq)
-    if isinstance(op, ast.In | ast.NotIn):
-        return _contained(op, left, right)
-    if not (left.known and right.known):
-        return UNKNOWN
-    a, b = left.constant, right.constant
-    if type(op) in COMPARED:
-        return COMPARED[type(op)](a, b)
-    if type(op) in ORDERED and isinstance(a, int | float) and isinstance(b, int | float):
-        return ORDERED[type(op)](a, b)
-    return UNKNOWN
-
-
-def _contained(op: ast.cmpop, left: Value, right: Value) -> Constant:
-    if not left.known:
-        return UNKNOWN
-    if right.known and isinstance(right.constant, str) and isinstance(left.constant, str):
-        return (left.constant in right.constant) == isinstance(op, ast.In)
-    for one in right.things:
-        if isinstance(one, Several) and one.elements is not None and all(v.known for v in one.elements):
-            return any(v.constant == left.constant for v in one.elements) == isinstance(op, ast.In)
-        if isinstance(one, Fields) and one.rest is NOTHING:
-            return (str(left.constant) in one.known) == isinstance(op, ast.In)
-    return UNKNOWN
 
 
 def _appended(left: Value, right: Value) -> Value:
@@ -470,21 +292,10 @@ def _dotted(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def weighs(left: Marks, right: Marks) -> bool:
-    """Whether a judgement weighs log-probabilities."""
-    scored = m.SCORES | {m.PROBS}
-    return bool(
-        (m.JUDGED in left and right & scored)
-        or (m.JUDGED in right and left & scored)
-        or (m.JUDGED in left and m.WEIGHTS in right and m.NOISE not in right)
-        or (m.JUDGED in right and m.WEIGHTS in left and m.NOISE not in left)
-    )
-
-
-def blends(left: Marks, right: Marks) -> bool:
-    """Whether weights are mixed with others or with noise."""
-    if m.WEIGHTS in left and m.WEIGHTS in right:
-        ours, theirs = m.models(left), m.models(right)
-        return bool(ours and theirs and ours != theirs)
-    noisy = (m.WEIGHTS in left and m.NOISE in right) or (m.WEIGHTS in right and m.NOISE in left)
-    return noisy and not (left | right) & {m.DATA, m.SAID}
+def _row(left: Value, right: Value) -> Value | None:
+    """What was written as JSON stays what it is when a line's end is put behind it."""
+    for value, other in ((left, right), (right, left)):
+        blank = other.known and isinstance(other.constant, str) and not other.constant.strip()
+        if blank and any(isinstance(one, Fields) for one in value.things):
+            return value
+    return None

@@ -39,16 +39,8 @@ KNOWING: tuple[Callable[[Core, Call], Value | None], ...] = (
     arrays.known,
 )
 MAPPING = {
-    "map",
-    "imap",
-    "imap_unordered",
-    "starmap",
-    "vmap",
-    "tree_map",
-    "apply",
-    "thread_map",
-    "process_map",
-}
+    "map", "imap", "imap_unordered", "starmap", "vmap", "tree_map", "apply", "thread_map", "process_map",
+}  # fmt: skip
 trained = losses.trained
 
 

@@ -27,14 +27,15 @@ CRITICS = re.compile(
     r"ForSequenceClassification|ForTokenClassification|RewardModel|ValueModel|CrossEncoder|Sentence"
 )
 READERS = re.compile(r"Tokenizer|Processor|get_tokenizer")
-LOADERS = re.compile(
-    r"ForCausalLM|AutoModel$|ForSeq2SeqLM|LMHeadModel|LMHeadWithValueHead|Fast\w*Model$|PeftModel|ConditionalGeneration"
-)
 ENGINES = {"vllm.LLM", "transformers.pipeline", "sglang.Engine", "vllm.AsyncLLMEngine", "lmdeploy.pipeline"}
-TENSORS = {"safetensors.torch.load_file", "safetensors.numpy.load_file", "safetensors.safe_open",
-           "safetensors.flax.load_file", "mlx.core.load"}  # fmt: skip
-SAVERS = {"safetensors.torch.save_file", "safetensors.numpy.save_file", "safetensors.torch.save_model",
-          "safetensors.flax.save_file"}  # fmt: skip
+TENSORS = {
+    "safetensors.torch.load_file", "safetensors.numpy.load_file", "safetensors.safe_open",
+    "safetensors.flax.load_file", "mlx.core.load",
+}  # fmt: skip
+SAVERS = {
+    "safetensors.torch.save_file", "safetensors.numpy.save_file", "safetensors.torch.save_model",
+    "safetensors.flax.save_file",
+}  # fmt: skip
 DECODING = {"decode", "batch_decode", "convert_ids_to_tokens"}
 ENCODING = {"encode", "apply_chat_template", "pad", "batch_encode_plus", "encode_plus", "encode_batch"}
 SAYING = {"chat", "generate_text", "complete"}
@@ -47,6 +48,10 @@ def known(machine: Core, call: Call) -> Value | None:
         return _loaded(machine, call)
     if name in ENGINES or name.endswith(".LLM"):
         return _engine(machine, call)
+    if name in ("mlx_lm.load", "mlx_lm.utils.load"):
+        return several([load(machine, call.argument("path_or_hf_repo", 0)), thing(Foreign("tokenizer"))])
+    if name.startswith("mlx_lm") and last in ("save", "save_model"):
+        return save(machine, call.argument("dst_path", 0), marks)
     if name in TENSORS:
         return _tensors(machine, call.argument("filename", 0))
     if name in SAVERS or (name == "torch.save" and (m.WEIGHTS in marks or m.models(marks))):
@@ -64,6 +69,8 @@ def known(machine: Core, call: Call) -> Value | None:
         "unwrap_model",
     ):
         return _same(call, marks)
+    if last in ("parameters", "named_parameters", "state_dict") and m.models(marks):
+        return thing(Foreign("tensors"), m.models(marks) | {m.WEIGHTS})
     if last == "from_config" and call.receiver is None:
         return thing(Foreign("model"), frozenset({machine.trace.load(())}))
     if last == "generate" and (call.receiver is not None):
@@ -221,8 +228,7 @@ def _asked(machine: Core, call: Call, marks: Marks) -> Value:
     near = any("localhost" in text or "127.0.0.1" in text for text in _texts(call.receiver))
     value = sampled(machine, marks, m.SAID)
     judged = marks & {m.SAID}
-    found = value if near or judged else value.marked(m.TEACHER)
-    return found
+    return value if near or judged else value.marked(m.TEACHER)
 
 
 def _texts(value: Value | None, depth: int = 6) -> list[str]:

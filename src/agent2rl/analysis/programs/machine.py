@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import losses, noting
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.calls import Calls
@@ -37,9 +36,8 @@ class Machine(Calls):
         losses.add(self, self._by_hand(by), m.models(was) | (by & {m.WORLD}), self.place)
 
     def _by_hand(self, by: m.Marks) -> Kind:
-        if m.JUDGED in by and m.NOISE in by and m.WEIGHTED not in by:
-            route: Route = "other"
-            return route, 0.7, (m.NOISE,)
+        if m.NOISE in by and not by & {m.PROBS, m.LOGPROB, m.TOKENS}:
+            return "other", 0.7, (m.NOISE,)
         if by & {m.WEIGHTED, m.JUDGED}:
             return losses.gradient(by, 0.8 if m.WEIGHTED in by else 0.6)
         return losses.imitation(self, by, 0.75)

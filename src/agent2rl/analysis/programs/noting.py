@@ -11,7 +11,7 @@ from agent2rl.analysis.programs.values import HOLE, Class, Place, Value
 NAMES = {
     "learning_rate": ("learning_rate", "lr", "peak_lr", "step_size", "actor_learning_rate", "actor_lr"),
     "epochs": ("epochs", "num_train_epochs", "num_epochs", "n_epochs", "max_epochs", "num_ppo_epochs"),
-    "steps": ("steps", "max_steps", "num_steps", "n_steps", "iterations", "num_iterations_total", "total_steps"),
+    "steps": ("steps", "max_steps", "num_steps", "n_steps", "iterations", "total_steps"),
     "batch_size": ("batch_size", "per_device_train_batch_size", "bs", "train_batch_size", "micro_batch_size",
                    "per_device_batch_size"),
     "gradient_accumulation": ("gradient_accumulation_steps", "grad_accum", "accumulate_grad_batches",
@@ -33,7 +33,7 @@ NAMES = {
     "gradient_clip": ("max_grad_norm", "grad_clip", "clip_grad", "gradient_clip_val"),
     "seed": ("seed",),
     "optimizer": ("optim", "optimizer_name"),
-    "data": ("data_path", "train_file", "train_path", "data_files", "dataset_name", "train_data_path", "dataset"),
+    "data": ("data_path", "train_file", "train_path", "data_files", "dataset_name", "dataset"),
     "model": ("model_name_or_path", "model_path", "model_name", "base_model", "pretrain"),
     "loss_type": ("loss_type",),
     "gamma": ("gamma", "discount"),
@@ -54,7 +54,7 @@ CALL, OPTION, NAME = 3, 2, 1
 def canonical(name: str, call: str = "") -> str | None:
     if name == "r" and "lora" in call.lower():
         return "lora_rank"
-    if name == "n" and "sampling" in call.lower():
+    if name == "n" and ("sampling" in call.lower() or "rollout" in call.lower()):
         return "group_size"
     return CANONICAL.get(name)
 
@@ -69,13 +69,11 @@ def observed(machine: Core, call: Call) -> None:
         machine.trace.note("optimizer", optimizer[1], call.place, CALL)
         if rate := call.argument("lr", 1):
             said.setdefault("lr", rate)
-    given(machine, said, call.place, call.name)
-
-
-def given(machine: Core, said: Mapping[str, Value], place: Place, call: str = "") -> None:
+    lines = {word.arg: word.value.lineno for word in call.node.keywords} if call.node else {}
     for name, value in said.items():
-        known = canonical(name, call)
+        known = canonical(name, call.name)
         if known and (plain := _plain(value)) is not None:
+            place = Place(call.place.path, lines.get(name, call.place.line))
             machine.trace.note(known, plain, place, CALL)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agent2rl.analysis.programs import noting, python, sources
+from agent2rl.analysis.programs import filesystem, noting, sources
 from agent2rl.analysis.programs.core import Call, Core
 from agent2rl.analysis.programs.values import (
     HOLE,
@@ -23,8 +23,10 @@ from agent2rl.analysis.programs.values import (
 )
 
 PARSERS = {"HfArgumentParser", "TrlParser", "ArgumentParser", "DataClassArgumentParser", "H4ArgumentParser"}
-CALLED = {"fire.Fire", "typer.run", "Fire", "absl.app.run", "tyro.cli", "jsonargparse.CLI", "simple_parsing.parse",
-          "draccus.parse", "pyrallis.parse", "chz.entrypoint", "defopt.run", "plac.call"}  # fmt: skip
+CALLED = {
+    "fire.Fire", "typer.run", "Fire", "absl.app.run", "tyro.cli", "jsonargparse.CLI",
+    "simple_parsing.parse", "draccus.parse", "pyrallis.parse", "chz.entrypoint", "defopt.run", "plac.call",
+}  # fmt: skip
 
 
 def known(machine: Core, call: Call) -> Value | None:
@@ -220,7 +222,7 @@ def _named_config(machine: Core) -> dict[str, Value]:
         source = machine.files.named(word) if word.endswith((".yaml", ".yml", ".json", ".toml")) else None
         found = sources.config(source) if source else None
         if isinstance(found, dict):
-            return {name: python.plain(value) for name, value in found.items()}
+            return {name: filesystem.plain(value) for name, value in found.items()}
     return {}
 
 
@@ -264,7 +266,7 @@ def _hydra(machine: Core, function: Function, said: dict[str, Value]) -> Value:
     stem = name.removesuffix(".yaml")
     source = machine.files.named(f"{folder}/{stem}.yaml", function.module.path.rpartition("/")[0])
     found = sources.config(source) if source else None
-    value = python.plain(found if isinstance(found, dict) else {})
+    value = filesystem.plain(found if isinstance(found, dict) else {})
     for path, given in said.items():
         at = value
         *above, last = path.split(".")

@@ -1,15 +1,18 @@
 """All that the programs of an attempt do, in the order in which they ran."""
 
+import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from agent2rl.analysis.attempts import Ran, Source, Span
+from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import commands, sources, tools
 from agent2rl.analysis.programs.commands import Launch
 from agent2rl.analysis.programs.machine import step_through
 from agent2rl.analysis.programs.sources import Files
-from agent2rl.analysis.programs.trace import Stage, Trace
+from agent2rl.analysis.programs.trace import Stage, Trace, covers, tidy
 from agent2rl.analysis.programs.values import HOLE, Place
 
 MOST_LAUNCHES, DEEPEST = 40, 4
@@ -23,6 +26,8 @@ class Began:
 
     launch: Launch
     process: Ran | None
+    place: Place | None = None
+    """The line of a shell script that starts it."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,18 @@ def _expanded(began: Began, files: Files, direct: set[str], depth: int) -> list[
     inner = commands.inside(began.launch, files) if depth else []
     if any(each.kind != "copy" and each.name in direct for each in inner):
         inner = [each for each in inner if each.kind in ("copy", "code")]
-    found = [Began(each, began.process) for each in inner]
+    found = [Began(each, began.process, _line(each, began.launch, files)) for each in inner]
     return [one for each in found for one in _expanded(each, files, direct, depth - 1)]
+
+
+def _line(launch: Launch, shell: Launch, files: Files) -> Place | None:
+    """Where a shell script names what it starts."""
+    source = files.sources.get(shell.name)
+    name = launch.name.rpartition("/")[2] if launch.kind == "script" else launch.name
+    for number, line in enumerate(source.text.split("\n") if source else (), start=1):
+        if name in line and not line.lstrip().startswith("#"):
+            return Place(shell.name, number)
+    return None
 
 
 def entries(files: Files) -> list[Launch]:
@@ -113,8 +128,6 @@ def entries(files: Files) -> list[Launch]:
 def _imports(source: Source, files: Files) -> Iterable[str]:
     if not source.path.endswith((".py", ".ipynb")):
         return
-    import ast
-
     read = sources.script(source)
     near = source.path.rpartition("/")[0]
     for node in ast.walk(read.tree) if read.tree else ():
@@ -145,12 +158,13 @@ def _ordered(launches: Sequence[Launch], files: Files) -> list[Launch]:
 
 
 def _feeds(before: Trace, after: Trace) -> bool:
-    from agent2rl.analysis.programs.trace import covers, tidy
-
     saved = [path for path in before.weights if path != HOLE]
     wrote = [path for path in before.files if path != HOLE]
     return any(covers(path, tidy(load)) for path in saved for load in after.loads) or any(
-        covers(path, tidy(str(noted.value))) for path in wrote for noted in after.noted.values() if noted.name == "data"
+        covers(path, tidy(str(noted.value)))
+        for path in wrote
+        for noted in after.noted.values()
+        if noted.name == "data"
     )
 
 
@@ -162,16 +176,21 @@ def _run(began: Sequence[Began], files: Files, seen: bool) -> Reading:
         each, depth = waiting.pop(0)
         trace.launch = len(done)
         done.append(each)
-        started = _launch(each.launch, files, trace)
+        started = _launch(each, files, trace)
         inner = [launch for command in started for launch in commands.launches(command, files)]
         if depth and not any(launch.name in direct for launch in inner):
-            further = [one for launch in inner for one in _expanded(Began(launch, each.process), files, direct, depth)]
+            further = [
+                one
+                for launch in inner
+                for one in _expanded(Began(launch, each.process), files, direct, depth)
+            ]
             waiting[:0] = [(one, depth - 1) for one in further]
     return Reading(trace, tuple(done), seen)
 
 
-def _launch(launch: Launch, files: Files, trace: Trace) -> list[str]:
+def _launch(began: Began, files: Files, trace: Trace) -> list[str]:
     """The command lines that it starts in turn."""
+    launch = began.launch
     match launch.kind:
         case "script":
             script = sources.script(files.sources[launch.name])
@@ -182,23 +201,35 @@ def _launch(launch: Launch, files: Files, trace: Trace) -> list[str]:
         case "copy":
             trace.copy(launch.name, launch.argv[0])
         case "tool":
-            _tool(launch, files, trace)
+            _tool(began, files, trace)
         case "shell":
             return []
     return []
 
 
-def _tool(launch: Launch, files: Files, trace: Trace) -> None:
-    job = tools.job(launch, files)
+def _tool(began: Began, files: Files, trace: Trace) -> None:
+    job = tools.job(began.launch, files)
     if job is None:
         return
-    place = Place(job.config or "", 1)
-    for name, value, said in job.settings:
-        trace.note(name, value, place if job.config and not said else None, 3, said)
+    for name, value, called, said in job.settings:
+        place = None if said or not job.config else Place(job.config, _key(files.sources[job.config], called))
+        trace.note(name, value, place or began.place, 3, said)
     if job.route is None:
         return
     mark = trace.load([job.start] if job.start else [])
-    route = "online-rl" if job.world and job.route == "policy-gradient" else job.route
-    places = (place,) if job.config else (Place(" ".join((launch.name, *launch.argv))[:200], 0),)
-    trace.add(Stage(route, 0.95, places, job.world), frozenset({mark}))
+    config = (
+        [Place(job.config, _key(files.sources[job.config], "stage|rl|rlhf_type|algorithm"))]
+        if job.config
+        else []
+    )
+    places = [*([began.place] if began.place else []), *config]
+    command = " ".join((began.launch.name, *began.launch.argv))[:200]
+    route: Route = "online-rl" if job.world else job.route
+    trace.add(Stage(route, 0.95, tuple(places) or (Place(command, 0),), job.world), frozenset({mark}))
     trace.save(job.target, frozenset({mark}))
+
+
+def _key(source: Source, name: str) -> int:
+    """The line of a configuration that has a key; its first where none has."""
+    key = re.compile(rf"^\W*(?:{name})\W*[:=]")
+    return next((n for n, line in enumerate(source.text.split("\n"), start=1) if key.match(line)), 1)

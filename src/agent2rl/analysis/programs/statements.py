@@ -4,20 +4,12 @@ import ast
 from collections.abc import Sequence
 
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs.attributes import ast_name
-from agent2rl.analysis.programs.core import DEEPEST, Frame
-from agent2rl.analysis.programs.expressions import Expressions
+from agent2rl.analysis.programs.core import DEEPEST
+from agent2rl.analysis.programs.definitions import Definitions
 from agent2rl.analysis.programs.marks import Marks
-from agent2rl.analysis.programs.sources import script
 from agent2rl.analysis.programs.values import (
     NOTHING,
-    Class,
-    External,
     Fields,
-    Foreign,
-    Function,
-    Gradient,
-    Instance,
     Module,
     Place,
     Scope,
@@ -26,16 +18,14 @@ from agent2rl.analysis.programs.values import (
     constant,
     deep,
     join,
-    thing,
 )
 
 UNROLLED = 8
 """The longest list of known things that a loop is stepped through for one by one."""
 ENDING = {"sys.exit", "exit", "quit", "os._exit"}
-GRADIENTS = {"grad", "value_and_grad"}
 
 
-class Statements(Expressions):
+class Statements(Definitions):
     def run(self, body: Sequence[ast.stmt], scope: Scope, module: Module) -> bool:
         """Whether what follows is not reached."""
         if self.depth >= DEEPEST:
@@ -62,7 +52,7 @@ class Statements(Expressions):
             case ast.Assign():
                 value = self.eval(node.value, scope)
                 for target in node.targets:
-                    self._updated(target, node.value, value, scope)
+                    self._updated(target, node.value, scope)
                     self.bind(target, value, scope)
             case ast.AnnAssign():
                 if node.value is not None:
@@ -112,71 +102,6 @@ class Statements(Expressions):
             value = value.marked(self.made(m.JUDGED), *(here & {m.WORLD}))
         frame.returns.append(value)
 
-    def bind(self, target: ast.expr, value: Value, scope: Scope) -> None:
-        match target:
-            case ast.Name():
-                value = self.judged(target.id, self.guarded(value))
-                frame = self.frames[-1]
-                holder = scope.holder(target.id) if target.id in frame.outer else scope
-                holder.names[target.id] = value
-                self._known(target.id, value, scope)
-            case ast.Tuple() | ast.List():
-                self._unpack(target.elts, value, scope)
-            case ast.Starred():
-                self.bind(target.value, value, scope)
-            case ast.Attribute():
-                owner = self.eval(target.value, scope)
-                value = self.judged(target.attr, self.guarded(value))
-                for one in owner.things:
-                    if isinstance(one, Instance | Foreign):
-                        self._put(one.attributes, target.attr, value)
-                    elif isinstance(one, Fields):
-                        self._put(one.known, target.attr, value)
-                    elif isinstance(one, Class | Module):
-                        self._put(one.scope.names, target.attr, value)
-            case ast.Subscript():
-                self._store(target, value, scope)
-
-    def _put(self, names: dict[str, Value], name: str, value: Value) -> None:
-        """In a branch that may not be taken, what was there before may stay."""
-        names[name] = join([names.get(name, NOTHING), value]) if self.uncertain else value
-
-    def _known(self, name: str, value: Value, scope: Scope) -> None:
-        """For whoever looks for well-known names of hyperparameters."""
-
-    def _unpack(self, targets: list[ast.expr], value: Value, scope: Scope) -> None:
-        plain = not any(isinstance(each, ast.Starred) for each in targets)
-        known = [
-            one.elements
-            for one in value.things
-            if isinstance(one, Several) and one.elements is not None and len(one.elements) == len(targets)
-        ]
-        for number, target in enumerate(targets):
-            if known and plain and len(known) == len(value.things):
-                part = join(each[number] for each in known)
-                part = Value(part.marks | value.marks, part.constant, part.things)
-            else:
-                part = self.item(value, constant(number))
-            self.bind(target, part, scope)
-
-    def _store(self, target: ast.Subscript, value: Value, scope: Scope) -> None:
-        owner, index = self.eval(target.value, scope), self.eval(target.slice, scope)
-        value = self.guarded(value)
-        stored = False
-        for one in owner.things:
-            if isinstance(one, Fields):
-                stored = True
-                if index.known:
-                    self._put(one.known, str(index.constant), value)
-                else:
-                    one.rest = join([one.rest, value])
-            elif isinstance(one, Several):
-                stored = True
-                one.rest = join([one.rest, value])
-        if not stored and isinstance(target.value, ast.Name | ast.Attribute):
-            marks = owner.marks | deep(value) | (deep(index) - {m.JUDGED})
-            self.bind(target.value, Value(marks, owner.constant, owner.things), scope)
-
     def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
         target = node.target
         before = self.eval(target, scope)
@@ -199,7 +124,7 @@ class Statements(Expressions):
         else:
             self.bind(target, found, scope)
 
-    def _updated(self, target: ast.expr, node: ast.expr, value: Value, scope: Scope) -> None:
+    def _updated(self, target: ast.expr, node: ast.expr, scope: Scope) -> None:
         """`weights = weights - rate * gradient`, by hand."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
             key = ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute | ast.Subscript) else ""
@@ -300,98 +225,9 @@ class Statements(Expressions):
                 break
         scope.names = _merged(states or [before])
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, module: Module) -> None:
-        function = Function(node, scope, module, self.defaults(node.args, scope))
-        found = thing(function)
-        for decorator in reversed(node.decorator_list):
-            name = ast_name(decorator)
-            if name in GRADIENTS:
-                found = thing(Gradient(found))
-            elif isinstance(decorator, ast.Call) and name == "partial":
-                if any(ast_name(each) in GRADIENTS for each in decorator.args):
-                    found = thing(Gradient(found))
-            elif isinstance(decorator, ast.Call) and name in ("option", "argument", "main"):
-                self._option(name, decorator, function, scope)
-        scope.names[node.name] = found
-
-    def _option(self, name: str, node: ast.Call, function: Function, scope: Scope) -> None:
-        """Of click, or of hydra."""
-        words = {word.arg: self.eval(word.value, scope) for word in node.keywords if word.arg}
-        if name == "main":
-            function.options |= {word: value for word, value in words.items() if word.startswith("config")}
-            return
-        names = [value.text for value in (self.eval(each, scope) for each in node.args) if value.text]
-        flags = [each.lstrip("-").replace("-", "_").partition("/")[0] for each in names]
-        if flags:
-            function.options[max(flags, key=len)] = words.get("default", constant(None))
-
-    def _define_class(self, node: ast.ClassDef, scope: Scope, module: Module) -> None:
-        bases = tuple(self.eval(base, scope) for base in node.bases)
-        inner = Scope({}, scope)
-        names = tuple(
-            each.target.id
-            for each in node.body
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-        )
-        made = Class(node.name, module, inner, bases, names)
-        self.frames.append(Frame(None))
-        self.run(node.body, inner, module)
-        self.frames.pop()
-        for value in inner.names.values():
-            for one in value.things:
-                if isinstance(one, Function) and one.scope is inner:
-                    one.scope, one.owner = scope, made  # methods do not see the names of their class
-        scope.names[node.name] = thing(made)
-
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, module: Module) -> None:
-        near = module.path.rpartition("/")[0]
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                found = self.load(each.name if each.asname else each.name.partition(".")[0], near)
-                if found is None and not each.asname:
-                    self.load(each.name, near)
-                name = each.asname or each.name.partition(".")[0]
-                full = each.name if each.asname else name
-                scope.names[name] = thing(found or External(full))
-            return
-        for _ in range(node.level - 1):
-            near = near.rpartition("/")[0]
-        origin = node.module or ""
-        found = self.load(origin, near) if origin else None
-        for each in node.names:
-            if found and each.name == "*":
-                scope.names |= found.scope.names
-            elif found and each.name in found.scope.names:
-                scope.names[each.asname or each.name] = found.scope.names[each.name]
-            elif part := self.load(f"{origin}.{each.name}" if origin else each.name, near):
-                scope.names[each.asname or each.name] = thing(part)
-            elif each.name != "*":
-                scope.names[each.asname or each.name] = thing(External(f"{origin}.{each.name}"))
-
-    def load(self, name: str, near: str) -> Module | None:
-        source = self.files.module(name, near)
-        if source is None:
-            return None
-        if source.path in self.modules:
-            return self.modules[source.path]
-        read = script(source)
-        if read.tree is None:
-            return None
-        module = Module(
-            name, source.path, Scope({"__name__": constant(name), "__file__": constant(source.path)})
-        )
-        self.modules[source.path] = module
-        place, outer, frames = self.place, getattr(self, "module", module), self.frames
-        control = self.control, self.lexical, self.loops
-        self.control, self.lexical, self.loops, self.frames = m.NONE, m.NONE, 0, [Frame(None)]
-        self.run(read.tree.body, module.scope, module)
-        self.place, self.module, self.frames = place, outer, frames
-        self.control, self.lexical, self.loops = control
-        return module
-
 
 def _merged(states: list[dict[str, Value]], first: bool = False) -> dict[str, Value]:
-    """The names after a branching; `first`: what only a later one has is taken, what both have is the first's."""
+    """The names after a branching; `first`: of what several have, the first's is taken."""
     if len(states) == 1:
         return states[0]
     names = dict.fromkeys(name for state in states for name in state)

@@ -37,10 +37,15 @@ METHODS: dict[str, Route | None] = {
     "knowledge_distillation": "other",
     "merge": "other",
 }
-OUTPUTS = ("output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir", "adapter_path")
-INPUTS = ("adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
-          "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name", "model_path",
-          "model_id")  # fmt: skip
+OUTPUTS = (
+    "output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir",
+    "adapter_path",
+)  # fmt: skip
+INPUTS = (
+    "adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
+    "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name",
+    "model_path", "model_id",
+)  # fmt: skip
 CONFIGS = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -52,8 +57,8 @@ class Job:
     """None: nothing of the policy is trained."""
     start: str | None
     target: str | None
-    settings: tuple[tuple[str, JsonValue, bool], ...]
-    """And whether the command line said it."""
+    settings: tuple[tuple[str, JsonValue, str, bool], ...]
+    """And what the tool calls it, and whether the command line said it."""
     config: str | None
     world: bool = False
 
@@ -62,18 +67,22 @@ def job(launch: Launch, files: Files) -> Job | None:
     """None where it is no trainer."""
     words = [word for word in launch.argv if not word.startswith("-")]
     said: dict[str, JsonValue] = {
-        name: value.constant for name, value in options.words(list(launch.argv)) if value.constant is not UNKNOWN
+        name: value.constant
+        for name, value in options.words(list(launch.argv))
+        if value.constant is not UNKNOWN
     }
     path, config = _config(launch, files)
     every = {**config, **said}
     if not (method := _route(launch.name, words, every)):
         return None
     found = METHODS[method]
-    world = any("env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, ""))
+    world = any(
+        "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
+    )
     settings = [
-        (known, value, name in said)
+        (known, value, name.rpartition(".")[2], name in said)
         for name, value in every.items()
-        if (known := noting.canonical(name.rpartition(".")[2])) and isinstance(value, str | int | float)
+        if (known := noting.canonical(name.rpartition(".")[2], name)) and isinstance(value, str | int | float)
     ]
     return Job(
         found,
@@ -91,8 +100,14 @@ def _route(name: str, words: list[str], every: Mapping[str, JsonValue]) -> str |
     last = name.rpartition(".")[2].lower()
     if name == "trl" or name.startswith("trl.scripts"):
         return _method(first if name == "trl" else last)
-    if name in ("llamafactory-cli", "lmf", "llamafactory.launcher") or name.endswith("llamafactory/launcher.py"):
-        return _method(str(every.get("stage", "sft"))) if first in ("train", "") or first.endswith(CONFIGS) else None
+    if name in ("llamafactory-cli", "lmf", "llamafactory.launcher") or name.endswith(
+        "llamafactory/launcher.py"
+    ):
+        return (
+            _method(str(every.get("stage", "sft")))
+            if first in ("train", "") or first.endswith(CONFIGS)
+            else None
+        )
     if name == "axolotl" or name.startswith("axolotl.cli"):
         if first not in ("train", "") and last != "train":
             return None

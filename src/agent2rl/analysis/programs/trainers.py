@@ -23,7 +23,9 @@ from agent2rl.analysis.programs.values import (
 )
 
 ROUTES: dict[str, Route | None] = {
-    **dict.fromkeys(("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer", "IterativeSFTTrainer"), "sft"),
+    **dict.fromkeys(
+        ("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer", "IterativeSFTTrainer"), "sft"
+    ),
     **dict.fromkeys(
         ("DPOTrainer", "ORPOTrainer", "KTOTrainer", "CPOTrainer", "BCOTrainer", "IPOTrainer", "SimPOTrainer",
          "OnlineDPOTrainer", "XPOTrainer", "NashMDTrainer", "AlignPropTrainer"),
@@ -34,7 +36,7 @@ ROUTES: dict[str, Route | None] = {
          "AgentTrainer", "ReinforceTrainer", "RayPPOTrainer", "GSPOTrainer", "DAPOTrainer", "RLTrainer"),
         "policy-gradient",
     ),
-    **dict.fromkeys(("GKDTrainer", "MiniLLMTrainer", "DistillationTrainer", "GOLDTrainer", "SDFTTrainer"), "other"),
+    **dict.fromkeys(("GKDTrainer", "MiniLLMTrainer", "DistillationTrainer", "GOLDTrainer"), "other"),
     **dict.fromkeys(("RewardTrainer", "PRMTrainer", "CrossEncoderTrainer"), None),
 }  # fmt: skip
 STARTS = {"train", "fit", "learn", "run"}
@@ -75,19 +77,20 @@ def known(machine: Core, call: Call) -> Value | None:
         return thing(made)
     if last == "backward":
         return _backward(machine, call)
-    if call.receiver is not None and last in STARTS and (trainer := _trainer(call.receiver)):
+    trainer = _trainer(call.receiver) if call.receiver is not None else None
+    if last == "step" and len(call.positional) >= 3 and trainer and _family(trainer) == "PPOTrainer":
+        marks = frozenset[str]().union(*map(deep, call.positional))
+        return _add(machine, losses.gradient(marks, 0.95), marks | _models(trainer), call)
+    if trainer and last in STARTS:
         return _train(machine, call, trainer)
-    if last == "step" and call.receiver is not None and len(call.positional) >= 3:
-        if (trainer := _trainer(call.receiver)) and _family(trainer) == "PPOTrainer":
-            marks = frozenset[str]().union(*map(deep, call.positional))
-            return _add(machine, losses.gradient(marks, 0.95), marks | _models(trainer), call)
     if last == "forward_backward" and (given := call.argument("loss_fn", 1)) and given.text in LOSSES:
         return _by_name(machine, call, LOSSES[given.text])
     if last in ("run_exp", "train_model") and call.all:
         stage = machine.attribute(call.all[0], "stage").text
         return _by_name(machine, call, STAGES[stage]) if stage in STAGES else None
-    if last in ("grad", "value_and_grad") and call.positional and call.receiver is None:
-        return None
+    if call.name == "torch.autograd.grad" and call.positional:
+        losses.trained(machine, call.positional[0], call.place)
+        return some(Value(deep(call.positional[0])))
     return _ours(machine, call)
 
 
@@ -159,12 +162,14 @@ def _kind(machine: Core, trainer: Foreign | Instance, route: Route) -> Kind | No
     rows = machine.element(_given(trainer, "train_dataset", "dataset"))
     collate = _given(trainer, "data_collator")
     marks = deep(rows)
-    if isinstance(trainer, Instance) and trainer.of.find("compute_loss"):
+    own = isinstance(trainer, Instance) and trainer.of.find("compute_loss") is not None
+    if own or "compute_loss" in trainer.attributes:
         batch = machine.call(collate, [some(rows)], {}) if collate.things else rows
-        loss = machine.call(
-            machine.attribute(thing(trainer), "compute_loss"), [trainer.attributes["model"], batch], {}
+        method = machine.attribute(thing(trainer), "compute_loss")
+        loss = machine.call(method, [trainer.attributes["model"], batch], {})
+        loss = (
+            machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
         )
-        loss = machine.item(loss, constant(0)) if any(isinstance(one, Several) for one in loss.things) else loss
         found = losses.classified(machine, deep(loss))
         if found and found[0] != "unknown":
             return found

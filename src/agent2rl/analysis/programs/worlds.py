@@ -42,9 +42,9 @@ def known(machine: Core, call: Call) -> Value | None:
         return _stepped(machine)
     if ours and last in ("expert", "demonstrate"):
         return thing(Foreign("expert"), frozenset({m.EXPERT, m.WORLD}))
-    if last == "step" and call.positional and PLACE.search(place) and call.receiver is not None:
-        if not call.receiver.things and marks & m.OWN:
-            return _stepped(machine)
+    unknown = call.receiver is not None and not call.receiver.things
+    if last == "step" and call.positional and PLACE.search(place) and unknown and marks & m.OWN:
+        return _stepped(machine)
     return None
 
 
