@@ -126,7 +126,7 @@ def resumed_course(*events: Event) -> timeline.Timeline:
 def test_dead_time_is_no_part_of_the_agents_time() -> None:
     found = resumed_course(sample(20, 2.0), sample(1060, 2.0))
     assert found.seconds == 100.0
-    assert [(each.kind, each.began, each.ended) for each in found.stretches()] == [
+    assert [(each.kind, each.began, each.ended) for each in found.stretches] == [
         ("idle", 0, 10),
         ("training", 10, 20),
         ("idle", 20, 50),

@@ -36,7 +36,8 @@ def command(run: str, no_report: bool, runs_dir: Path | None, as_json: bool) -> 
     agent2rl resume latest
     agent2rl resume 20261116-101500 --json
 
-    Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are, which leaves it as it was.
+    Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are,
+    which leaves it as it was.
     """
     paths, where = find(run, runs_dir), settings()
     if paths.result.exists():

@@ -8,7 +8,17 @@ import click
 
 from agent2rl import registry
 from agent2rl.cli.going import go
-from agent2rl.cli.options import Count, Duration, Size, Temperature, as_json, judge, no_report, runs_dir, search
+from agent2rl.cli.options import (
+    Count,
+    Duration,
+    Size,
+    Temperature,
+    as_json,
+    judge,
+    no_report,
+    runs_dir,
+    search,
+)
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.environments.search.choosing import whole

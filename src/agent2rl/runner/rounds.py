@@ -20,6 +20,7 @@ from agent2rl.store.recorder import Recorder
 
 LEAST_SECONDS, LEAST_SHARE = 60.0, 0.05
 """Of the budget: with less of it left, nobody is told to go on."""
+ANEW = "The agent could not go on from what it left when the harness died: it begins anew."
 LATE = Exit("deadline", None, 0.0, "Its time was used up when the harness died.")
 
 
@@ -60,8 +61,8 @@ def play(start: Start, brief: Brief, service: Service, recorder: Recorder, most:
         idle = start.driving.answered() == answered  # it did not even think, and would not the next time
         failed = last.reason != "exited" or last.code != 0
         if told.resumed and rounds == past.rounds + 1 and failed and idle and last is not LATE:
-            # What it left when the harness died is not enough to go on from: it begins anew.
             _record(last, None, recorder)
+            recorder.event("warning", text=ANEW)
             told = replace(told, prompt=f"{brief.prompt}\n{told.prompt}", resumed=False)
             continue
         over = None

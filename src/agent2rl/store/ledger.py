@@ -101,7 +101,9 @@ def mend(path: Path, head: Path) -> tuple[Reading, tuple[str, ...]]:
     reading = read(path, head)
     if reading.fault:
         return reading, ()
-    done: tuple[str, ...] = ("a ledger line that was cut off is gone",) if reading.torn and cut_torn(path) else ()
+    done: tuple[str, ...] = (
+        ("a ledger line that was cut off is gone",) if reading.torn and cut_torn(path) else ()
+    )
     if reading.entries:
         last = reading.entries[-1]
         noted = Head(index=last.index, hash=last.hash).model_dump_json()
