@@ -47,13 +47,10 @@ def main() -> None:
             deaths = 0
             most = chance.randint(1, MOST_OF_A_RUN)
             while deaths < most and dying.live(chance.uniform(0.0, SHARE * span)) == -signal.SIGKILL:
-                if any(dying.bench.runs.glob("*/spec.json")):
-                    deaths += 1
-                    where[_last(dying)] += 1
-                else:
-                    early += 1
-                    shutil.rmtree(dying.bench.runs, ignore_errors=True)
-            if not dying.paths.result.exists():
+                deaths += dying.begun
+                early += not dying.begun
+                where.update([_last(dying)] if dying.begun else [])
+            if not (dying.begun and dying.paths.result.exists()):
                 dying.live()
             found = list(faults(dying, deaths))
             kills += deaths

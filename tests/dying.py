@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -88,7 +89,8 @@ class Dying:
     def live(self, death: Death | float | None = None) -> int:
         """Run, or resume where there is a run; until the end, a point of the record, or for so many seconds.
 
-        Returns the exit code, which is -9 where it died.
+        Returns the exit code, which is -9 where it died. Where it died before there was a run to speak of,
+        what it left is removed.
         """
         place = self.bench.home / f"life-{time.time_ns()}"
         place.mkdir()
@@ -110,11 +112,17 @@ class Dying:
             noted = self.bench.home / DIED
             self.died_at.append(float(noted.read_text()) if noted.exists() else killed_at)
             noted.unlink(missing_ok=True)
+            if not self.begun:
+                shutil.rmtree(self.bench.runs, ignore_errors=True)
         self.said, self.errors = (path.read_text() if path.exists() else "" for path in names)
         return code
 
+    @property
+    def begun(self) -> bool:
+        return any(self.bench.runs.glob("*/spec.json"))
+
     def _asked(self) -> tuple[str, ...]:
-        if any(self.bench.runs.glob("*/spec.json")):
+        if self.begun:
             return ("resume", self.paths.run_id, "--json", "--no-report")
         script = self.bench.script(self.code)
         fast = ("--task", "tests.short_gsm8k:TASK", "--budget", f"{BUDGET_SECONDS:g}s", *self.options)
@@ -277,7 +285,7 @@ def kill_at_random(dying: Dying, seed: int, most: int, seconds: float) -> int:
     chance = random.Random(seed)
     deaths = 0
     while deaths < most and dying.live(chance.uniform(0.0, seconds)) == -signal.SIGKILL:
-        deaths += 1
-    if deaths == most:
+        deaths += dying.begun
+    if not (dying.begun and dying.paths.result.exists()):
         dying.live()
     return deaths

@@ -305,7 +305,7 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: Benc
     loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
     assert "taken in" in loud.stderr
     assert "\x1b" not in loud.stderr
-    report = (run.paths.report / "report.md").read_text()
+    report = bench.report(run)
     assert "<script>" not in report
     assert "\x1b" not in report
 

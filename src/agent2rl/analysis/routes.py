@@ -16,6 +16,8 @@ from agent2rl.analysis.programs.trace import Made, Stage, covers, tidy
 
 UNSEEN = 0.75
 """Of the confidence that is left where no process says what ran."""
+BLIND = 0.6
+"""Where there are processes, and none of them is known to run any of this code."""
 GUESSED = 0.8
 """Where it is not known which of the trainings wrote the submission."""
 CUT = 0.8
@@ -74,7 +76,8 @@ def _verdict(span: Span, reading: Reading, known: Mapping[str, RouteVerdict], bo
         least = min(least, share)
         routes.append(route)
     confidence *= least
-    confidence *= 1.0 if reading.seen else UNSEEN
+    if not reading.seen:
+        confidence *= BLIND if span.processes else UNSEEN
     confidence *= CUT if reading.trace.cut else 1.0
     if span.submission and span.submission.lineage == "foreign":
         confidence *= FOREIGN

@@ -12,7 +12,7 @@ from typing import Literal
 
 from agent2rl.analysis.programs.sources import Files
 
-LONGEST, MOST, DEEPEST = 100_000, 60, 4
+LONGEST, MOST, MOST_LINES, DEEPEST = 100_000, 60, 2000, 4
 WRAPPERS = {
     "nohup", "time", "nice", "setsid", "stdbuf", "env", "sudo", "exec", "ionice", "xvfb-run", "then", "do",
     "else", "if", "!", "{", "(", "command", "eval", "while", "until", "elif", "caffeinate",
@@ -61,6 +61,7 @@ class Shell:
     variables: dict[str, str]
     near: str = ""
     depth: int = 0
+    lines: int = 0
     found: list[Launch] = field(default_factory=list)
 
 
@@ -194,9 +195,10 @@ def _shell(rest: list[str], environment: tuple[tuple[str, str], ...], shell: She
 def _read(text: str, shell: Shell) -> None:
     lines = text.replace("\\\n", " ").split("\n")
     number = 0
-    while number < len(lines) and len(shell.found) < MOST:
+    while number < len(lines) and len(shell.found) < MOST and shell.lines < MOST_LINES:
         line = lines[number]
         number += 1
+        shell.lines += 1
         if here := HERE.search(line):
             end = next((n for n in range(number, len(lines)) if lines[n].strip() == here[2]), len(lines))
             _fed(line[: here.start()], "\n".join(lines[number:end]), shell)

@@ -12,8 +12,8 @@ from agent2rl.analysis.programs.sources import Files
 from agent2rl.analysis.programs.trace import Trace
 from agent2rl.analysis.programs.values import Definition, Module, Place, Scope, Value, deep
 
-STEPS = 60_000
-"""Of a program; what is longer is not stepped through to its end."""
+STEPS, ALL_STEPS = 40_000, 200_000
+"""Of a program, and of all of an attempt; what is longer is not stepped through to its end."""
 DEEPEST = 220
 """Of the machine's own calls, so that Python's own limit is never met."""
 REWARD = re.compile(
@@ -87,7 +87,8 @@ class Core(ABC):
 
     def tick(self) -> None:
         self.steps += 1
-        if self.steps > STEPS:
+        self.trace.steps += 1
+        if self.steps > STEPS or self.trace.steps > ALL_STEPS:
             raise Spent
 
     def made(self, mark: str) -> str:

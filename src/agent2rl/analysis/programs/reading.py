@@ -15,8 +15,8 @@ from agent2rl.analysis.programs.sources import Files
 from agent2rl.analysis.programs.trace import Stage, Trace, covers, tidy
 from agent2rl.analysis.programs.values import HOLE, Place
 
-MOST_LAUNCHES, DEEPEST = 40, 4
-MOST_BYTES = 4 << 20
+MOST_LAUNCHES, MOST_GUESSED, MOST_SCRIPTS, DEEPEST = 40, 16, 100, 4
+MOST_BYTES = 2 << 20
 """Of sources; more are left out, the longest first."""
 
 
@@ -61,14 +61,13 @@ def _read(given: tuple[Source, ...], processes: tuple[Ran, ...], changed: tuple[
     files = Files(given)
     began = _seen(processes, files)
     reading = _run(began, files, True)
-    if reading.trace.stages or reading.trace.weights:
-        return reading
-    ran = {each.launch.name for each in began}
-    possible = [launch for launch in entries(files) if launch.name not in ran]
+    if reading.trace.stages or any(each.launch.kind in ("script", "code") for each in began):
+        return reading  # what was not seen to run does not count beside what was
+    possible = entries(files)
     recent = [launch for launch in possible if launch.name in changed]
-    for some in (recent, possible):
-        guessed = _run([Began(launch, None) for launch in _ordered(some, files)], files, False)
-        if guessed.trace.stages:
+    for some in dict.fromkeys((tuple(recent), tuple(possible))):
+        guessed = _run(_ordered(some[:MOST_GUESSED], files), files, False)
+        if guessed.trace.stages or guessed.trace.weights:
             return guessed
     return reading
 
@@ -88,19 +87,27 @@ def _seen(processes: Sequence[Ran], files: Files) -> list[Began]:
     direct = {launch.name for launch in found if launch.kind in ("script", "tool")}
     result: list[Began] = []
     for each in found.values():
-        result += _expanded(each, files, direct, DEEPEST)
+        if len(result) < MOST_LAUNCHES:
+            result += _expanded(each, files, direct)
     return result[:MOST_LAUNCHES]
 
 
-def _expanded(began: Began, files: Files, direct: set[str], depth: int) -> list[Began]:
+def _expanded(began: Began, files: Files, direct: set[str], above: tuple[Launch, ...] = ()) -> list[Began]:
     """A shell script as what it starts, unless that was seen itself."""
     if began.launch.kind != "shell":
         return [began]
-    inner = commands.inside(began.launch, files) if depth else []
+    if began.launch in above or len(above) > DEEPEST:
+        return []
+    above = (*above, began.launch)
+    inner = list(dict.fromkeys(commands.inside(began.launch, files)))
     if any(each.kind != "copy" and each.name in direct for each in inner):
         inner = [each for each in inner if each.kind in ("copy", "code")]
     found = [Began(each, began.process, _line(each, began.launch, files)) for each in inner]
-    return [one for each in found for one in _expanded(each, files, direct, depth - 1)]
+    result: list[Began] = []
+    for each in found:
+        if len(result) < MOST_LAUNCHES:
+            result += _expanded(each, files, direct, above)
+    return result
 
 
 def _line(launch: Launch, shell: Launch, files: Files) -> Place | None:
@@ -115,19 +122,17 @@ def _line(launch: Launch, shell: Launch, files: Files) -> Place | None:
 
 def entries(files: Files) -> list[Launch]:
     """What could be started: drivers, and scripts that nothing else here starts or imports."""
-    shells = [path for path in files.sources if path.endswith(".sh")]
+    shells = [path for path in files.sources if path.endswith(".sh")][:MOST_LAUNCHES]
     launched = [each for path in shells for each in commands.inside(Launch("shell", path), files)]
     started = {each.name for each in launched}
-    imported = {path for source in files.sources.values() for path in _imports(source, files)}
+    scripts = [path for path in files.sources if path.endswith((".py", ".ipynb"))][:MOST_SCRIPTS]
+    imported = {path for script in scripts for path in _imports(files.sources[script], files)}
     found = [Launch("shell", path) for path in shells if path not in started]
-    scripts = [path for path in files.sources if path.endswith((".py", ".ipynb"))]
     found += [Launch("script", path) for path in scripts if path not in started | imported]
     return sorted(found, key=lambda launch: (launch.kind != "shell", launch.name))[:MOST_LAUNCHES]
 
 
 def _imports(source: Source, files: Files) -> Iterable[str]:
-    if not source.path.endswith((".py", ".ipynb")):
-        return
     read = sources.script(source)
     near = source.path.rpartition("/")[0]
     for node in ast.walk(read.tree) if read.tree else ():
@@ -142,22 +147,34 @@ def _imports(source: Source, files: Files) -> Iterable[str]:
                 yield found.path
 
 
-def _ordered(launches: Sequence[Launch], files: Files) -> list[Launch]:
-    """A script that goes on from what another one saves comes after it."""
-    alone = {launch: _run([Began(launch, None)], files, False).trace for launch in launches}
-    left, found = list(launches), []
+def _ordered(launches: Sequence[Launch], files: Files) -> list[Began]:
+    """A script that goes on from what another one saves comes after it; what another one starts is its."""
+    alone: dict[Launch, Reading] = {}
+    steps = 0
+    for launch in launches:
+        alone[launch] = _run(_expanded(Began(launch, None), files, set()), files, False, steps)
+        steps = alone[launch].trace.steps
+    started = {
+        each.launch.name
+        for launch, reading in alone.items()
+        for each in reading.began
+        if each.launch.name != launch.name
+    }
+    left, found = [launch for launch in launches if launch.name not in started], list[Began]()
     while left:
         free = [
             one
             for one in left
-            if not any(other is not one and _feeds(alone[other], alone[one]) for other in left)
+            if not any(_feeds(alone[other], alone[one]) for other in left if other is not one)
         ]
-        found.append((free or left)[0])
-        left.remove(found[-1])
+        first = (free or left)[0]
+        found += _expanded(Began(first, None), files, set())
+        left.remove(first)
     return found
 
 
-def _feeds(before: Trace, after: Trace) -> bool:
+def _feeds(first: Reading, second: Reading) -> bool:
+    before, after = first.trace, second.trace
     saved = [path for path in before.weights if path != HOLE]
     wrote = [path for path in before.files if path != HOLE]
     return any(covers(path, tidy(load)) for path in saved for load in after.loads) or any(
@@ -168,8 +185,8 @@ def _feeds(before: Trace, after: Trace) -> bool:
     )
 
 
-def _run(began: Sequence[Began], files: Files, seen: bool) -> Reading:
-    trace, done = Trace(), list[Began]()
+def _run(began: Sequence[Began], files: Files, seen: bool, steps: int = 0) -> Reading:
+    trace, done = Trace(steps=steps), list[Began]()
     direct = {each.launch.name for each in began if each.launch.kind == "script"}
     waiting = [(each, DEEPEST) for each in began]
     while waiting and len(done) < MOST_LAUNCHES:
@@ -180,9 +197,7 @@ def _run(began: Sequence[Began], files: Files, seen: bool) -> Reading:
         inner = [launch for command in started for launch in commands.launches(command, files)]
         if depth and not any(launch.name in direct for launch in inner):
             further = [
-                one
-                for launch in inner
-                for one in _expanded(Began(launch, each.process), files, direct, depth)
+                one for launch in inner for one in _expanded(Began(launch, each.process), files, direct)
             ]
             waiting[:0] = [(one, depth - 1) for one in further]
     return Reading(trace, tuple(done), seen)
@@ -225,7 +240,10 @@ def _tool(began: Began, files: Files, trace: Trace) -> None:
     places = [*([began.place] if began.place else []), *config]
     command = " ".join((began.launch.name, *began.launch.argv))[:200]
     route: Route = "online-rl" if job.world else job.route
-    trace.add(Stage(route, 0.95, tuple(places) or (Place(command, 0),), job.world), frozenset({mark}))
+    trace.add(
+        Stage(route, 0.3 if route == "unknown" else 0.95, tuple(places) or (Place(command, 0),), job.world),
+        frozenset({mark}),
+    )
     trace.save(job.target, frozenset({mark}))
 
 

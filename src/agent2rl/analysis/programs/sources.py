@@ -17,9 +17,13 @@ from pydantic import JsonValue
 
 from agent2rl.analysis.attempts import Source
 
-LONGEST, LONGEST_CONFIG = 1 << 20, 200_000
-DEEPEST = 150
-"""Of a syntax tree; people's code stays below 40."""
+LONGEST, LONGEST_NOTEBOOK, LONGEST_CONFIG = 250_000, 1 << 20, 60_000
+DEEPEST, MOST_NODES = 150, 60_000
+"""Of a syntax tree; people's code stays below 40, and 10,000."""
+MOST_LINES, MOST_AHEAD = 10_000, 50
+"""Of a notebook's code, and of its file where the next line of code is looked for."""
+MOST_NESTED, MOST_VALUES = 500, 3000
+"""Brackets and values of a configuration."""
 PRINT = re.compile(r"^([ \t]*)print[ \t]+(?![=(.,:\[])(.*)$", re.M)
 PRINTED_TO = re.compile(r"^([ \t]*)print[ \t]*>>[^,\n]*,?(.*)$", re.M)
 EXCEPT = re.compile(r"^([ \t]*except[ \t]+[\w., ()]+?)[ \t]*,[ \t]*(\w+)[ \t]*:", re.M)
@@ -47,11 +51,11 @@ class Script:
         return (self.places[number - 1] if 0 < number <= len(self.places) else number), text
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def script(source: Source) -> Script:
     text, places = source.text, tuple[int, ...]()
     if source.path.endswith(".ipynb"):
-        text, places = _cells(text)
+        text, places = _cells(text) if len(text) <= LONGEST_NOTEBOOK else ("", ())
     text = text.removeprefix("\ufeff")
     tree = parsed(text) if len(text) <= LONGEST else None
     return Script(source, tree, tuple(text.split("\n")), places)
@@ -65,7 +69,7 @@ def parsed(text: str) -> ast.Module | None:
             tree = ast.parse(each)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        return tree if _depth(tree) <= DEEPEST else None
+        return tree if _readable(tree) else None
     return None
 
 
@@ -76,12 +80,13 @@ def _modern(text: str) -> str | None:
     return changed if changed != text else None
 
 
-def _depth(tree: ast.AST) -> int:
-    level, depth = [tree], 0
-    while level and depth <= DEEPEST:
+def _readable(tree: ast.AST) -> bool:
+    level, depth, nodes = [tree], 0, 0
+    while level and depth <= DEEPEST and nodes <= MOST_NODES:
+        nodes += len(level)
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         depth += 1
-    return depth
+    return not level
 
 
 def _cells(text: str) -> tuple[str, tuple[int, ...]]:
@@ -92,14 +97,14 @@ def _cells(text: str) -> tuple[str, tuple[int, ...]]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return "", ()
     raw, at = text.split("\n"), 0
-    lines, places = [], []
+    lines, places = list[str](), list[int]()
     for code in codes:
-        for line in _plain(code):
-            key = json.dumps(line[0])[1:-1]
-            found = next((n for n in range(at, len(raw)) if key in raw[n]), at) if key and raw[1:] else at
-            at = found
-            lines.append(line[1])
-            places.append(found + 1)
+        for line, plain in _plain(code) if len(lines) < MOST_LINES else ():
+            key = json.dumps(line)[1:-1]
+            ahead = range(at, min(len(raw), at + MOST_AHEAD)) if key else range(0)
+            at = next((number for number in ahead if key in raw[number]), at)
+            lines.append(plain)
+            places.append(at + 1)
     return "\n".join(lines), tuple(places)
 
 
@@ -126,7 +131,7 @@ def _plain(code: str) -> Iterator[tuple[str, str]]:
 
 def config(source: Source) -> JsonValue:
     """What a configuration file holds; None where that cannot be told."""
-    if len(source.text) > LONGEST_CONFIG:
+    if len(source.text) > LONGEST_CONFIG or len(re.findall(r"[\[{]", source.text)) > MOST_NESTED:
         return None
     try:
         if source.path.endswith((".json", ".jsonl")):
@@ -139,16 +144,18 @@ def config(source: Source) -> JsonValue:
             return None
     except (ValueError, yaml.YAMLError, RecursionError, MemoryError, TypeError, AttributeError):
         return None
-    return _bounded(found, 6)
+    return _bounded(found, 6, [MOST_VALUES])
 
 
-def _bounded(found: object, depth: int) -> JsonValue:
+def _bounded(found: object, depth: int, left: list[int]) -> JsonValue:
     """Without what is too deep or too much, and with dates as text."""
+    left[0] -= 1
+    if isinstance(found, dict | list) and (not depth or left[0] < 0):
+        return None
     if isinstance(found, dict):
-        some = list(found.items())[:300] if depth else []
-        return {str(key): _bounded(value, depth - 1) for key, value in some}
+        return {str(key): _bounded(value, depth - 1, left) for key, value in list(found.items())[: left[0]]}
     if isinstance(found, list):
-        return [_bounded(value, depth - 1) for value in found[:300]] if depth else []
+        return [_bounded(value, depth - 1, left) for value in found[: left[0]]]
     return found if isinstance(found, str | int | float | bool) or found is None else str(found)
 
 

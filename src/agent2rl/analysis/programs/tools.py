@@ -75,7 +75,8 @@ def job(launch: Launch, files: Files) -> Job | None:
     every = {**config, **said}
     if not (method := _route(launch.name, words, every)):
         return None
-    found = METHODS[method]
+    lost = not config and any(word.endswith(CONFIGS) for word in launch.argv) and _by_config(launch.name)
+    found = "unknown" if lost else METHODS[method]
     world = any(
         "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
     )
@@ -87,7 +88,7 @@ def job(launch: Launch, files: Files) -> Job | None:
     return Job(
         found,
         _first(every, INPUTS),
-        _first(every, OUTPUTS),
+        words[-1] if method == "merge" and len(words) > 1 else _first(every, OUTPUTS),
         tuple(settings),
         path,
         world and found == "policy-gradient",
@@ -130,6 +131,11 @@ def _route(name: str, words: list[str], every: Mapping[str, JsonValue]) -> str |
     if name in ("rl", "prime-rl", "vf-train", "vf-rl"):
         return "grpo"
     return None
+
+
+def _by_config(name: str) -> bool:
+    """Whether a configuration says what the tool trains by."""
+    return name.startswith(("llamafactory", "lmf", "axolotl", "swift", "autotrain"))
 
 
 def _method(name: str) -> str | None:

@@ -67,6 +67,8 @@ class Trace:
     noted: dict[tuple[str, str, int], Noted] = field(default_factory=dict)
     loads: list[str] = field(default_factory=list)
     launch: int = 0
+    steps: int = 0
+    """That were taken so far."""
     cut: bool = False
     """Some program was too long to be stepped through."""
 

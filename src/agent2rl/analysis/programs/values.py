@@ -10,7 +10,7 @@ from agent2rl.analysis.programs.marks import NONE, Marks
 
 HOLE = "\0"
 """Stands in a text for a part that is not known."""
-MOST_THINGS, MOST_DEPTH, MOST_FIELDS, MOST_SEEN = 6, 4, 200, 2000
+MOST_THINGS, MOST_DEPTH, MOST_FIELDS, MOST_SEEN = 6, 4, 200, 300
 LONGEST_TEXT = 10_000
 
 
@@ -302,28 +302,30 @@ def deep(value: Value | None) -> Marks:
     """The marks of a value and of what is in it."""
     if value is None:
         return NONE
-    marks, seen = value.marks, set[int]()
+    marks, seen, left = value.marks, set[int](), MOST_SEEN
     waiting = [(each, MOST_DEPTH) for each in value.things]
-    while waiting and len(seen) < MOST_SEEN:
+    while waiting and left > 0:
         each, depth = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        for inner in _inside(each):
+        for inner in _inside(each)[:left]:
+            left -= 1
             marks |= inner.marks
-            if depth:
+            if depth and inner.things:
                 waiting += [(further, depth - 1) for further in inner.things]
+        left -= 1
     return marks
 
 
-def _inside(thing: Thing) -> Iterable[Value]:
+def _inside(thing: Thing) -> list[Value]:
     match thing:
         case Several():
-            return [*(thing.elements or ())[:MOST_FIELDS], thing.rest]
+            return [thing.rest, *(thing.elements or ())]
         case Fields():
-            return [*list(thing.known.values())[:MOST_FIELDS], thing.rest]
+            return [thing.rest, *thing.known.values()]
         case Instance():
-            return [value for value in thing.attributes.values() if value.marks or value.things][:MOST_FIELDS]
+            return [value for value in thing.attributes.values() if value.marks or value.things]
         case Foreign() if "rows" in thing.attributes:
             return [thing.attributes["rows"]]
         case Partial():
