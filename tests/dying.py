@@ -51,6 +51,7 @@ note(began=True, resumed=os.environ.get("RESUMED"), clock=call("GET", "/time"), 
 for number in range(len(known) + 1, {SUBMISSIONS} + 1):
     answer = submit(trained(f"v{{number}}", problems=20 * number, seed=number))
     note(answer=answer)
+print("done", end="", flush=True)
 """
 
 Moment = Literal["before", "torn", "no-head", "after", "told"]

@@ -60,7 +60,7 @@ def play(start: Start, brief: Brief, service: Service, recorder: Recorder, most:
         rounds, spent = rounds + 1, spent + last.wall_seconds
         idle = start.driving.answered() == answered  # it did not even think, and would not the next time
         failed = last.reason != "exited" or last.code != 0
-        if told.resumed and rounds == past.rounds + 1 and failed and idle and last is not LATE:
+        if told.resumed and rounds == past.rounds + 1 and last.reason == "exited" and failed and idle:
             _record(last, None, recorder)
             recorder.event("warning", text=ANEW)
             told = replace(told, prompt=f"{brief.prompt}\n{told.prompt}", resumed=False)

@@ -3,9 +3,11 @@
 Left alone are the agent's workspace and its HOME. Not covered: what no crash leaves, which is refused.
 """
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -39,7 +41,6 @@ def mend_lines(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[str, ...
             done += (f"a line of {path.name} that was cut off is gone",)
     if missing := _add_events(paths, reading.entries):
         done += (f"{missing} ledger records that the timeline lacked were added to it",)
-    _end_last_line(paths)
     return reading.entries, done
 
 
@@ -60,13 +61,13 @@ def _add_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
     return added
 
 
-def _end_last_line(paths: RunPaths) -> None:
+def _end_last_line(log: Path) -> None:
     """Of what the agent printed; else the first line of the next one would be no line."""
-    if paths.agent_log.exists() and paths.agent_log.stat().st_size:
-        with paths.agent_log.open("r+b") as file:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
+    with log.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) not in (b"", b"\n"):
+            file.write(b"\n")
 
 
 def mend_files(paths: RunPaths, past: Past) -> Iterator[str]:
@@ -91,7 +92,8 @@ def mend_files(paths: RunPaths, past: Past) -> Iterator[str]:
             remove_tree(path)
         paths.agent_log.unlink(missing_ok=True)
         return
-    paths.agent_log.touch()
+    if not past.over:
+        _end_last_line(paths.agent_log)
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:
             remove_tree(path)
