@@ -87,7 +87,9 @@ class Timeline:
         found = []
         for at, sample in self.samples:
             piece = (at - sample.seconds, at)
-            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps(piece, self.graded)
+            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps(
+                piece, self.graded
+            )
             if sample.cores >= BUSY_CORES or gpu:
                 found.append(piece)
         return found
