@@ -62,10 +62,10 @@ class Held:
         self._beaten = _awake()
 
     def beat(self) -> bool:
-        """A sign of life, every few seconds; False where it came too late and the claim is lost."""
+        """A sign of life, every few seconds; False where it came too late, or the claim was given back."""
         if _awake() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
             return True
-        if _awake() - self._beaten >= self._lease or self._next.exists():
+        if self._file < 0 or _awake() - self._beaten >= self._lease or self._next.exists():
             return False
         try:
             os.utime(self._file)

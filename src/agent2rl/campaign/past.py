@@ -42,8 +42,8 @@ class Glance:
 
     @property
     def settled(self) -> bool:
-        """Whether something came of it, in order or not."""
-        return self.state in ("done", "failed", "stopped")
+        """Whether it is over for good. One that was stopped is not: it is run anew."""
+        return self.state in ("done", "failed")
 
 
 class Past:

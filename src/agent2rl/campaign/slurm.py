@@ -6,6 +6,7 @@ left is asked of `squeue` alone, since not every cluster keeps accounts for `sac
 
 import importlib
 import math
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,22 +27,32 @@ GONE_SECONDS = 30.0
 """That a job may be neither in the queue nor have an answer: shared storage can be slow to show one."""
 TICK_SECONDS = 0.5
 BUSY_SECONDS = 5.0
+END_SECONDS = 300.0
+"""Within which a job ends that was told so."""
 
 
 class Doing:
-    """What a Slurm job does. submitit keeps it, and asks it for a successor when the job is preempted."""
+    """What a Slurm job does. submitit keeps it, and asks it for a successor when the job is preempted.
+
+    Slurm tells a job of its end by SIGTERM to all its processes, the run's among them. The run is not to
+    close its record then, as if somebody had stopped it: it is left as by a crash, to be taken up.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._work: Work | None = None
+        self._ending = False
 
     def __call__(self) -> str:
         """A job that was queued again can come before its predecessor's claim has run out."""
+        signal.signal(signal.SIGTERM, self._end)
         job = Job.model_validate_json(self._text)
         until = time.monotonic() + LEASE_SECONDS + 2 * BUSY_SECONDS
         while True:
             self._work = Work(job, Share(gpus=None if job.resources.gpus else ()))
             outcome = self._work.run()
+            if self._ending and outcome.kind in ("stopped", "broken"):
+                time.sleep(END_SECONDS)  # Slurm ends it, and knows whether to queue it again
             if outcome.kind != "busy" or time.monotonic() > until:
                 return outcome.model_dump_json()
             time.sleep(BUSY_SECONDS)
@@ -50,6 +61,11 @@ class Doing:
         if self._work:
             self._work.abandon()
         return importlib.import_module("submitit").helpers.DelayedSubmission(Doing(self._text))
+
+    def _end(self, _: int, __: object) -> None:
+        self._ending = True
+        if self._work:
+            self._work.abandon()
 
 
 class Cluster:
@@ -142,7 +158,7 @@ def parameters(resources: Resources, parallel: int | None, extra: Mapping[str, s
         "mem_gb": resources.memory_bytes / (1 << 30) if resources.memory_bytes else None,
         "gpus_per_node": resources.gpus or None,
         "slurm_array_parallelism": parallel,
-        "slurm_additional_parameters": dict(extra) or None,
+        "slurm_additional_parameters": {"requeue": True, **extra},
     }
     return {name: value for name, value in wanted.items() if value is not None}
 

@@ -106,8 +106,8 @@ class Work:
             self._held.release()
 
     def abandon(self) -> None:
-        """Leave the run as a crash would, to be taken up elsewhere."""
-        self._kill()
+        """Leave the run as a crash would, to be taken up elsewhere. Safe in a signal's handler."""
+        self._end()
         if self._held:
             self._held.release()
 
@@ -193,10 +193,14 @@ class Work:
                     self._kill()
 
     def _kill(self) -> None:
-        if self._process and self._process.poll() is None:
+        self._end()
+        if self._process:
+            self._process.wait()
+
+    def _end(self) -> None:
+        if self._process and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
 
 
 def forestalled(job: Job, runs: Sequence[Glance]) -> Outcome | None:

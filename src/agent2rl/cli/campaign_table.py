@@ -27,6 +27,7 @@ COLOURS = {
 }
 LOOK_SECONDS = 2.0
 SAID = 90
+PLAIN_WIDTH = 160
 BESIDE = 6
 """Lines of a screen that are not rows."""
 
@@ -45,7 +46,7 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 
 def print_plan(plan: Plan) -> None:
-    console = Console(highlight=False)
+    console = _console()
     varied = _varied([run.cell for run in plan.runs])
     table = Table(*varied, "state", "takes", "costs", "score", "")
     for run in plan.runs:
@@ -72,7 +73,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_standings(standings: Sequence[Standing]) -> None:
-    Console(highlight=False).print(_table(standings, len(standings)))
+    _console().print(_table(standings, len(standings)))
 
 
 class Watch:
@@ -127,6 +128,12 @@ class Watch:
     ) -> None:
         if self._live:
             self._live.stop()
+
+
+def _console() -> Console:
+    """Where there is no terminal, nobody's window is too narrow."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def _table(standings: Sequence[Standing], rows: int) -> RenderableType:
