@@ -115,11 +115,10 @@ class Claims:
         """The storage's time."""
         probe = self._folder / f".{secrets.token_hex(8)}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             probe.touch()
             now = probe.stat().st_mtime
             probe.unlink()
-        except OSError:  # whoever may only look has to trust its own
+        except OSError:  # nothing was ever claimed here, or one may only look and has to trust its own
             return time.time()
         return now
 

@@ -114,7 +114,8 @@ class Work:
     def _attempt(self, runs: list[Glance]) -> Outcome:
         """The last run is taken up where it crashed; where that is refused, a new one is begun."""
         if self._job.resume and runs and runs[-1].state == "crashed":
-            outcome, code = self._command("resume", runs[-1].paths.run_id)
+            quiet = [each for each in self._job.arguments if each == "--no-report"]
+            outcome, code = self._command("resume", runs[-1].paths.run_id, *quiet)
             if code != WRONG_COMMAND:
                 return outcome
         return self._command("run", *self._job.arguments, *self._limits())[0]
