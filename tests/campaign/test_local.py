@@ -69,33 +69,26 @@ def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it
     assert sum(paths.result.exists() for paths in runs(bench)) == 1
 
 
-def test_what_the_harness_failed_is_retried_and_what_the_agent_failed_is_a_result(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_what_the_harness_failed_waits_until_somebody_asks_for_it_again(bench: Bench, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "broken.py").write_text(
         "def open_model(directory):\n    raise RuntimeError('no such thing')\n"
     )
-    script = bench.script("sys.exit(3)")
-    engine = '[[override]]\nwhere = { agent = "nop" }\nset = { engine = "scripted:broken:open_model" }\n'
-    file = write(bench, [f"script:{script}", "nop"], more=f"[resources]\ncpus = 1\n{engine}")
+    file = write(bench, ["nop"], more='engine = "scripted:broken:open_model"\n')
     path = {"PYTHONPATH": str(plugins)}
     assert bench.cli("campaign", "run", file, **path).returncode == 1
-    found = standing(bench, file, **path)
-    assert [(run["state"], run["ending"]) for run in found] == [
-        ("done", "agent-failed"),
-        ("failed", "failed"),
-    ]
-    assert "no such thing" in found[1]["detail"]
+    (found,) = standing(bench, file, **path)
+    assert (found["state"], found["ending"]) == ("failed", "failed")
+    assert "no such thing" in found["detail"]
     again = bench.cli("campaign", "run", file, **path)
     assert again.returncode == 1
     assert "retry --failed" in again.stdout
-    assert len(runs(bench)) == 2
+    assert len(runs(bench)) == 1
     (plugins / "broken.py").write_text("from agent2rl.models.abacus import solver as open_model\n")
     mended = bench.cli("campaign", "retry", "--failed", file, **path)
     assert mended.returncode == 0, mended.stdout + mended.stderr
-    assert len(runs(bench)) == 3
+    assert len(runs(bench)) == 2
     assert bench.cli("campaign", "retry", file).returncode == 2
 
 
