@@ -16,7 +16,7 @@ CLUSTERS := $(VENV)/.clusters
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents test-campaigns check fix lock clean bubblewrap smollm2
+.PHONY: help demo test test-agents test-campaigns check fix lock clean bubblewrap chromium smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -24,7 +24,7 @@ help:
 demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
 
-test: $(SMOLLM2) bubblewrap
+test: $(SMOLLM2) bubblewrap chromium
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
@@ -74,3 +74,7 @@ $(SMOLLM2): $(READY) scripts/smollm2.txt
 
 bubblewrap:
 	@scripts/bubblewrap
+
+# Opens the pages that are tested; without it those tests are skipped, and say so.
+chromium:
+	@scripts/chromium

@@ -104,6 +104,12 @@ class Bench:
         asked = ("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", "--no-report")
         return (*asked, *options)
 
+    def report(self, run: Run) -> str:
+        """What its report.md says."""
+        done = self.cli("report", str(run.paths.root))
+        assert done.returncode == 0, done.stderr
+        return run.paths.report_text.read_text(encoding="utf-8")
+
     def finish(self, process: subprocess.Popen[str]) -> Run:
         """Wait for a run that was started."""
         try:

@@ -348,7 +348,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench) -> No
     again = bench.cli("score", "tests.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT))
     score = json.loads(again.stdout)["parts"][0]["score"]
     assert (score["value"], score["n"]) == (done.said["verdict"]["score"], 6)
-    assert "by kind" in (done.paths.report / "report.md").read_text().lower()
+    assert "by kind" in bench.report(done).lower()
     for wrong in (("--episode", "1"), ("--submission", "7"), ("--submission", "1", "--episode", "99")):
         assert bench.cli("show", run, *wrong).returncode == 2
 

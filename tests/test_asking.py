@@ -204,7 +204,7 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: Bench
     lines = run.paths.submission(1).results("heldout").read_text().splitlines()
     assert {len(json.loads(line)["attempts"]) for line in lines} == {4}
     shown = bench.cli("show", run.result.run_id).stdout
-    for page in (shown, (run.paths.report / "report.md").read_text()):
+    for page in (shown, bench.report(run)):
         assert "4 samples at temperature 0.8" in page
         assert "pass@4" in page
         assert f"→ {best.metrics['pass@4']:.2f} (heldout)" in page

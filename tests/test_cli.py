@@ -89,7 +89,7 @@ def test_the_shipped_script_rises_and_its_gain_is_real(bench: Bench) -> None:
     assert "report: " in done.stdout
     (root,) = bench.runs.glob("*/")
     assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
-    assert "held-out split" in (root / "report" / "figures" / "scores.svg").read_text()
+    assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
     assert result["submissions"] == 3
     assert result["heldout"]["ci"]["low"] > 0
@@ -305,7 +305,7 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: Benc
     loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
     assert "taken in" in loud.stderr
     assert "\x1b" not in loud.stderr
-    report = (run.paths.report / "report.md").read_text()
+    report = bench.report(run)
     assert "<script>" not in report
     assert "\x1b" not in report
 

@@ -408,8 +408,9 @@ say(**submit(trained("m")))
     )
     assert first.text == " ".join(words(asked))
     assert " ".join(words(asked)) not in run.paths.ledger.read_text()
-    assert " ".join(words(asked)) in (run.paths.report / "report.md").read_text()
-    assert "&#91;x](y)&#96;&lt;b>" in (run.paths.report / "report.md").read_text()
+    page = bench.report(run)
+    assert " ".join(words(asked)) in page
+    assert "&#91;x](y)&#96;&lt;b>" in page
     assert "FOUND: 1 feedback example, 1 heldout example" in bench.cli("show", run.result.run_id).stdout
     assert bench.cli("verify", run.result.run_id).returncode == 0
     run.paths.contamination.write_text(

@@ -1,6 +1,7 @@
 """The timeline of a run: what the agent's processes did, seen from outside, whatever they try."""
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.cli.print import describe
 from agent2rl.core.events import MOST, Event, Kind, LedgerKind
+from agent2rl.core.llm import Exchange
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.core.sandbox import Process
 from agent2rl.gateway.scripted.library import parse
@@ -53,12 +55,11 @@ work = "import time\\nwhile time.process_time() < 1.5: sum(range(1000))\\nprint(
 (code / "train.py").write_text(work)
 log = (code / "train.log").open("w")
 busy = subprocess.Popen([sys.executable, "code/train.py", "--lr", "1e-4"], stdout=log)
-hostile = "sleep 1; : '\\x1b[31mred\\nnext line\\x07' " + "x" * 100_000
+hostile = "sleep 2; : '\\x1b[31mred\\nnext line\\x07' " + "x" * 100_000
 loud = subprocess.Popen(["bash", "-c", hostile])
+busy.wait(), loud.wait()
 print("before the submission", flush=True)
 submit(trained("v1"))
-busy.wait(), loud.wait()
-time.sleep(0.6)
 """
 
 
@@ -67,22 +68,23 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with a driver that is asked once, a training that is busy, and a command line of 100 KB."""
     place = tmp_path_factory.mktemp("whole")
     (place / "home").mkdir()
-    with running(parse('[[step]]\nend = "Go."\nusage = {input = 12, output = 3}\n')) as url:
-        run = Bench(place / "runs", cache, place / "home").run(WORKING, "--driver", f"scripted@{url}")
+    with running(parse('[[step]]\nend = "Go."\n')) as url:
+        asked = ("--driver", f"scripted@{url}", "--continues", "0")
+        run = Bench(place / "runs", cache, place / "home").run(WORKING, *asked)
     assert run.code == 0, run.errors
     return run
 
 
 def test_processes_begin_and_end_with_their_command_lines(whole: Run) -> None:
-    began, left = of("began", whole.paths.events), of("left", whole.paths.events)
+    left = of("left", whole.paths.events)
+    named = {(one["pid"], one["began"]): one for one in of("began", whole.paths.events)}
+    began = list(named.values())
     commands = [one["command"] for one in began]
     assert commands.count("python /workspace/agent/agent.py") == 1
     (training,) = [one for one in began if one["command"].endswith("code/train.py --lr 1e-4")]
     (agent,) = [one for one in began if one["command"].endswith("agent/agent.py")]
     assert training["parent"] == agent["pid"]
-    named = {(one["pid"], one["began"]) for one in began}
-    assert named == {(one["pid"], one["began"]) for one in left}
-    assert len(named) == len(began)
+    assert [*sorted(named)] == sorted((one["pid"], one["began"]) for one in left)
     (gone,) = [one for one in left if one["pid"] == training["pid"]]
     assert gone["cpu_seconds"] > 0.5
     assert gone["peak_bytes"] > 1 << 20
@@ -117,7 +119,10 @@ def test_a_hostile_command_line_is_cut_and_clean(whole: Run) -> None:
 
 def test_a_request_is_on_the_timeline_and_the_log_is_marked_at_the_submission(whole: Run) -> None:
     (asked,) = of("request", whole.paths.events)
-    assert (asked["outcome"], asked["input"], asked["output"]) == ("answered", 12, 3)
+    told = Exchange.model_validate_json(whole.paths.usage.read_bytes())
+    assert told.tokens
+    assert (asked["outcome"], asked["input"]) == ("answered", told.tokens.input)
+    assert (asked["began"], asked["seconds"]) == (told.at, told.seconds)
     (at,) = of("revision_of", whole.paths.events)
     assert whole.log.encode()[: at["log_bytes"]].endswith(b"before the submission\n")
     brought = {b"/".join(found.path): found.content for found in files(whole.paths.revisions, at["number"])}
@@ -158,40 +163,58 @@ class Watched:
         return of(kind, self.recorder.paths.events)
 
 
+WAIT = "until [ -e go ]; do sleep 0.1; done; exit 3"
+"""Until the test has seen what it waits for."""
+
+
 @contextmanager
-def watching(place: Path) -> Iterator[Watched]:
-    with Recorder.create(place / "runs", SPEC, lambda _: None) as recorder:
+def watching(place: Path, until: Kind = "closed") -> Iterator[Watched]:
+    """What waits in the sandbox goes on when there is an event of this kind."""
+
+    def tell(event: Event) -> None:
+        if event.kind == until:
+            (recorder.paths.workspace / "go").touch()
+
+    with Recorder.create(place / "runs", SPEC, tell) as recorder:
         recorder.paths.workspace.mkdir()
         yield Watched(Cell(registry.sandbox("bubblewrap"), place / "cell"), recorder, Observer(recorder))
-
-
-CROWD = """
-for i in $(seq 60); do sleep 0.$((i % 6 + 1)) & done; wait
-python3 -c 'import time
-while time.process_time() < 0.8: pass
-time.sleep(0.8)'
-"""
 
 
 def test_a_crowd_of_short_processes_does_not_flood_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, most in (("MOST_EVENTS", 20), ("MOST_BRIEF", 3), ("BUSY_SECONDS", 0.5)):
-        monkeypatch.setattr(lives, name, most)
+    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
+    with watching(tmp_path, until="began") as watched:
+        assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait\n" + WAIT) == 3
+    assert 2 <= len(watched.of("began")) + len(watched.of("left")) <= 20
+
+
+def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
+    monkeypatch.setattr(lives, "MOST_BRIEF", 3)
+    nobody = range(10**7, 10**7 + 50)
     with watching(tmp_path) as watched:
-        assert watched.shell(CROWD) == 0
-    began = watched.of("began")
-    assert len(began) + len(watched.of("left")) <= 20 + 4
-    assert [one["text"] for one in watched.of("warning")] == [lives.FULL]
-    assert any("process_time" in one["command"] for one in began)
+        seen = Lives(watched.recorder)
+        seen.look([process(pid, 0, 0.0) for pid in nobody[:10]], 1.0)
+        seen.look([process(pid, 0, 0.0) for pid in nobody[10:]], 2.0)
+        assert (len(watched.of("began")), len(watched.of("left"))) == (3, 3)  # that one look saw
+        seen.look([process(pid, 0, 6.0 if pid == nobody[-1] else 1.0) for pid in nobody[10:]], 3.0)
+        seen.look([], 4.0)
+    began = [one["pid"] for one in watched.of("began")]
+    assert len(began) == 10 + 1
+    assert began[-1] == nobody[-1]
+    assert {*began} == {one["pid"] for one in watched.of("left")}
+    assert [one["text"] for one in watched.of("warning")] == [lives.FEW, lives.FULL]
 
 
 def test_a_broken_observer_is_noted_once_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lives, "command", lambda _: 1 // 0)
-    with watching(tmp_path) as watched:
-        assert watched.shell("sleep 1; exit 3") == 3
+    with watching(tmp_path, until="fault") as watched:
+        assert watched.shell(WAIT) == 3
     (fault,) = watched.of("fault")
     assert "ZeroDivisionError" in fault["trace"]
 
@@ -200,10 +223,15 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
-    monkeypatch.setattr(lives, "command", lambda _: str(never.wait()))
     monkeypatch.setattr(observing, "PATIENCE_SECONDS", 0.1)
     with watching(tmp_path) as watched:
-        assert watched.shell("sleep 1; exit 3") == 3
+
+        def stuck(_: int) -> str:
+            (watched.recorder.paths.workspace / "go").touch()
+            return str(never.wait())
+
+        monkeypatch.setattr(lives, "command", stuck)
+        assert watched.shell(WAIT) == 3
         assert "did not answer" in watched.of("warning")[0]["text"]
         never.set()
 
@@ -292,7 +320,8 @@ def test_whoever_watches_a_run_is_not_told_every_process(whole: Run) -> None:
 
 
 def test_the_page_on_the_run_directory_names_every_kind() -> None:
-    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    page = re.sub(r"```.*?```", "", (ROOT / "docs" / "run-directory.md").read_text("utf-8"), flags=re.S)
+    named = {word for span in re.findall(r"`([^`]+)`", page) for word in span.split()}
     kinds = [kind for part in get_args(Kind) for kind in (get_args(part) or (part,))]
     assert {*get_args(LedgerKind)} < {*kinds}
-    assert [kind for kind in kinds if f"`{kind}`" not in page and f" {kind} " not in page] == []
+    assert {*kinds} - named == set()

@@ -207,7 +207,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench, offic
     assert done.said["verdict"]["verdict"] == "scored", done.log
     assert done.result.baseline is not None
     assert set(done.result.baseline.metrics) == {"reward", "reward>=0.5"}
-    assert "reward>=0.5" in (done.paths.report / "report.md").read_text()
+    assert "reward>=0.5" in bench.report(done)
     assert [asset.name for asset in done.result.assets][-1] == "beside shop"
     assert done.result.rollouts is not None
     assert done.result.rollouts.witnessed.steps == 1

@@ -1,5 +1,7 @@
 """Whether a gain is real is a paired question over the same examples."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from agent2rl.analysis.gain import gain, mcnemar, sign_permutation
 from agent2rl.core.records import Comparison, ExampleResult, Interval
 
 
-def results(scores: list[float], output: str = "x") -> list[ExampleResult]:
+def results(scores: Sequence[float], output: str = "x") -> list[ExampleResult]:
     return [
         ExampleResult(id=f"e{i}", output=f"{output} {i}", score=score, group="even" if i % 2 == 0 else "odd")
         for i, score in enumerate(scores)

@@ -164,6 +164,12 @@ def test_our_own_recipe_is_read_in_its_log_and_in_its_file_as_one() -> None:
     assert found[2].points[0] == (4, 0.125)
 
 
+def test_small_numbers_that_differ_are_different_curves() -> None:
+    one = "".join(f"step {step} lr {step}e-5\n" for step in (1, 2, 3))
+    other = one.replace("e-5", "e-6")
+    assert len(curves([Printed("code/a.log", one), Printed("code/b.log", other)])) == 2
+
+
 def test_what_is_no_number_any_more_is_none() -> None:
     assert read("step 1 loss nan\nstep 2 loss: inf\nstep 3 loss=-Infinity\nstep 4 loss 1e999")["loss"] == [
         (1, None),
@@ -217,6 +223,9 @@ def test_the_best_known_names_come_first_and_there_are_not_too_many() -> None:
         "    loss = 0.0\n    loss = 0.0\n    total_loss = 0\n",
         "1-sft: scored, score 12.5. fine\n2-grpo: scored, score 13.5. fine\n",
         "Map: 100%|██████████| 500/500 [00:00<00:00, 5000 examples/s]\n" * 3,
+        '{"submission_id": 1, "score": 12.5, "verdict": "scored", "baseline_score": 12.0}\n' * 3,
+        '{"accuracy": 0.5}\n{"accuracy": 0.75}\n',
+        '{\n  "rms_norm_eps": 1e-06,\n  "vocab_size": 100\n}\n' * 3,
         "the loss is 5 dollars\nthe loss is 6 dollars\n",
     ],
 )

@@ -33,13 +33,13 @@ def asked(at: float, seconds: float, outcome: str = "answered", stalled: float =
 
 def course(*events: Event, seconds: float = 100.0) -> list[tuple[str, float, float]]:
     told = [event(0, "started"), *events, event(seconds, "ended")]
-    return [(each.kind, each.began, each.ended) for each in timeline.read(told).stretches()]
+    return [(each.kind, each.began, each.ended) for each in timeline.read(told).stretches]
 
 
 def test_a_run_whose_agent_never_started_has_no_time() -> None:
     found = timeline.read([event(0, "opened")])
     assert found.split() is None
-    assert found.stretches() == ()
+    assert found.stretches == ()
 
 
 def test_busy_cores_are_training_and_the_rest_is_idle() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import typing
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -553,6 +554,7 @@ CLAIMS = Claims(
 )
 
 
+@cache
 def finished() -> Shown:
     """Six attempts, a real gain, a world, a driver, everything that can be shown."""
     return Shown(
@@ -676,8 +678,21 @@ def crashed() -> Shown:
 
 def hostile(text: str) -> Shown:
     """One in which every text that anybody could have written is this one."""
-    found: Shown = _with(finished(), text)
+    found: Shown = _with(little(), text)
     return dataclasses.replace(found, diffs={1: text, 2: f"@@ -1 +1 @@\n+{text}"})
+
+
+@cache
+def little() -> Shown:
+    """Everything that can be shown, and little of it."""
+    whole = finished()
+    line = whole.timeline
+    return dataclasses.replace(
+        whole,
+        timeline=Timeline(line.started, revisions=line.revisions[:2], files=line.files[:2]),
+        usage=whole.usage[:2],
+        results={split: {n: few[:2] for n, few in found.items()} for split, found in whole.results.items()},
+    )
 
 
 def _with(value: Any, text: str) -> Any:

@@ -126,7 +126,7 @@ def _is_attempt(found: Sequence[Span], timeline: Timeline) -> bool:
     last = found[-1]
     trained = sum(
         min(stretch.ended, last.ended) - max(stretch.began, last.began)
-        for stretch in timeline.stretches()
+        for stretch in timeline.stretches
         if stretch.kind == "training" and stretch.ended > last.began
     )
     broke = any(BROKE in each.text for each in last.printed)

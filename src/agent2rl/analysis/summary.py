@@ -1,6 +1,7 @@
 """What happened, in sentences made by rule from the findings. Each claim names its evidence."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from agent2rl.analysis.findings import (
     Attempt,
@@ -51,9 +52,10 @@ def tell(
 
 def _run(record: Recorded, metrics: Metrics) -> str:
     spec, view = record.view.spec, record.view
-    who = spec.agent if spec.driver is None else f"{spec.agent} driven by {spec.driver}"
+    agent, model = _name(spec.agent), _name(spec.model)
+    who = agent if spec.driver is None else f"{agent} driven by {spec.driver}"
     minutes = f"{_minutes(record.timeline.seconds)} of {_minutes(spec.budget.wall_seconds)}"
-    said = f"{who} worked on {spec.task} with {spec.model} in the mode {spec.mode} for {minutes}"
+    said = f"{who} worked on {_name(spec.task)} with {model} in the mode {spec.mode} for {minutes}"
     count = len(view.submissions)
     scored = sum(each.verdict == "scored" for each in view.submissions)
     if not count:
@@ -80,7 +82,8 @@ def _gain(record: Recorded, gain: Gain | None, attempts: Sequence[Attempt]) -> s
     if gain is None:
         return said
     change = f"{gain.comparison.improvement:+.2f} points {_interval(gain.comparison.ci)}"
-    said += f" On the {gain.split} split that is {change} on the same {gain.n} examples: "
+    split = "held-out" if gain.split == "heldout" else gain.split
+    said += f" On the {split} split that is {change} on the same {gain.n} examples: "
     said += f"{gain.better} got better, {gain.worse} worse (p = {gain.p_value:.2g}). "
     if gain.real is None:
         return said + "That split chose it, so the gain is flattered by the choice."
@@ -140,6 +143,14 @@ def _cite(evidence: Cited | Iterable[str]) -> str:
 
 def _interval(ci: Interval) -> str:
     return f"[{ci.low:.1f}, {ci.high:.1f}]"
+
+
+def _name(plugin: str) -> str:
+    """Of what is named by a path, the path's end."""
+    head, mark, argument = plugin.partition(":")
+    if mark and "/" in argument:
+        return f"{head}:{PurePath(argument).name}"
+    return PurePath(plugin).name if plugin.startswith("/") else plugin
 
 
 def _minutes(seconds: float) -> str:

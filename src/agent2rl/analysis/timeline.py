@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, TypeVar, get_args
 
@@ -55,14 +56,15 @@ class Timeline:
     graded: tuple[Piece, ...] = ()
     """From a submission to its verdict."""
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Weights, ...]:
         return tuple(Weights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights")
 
-    @property
+    @cached_property
     def logs(self) -> tuple[tuple[float, FileSeen], ...]:
         return tuple((at, seen) for at, seen in self.files if seen.what == "log")
 
+    @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
         claims: list[tuple[Doing, list[Piece]]] = [
@@ -78,7 +80,7 @@ class Timeline:
         if self.started is None:
             return None
         sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
-        for stretch in self.stretches():
+        for stretch in self.stretches:
             sums[stretch.kind] += stretch.ended - stretch.began
         return TimeSplit(**{what: round(seconds, 3) for what, seconds in sums.items()})
 

@@ -8,7 +8,8 @@ from agent2rl.cli.options import as_json, find, runs_dir
 from agent2rl.cli.print import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExampleResult, Split
-from agent2rl.report.page import Report
+from agent2rl.report import page
+from agent2rl.report.record import Report
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_results, read_run
 
@@ -45,8 +46,10 @@ def command(
     if submission is None:
         if episode is not None:
             raise UserError("--episode wants to know whose.", "Name the submission: --submission 1.")
-        view = read_run(paths)
-        click.echo(Report.of(view).model_dump_json()) if as_json else print_run(view)
+        if as_json:
+            click.echo(Report.of(page.gather(paths)).model_dump_json())
+        else:
+            print_run(read_run(paths))
         return
     results = _results(paths, submission, split)
     chosen = list(enumerate(results, start=1))

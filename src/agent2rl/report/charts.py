@@ -1,5 +1,6 @@
 """The two figures that tell a run's story: the course of the scores, and where the time went."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,7 +18,7 @@ from agent2rl.store.reader import RunView
 
 LABELS = 14
 """More submissions than this have no number beside their point."""
-BINS = 1200
+BINS = 480
 """Of the band of time: more cannot be seen."""
 
 
@@ -59,8 +60,10 @@ def scores(view: RunView, started: float | None, end: float, narrow: bool = Fals
         axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
     _best_so_far(axes, places, values, view.baseline, end / seconds)
     best = view.result.best.id if view.result and view.result.best else None
+    _points(axes, places, [score for _, score in scored], ACCENT, filled=False)
     for place, (one, score) in zip(places, scored, strict=True):
-        _point(axes, place, score, ACCENT, filled=one.id == best)
+        if one.id == best:
+            axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4)
         if len(scored) <= LABELS:
             _beside(axes, place, score.value, str(one.id))
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
@@ -118,8 +121,8 @@ def _held_out(view: RunView) -> HeldOut | None:
 
 
 def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
-    _point(axes, 0, heldout.before, BASE, filled=True)
-    _point(axes, 1, heldout.after, HELD, filled=True)
+    _points(axes, [0], [heldout.before], BASE, filled=True)
+    _points(axes, [1], [heldout.after], HELD, filled=True)
     if heldout.gap is not None:
         axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
         axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
@@ -130,10 +133,12 @@ def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _point(axes: Axes, place: float, score: Score, colour: str, filled: bool) -> None:
-    extent = [[max(0.0, score.value - score.ci.low)], [max(0.0, score.ci.high - score.value)]]
+def _points(axes: Axes, places: Sequence[float], scores: Sequence[Score], colour: str, filled: bool) -> None:
+    below = [max(0.0, each.value - each.ci.low) for each in scores]
+    above = [max(0.0, each.ci.high - each.value) for each in scores]
     look: dict[str, Any] = {"markerfacecolor": colour if filled else CARD, "markersize": 5, "zorder": 3}
-    axes.errorbar([place], [score.value], extent, fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look)
+    values = [each.value for each in scores]
+    axes.errorbar(places, values, [below, above], fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look)
 
 
 def _beside(axes: Axes, place: float, value: float, text: str) -> None:

@@ -30,6 +30,7 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 8.5,
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,
     "axes.edgecolor": LINE,
     "axes.facecolor": "none",
     "axes.spines.top": False,
@@ -61,7 +62,7 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Margins:
-    """Around the panels and between them, in inches: a layout by trial takes longer than all the drawing."""
+    """Around the panels and between them, in inches: to find them out takes longer than all the drawing."""
 
     left: float = 0.5
     right: float = 0.12
@@ -91,7 +92,12 @@ def panels(
         "wspace": margins.across / inner,
         "hspace": margins.down / outer,
     }
-    return figure, list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places, **more).flat)
+    found = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places, **more).flat)
+    for axes in found:
+        box = axes.get_position()
+        axes.xaxis.set_label_coords(0.5, -0.26 / (box.height * height))
+        axes.yaxis.set_label_coords(-0.36 / (box.width * width), 0.5)
+    return figure, found
 
 
 def unit(end: float) -> tuple[float, str]:
@@ -106,7 +112,7 @@ def time_axis(axes: Axes, end: float, narrow: bool, label: bool = True) -> float
     """Puts the agent's time on the axis below and gives the seconds of its unit."""
     seconds, name = unit(end)
     axes.set_xlim(0, max(end / seconds, 1e-9))
-    axes.locator_params(axis="x", nbins=5 if narrow else 9)
+    axes.locator_params(axis="x", nbins=5 if narrow else 7)
     if label:
         axes.set_xlabel(f"{name} since the agent's start")
     return seconds
@@ -142,5 +148,5 @@ def thin_count(places: Sequence[float], values: Sequence[float]) -> tuple[list[f
 
 def thin_marks(places: Iterable[float], end: float) -> list[float]:
     """Moments, no two of them closer than can be told apart."""
-    step = max(end, 1e-9) / 500
+    step = max(end, 1e-9) / 240
     return [number * step for number in sorted({round(place / step) for place in places})]

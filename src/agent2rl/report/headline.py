@@ -25,8 +25,6 @@ ENDINGS: dict[Ending, str] = {
     "interrupted": "Somebody stopped the run.",
     "failed": "The harness could not run it.",
 }
-NAME = 60
-"""Characters of a name, at most."""
 SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
 
 
@@ -57,7 +55,7 @@ class Flag:
 
 def title(shown: Shown) -> str:
     """The outcome in a few words."""
-    view, task = shown.view, words.cut(shown.view.spec.task, NAME)
+    view, task = shown.view, words.name(shown.view.spec.task)
     ranked = _ranked(shown)
     if ranked:
         return f"{words.points(ranked.gain)} points on {task}"
@@ -77,8 +75,8 @@ def sentence(shown: Shown) -> str:
 
 def _what(shown: Shown) -> str:
     spec = shown.view.spec
-    agent, task, model = (words.cut(name, NAME) for name in (spec.agent, spec.task, spec.model))
-    driver = f", driven by {words.cut(spec.driver, NAME)}," if spec.driver else ""
+    agent, task, model = (words.name(name) for name in (spec.agent, spec.task, spec.model))
+    driver = f", driven by {words.name(spec.driver)}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
     worked = f"worked {words.duration(time)} on" if (time := _time(shown)) else "worked on"
     return f"The agent {agent}{driver} {worked} {task} with the model {model}{mode}."

@@ -64,7 +64,7 @@ class Anchors:
         self._places = {piece.id: place for place, piece in enumerate(pieces, start=1)}
 
     def link(self, name: str) -> Markup:
-        place, said = self._places.get(name), escape(words.visible(words.cut(name, 40)))
+        place, said = self._places.get(name), escape(words.visible(words.cut(name, 12)))
         if place is None:
             return Markup('<span class="cite gone" title="not on this page">{}</span>').format(said)
         return Markup('<a class="cite" href="#evidence-{}">{}</a>').format(place, said)

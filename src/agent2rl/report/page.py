@@ -1,104 +1,104 @@
-"""The report of a run: report.json, report.md and figures, from the run directory alone, the same anew."""
+"""The report of a run: report.json, report.md, report.html and figures, from the run directory alone."""
 
 import importlib
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
-from agent2rl.core.records import Contamination, Record, RunResult, RunSpec, Score, Submission
-from agent2rl.report import tables
+from agent2rl.analysis.analyse import analyse
+from agent2rl.analysis.findings import Attempt, Played
+from agent2rl.analysis.recorded import Recorded, recorded
+from agent2rl.core.records import Rollouts
+from agent2rl.report import html, markdown
+from agent2rl.report.record import Report
+from agent2rl.report.shown import LlmSummary, Shown, Timeline
 from agent2rl.store.files import write_atomically, write_record
 from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, read_run
+from agent2rl.store.revisions import Code
+
+LONGEST_DIFF = 1 << 18
 
 
-class Report(Record):
-    """Everything the page shows."""
-
-    version: int = 1
-    run_id: str
-    state: str
-    spec: RunSpec
-    baseline: Score | None
-    submissions: tuple[Submission, ...]
-    contamination: Contamination | None
-    result: RunResult | None
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, view: RunView) -> "Report":
-        return cls(
-            run_id=view.paths.run_id,
-            state=view.state,
-            spec=view.spec,
-            baseline=view.baseline,
-            submissions=view.submissions,
-            contamination=view.contamination,
-            result=view.result,
-            notes=view.notes,
-        )
-
-
-def write(paths: RunPaths) -> Path:
-    """Write the report and return the page for people."""
-    view = read_run(paths)
-    paths.report.mkdir(exist_ok=True)
-    write_record(paths.report / "report.json", Report.of(view))
-    figures = paths.report / "figures"
-    figures.mkdir(exist_ok=True)
-    plots = importlib.import_module("agent2rl.report.plots")  # matplotlib takes a second to load
-    drawn = plots.scores(view, figures / "scores.svg")
-    page = paths.report / "report.md"
-    write_atomically(page, _markdown(view, drawn))
-    return page
-
-
-def _markdown(view: RunView, drawn: bool) -> str:
-    lines = [f"# {view.paths.run_id}", "", "| | |", "|---|---|"]
-    lines += [_row(row) for row in tables.headline(view)]
-    lines += ["", "## Submissions", ""]
-    lines += ["![Scores of the submissions over time](figures/scores.svg)", ""] if drawn else []
-    rows = tables.submissions(view)
-    if rows:
-        lines += [_row(tables.SUBMISSION_COLUMNS), "|" + "---|" * len(tables.SUBMISSION_COLUMNS)]
-        lines += [_row(row) for row in rows]
-        lines += ["", "\\* chosen by the feedback split. Scores are percentages.", ""]
-        lines += [f"- {number}: {_text(message)}" for number, message in tables.messages(view)]
-    else:
-        lines.append("None.")
-    kinds = tables.kinds(view)
-    if kinds:
-        lines += ["", "## By kind of example", "", _row(tables.KIND_COLUMNS), "|---|---|---|"]
-        lines += [_row(row) for row in kinds]
-    if view.contamination and view.contamination.done:
-        lines += _contamination(view, view.contamination)
-    return "\n".join(lines) + "\n"
-
-
-def _contamination(view: RunView, found: Contamination) -> list[str]:
-    lines = ["", "## Evaluation data in what the agent left", "", f"{tables.contamination(found)}.", ""]
-    lines.append(
-        f"A passage counts from {found.share:.0%} of the {found.ngram_words}-word sequences of an example's "
-        f"prompt or answer on, or from {found.run_words} words in a row. {found.unchecked} of "
-        f"{found.examples} examples cannot be looked for. "
-        f"{tables.size(found.tensor_bytes)} of model weights were passed over."
+def gather(paths: RunPaths) -> Shown:
+    """Read and analyse a run in any state."""
+    record = recorded(paths)
+    findings, notes = analyse(record)
+    notes = (*record.notes, *notes)
+    return Shown(
+        view=record.view,
+        findings=findings,
+        timeline=_timeline(record),
+        diffs=_diffs(record, findings.attempts),
+        results=record.results,
+        claims=record.claims,
+        usage=record.usage,
+        notes=notes,
     )
-    for columns, rows in (
-        (tables.FINDING_COLUMNS, tables.findings(view)),
-        (tables.LEFT_OUT_COLUMNS, tables.left_out(view)),
-    ):
-        if rows:
-            lines += ["", _row(columns), "|" + "---|" * len(columns), *map(_row, rows)]
-    if found.found > len(found.findings):
-        lines += ["", f"The first {len(found.findings)} of {found.found} are listed."]
-    return lines
 
 
-def _row(cells: tuple[str, ...]) -> str:
-    """A table row in which nothing that an agent wrote can break out of its cell."""
-    return "| " + " | ".join(_text(cell) for cell in cells) + " |"
+def with_summary(shown: Shown, summary: LlmSummary) -> Shown:
+    return replace(shown, llm_summary=summary)
 
 
-def _text(cell: str) -> str:
-    printable = "".join(c if c.isprintable() else " " for c in cell)
-    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("[", "&#91;"), ("`", "&#96;")):
-        printable = printable.replace(mark, entity)
-    return printable
+def write(paths: RunPaths, shown: Shown | None = None) -> Report:
+    """Write the whole report anew."""
+    shown = shown or gather(paths)
+    report = Report.of(shown)
+    paths.figures.mkdir(parents=True, exist_ok=True)
+    plots = importlib.import_module("agent2rl.report.plots")  # matplotlib takes a second to load
+    figures = plots.save(shown, paths.figures)
+    write_record(paths.report_json, report)
+    write_atomically(paths.report_text, markdown.page(shown))
+    write_atomically(paths.report_page, html.page(shown, figures))
+    return report
+
+
+def _timeline(record: Recorded) -> Timeline:
+    timeline = record.timeline
+    if timeline.started is None:
+        return Timeline()
+    return Timeline(
+        started=timeline.started,
+        spans=timeline.stretches,
+        samples=timeline.samples,
+        played=tuple(_played(timeline.played)),
+        requests=timeline.requests,
+        revisions=tuple(each for _, each in timeline.revisions),
+        files=timeline.files,
+    )
+
+
+def _played(news: Sequence[tuple[float, Rollouts]]) -> Iterable[Played]:
+    """Counted from the start on."""
+    times, counts = zip(*news, strict=True) if news else ((), ())
+    sums = accumulate(counts)
+    return [Played(at=at, **dict(total)) for at, total in zip(times, sums, strict=True)]
+
+
+def _diffs(record: Recorded, attempts: Iterable[Attempt]) -> dict[int, str]:
+    """Of each attempt against the one before; of the first against what it was given."""
+    commits = {each.number: each.commit for _, each in record.timeline.revisions}
+    if not commits:
+        return {}
+    found = {}
+    before = commits[min(commits)]
+    try:
+        code = Code(record.view.paths.revisions)
+    except Exception:  # damaged, which the findings have noted
+        return {}
+    try:
+        for attempt in attempts:
+            after = commits.get(attempt.revision or 0)
+            if after and after != before:
+                found[attempt.number] = _cut(code.difference(before, after))
+            before = after or before
+    except Exception:  # as above: what was read so far is shown
+        return found
+    finally:
+        code.close()
+    return found
+
+
+def _cut(text: str) -> str:
+    left = len(text) - LONGEST_DIFF
+    return text if left <= 0 else f"{text[:LONGEST_DIFF]}\n[… {left:,} characters left out …]\n"

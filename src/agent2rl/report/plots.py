@@ -11,7 +11,6 @@ from agent2rl.report import charts, series
 from agent2rl.report.drawing import STYLE
 from agent2rl.report.shown import Shown
 from agent2rl.store.files import write_atomically
-from agent2rl.store.reader import RunView
 
 DOTS_PER_INCH = 130
 FRACTION = re.compile(r"(\d\.\d\d)\d+")
@@ -36,27 +35,30 @@ def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
     return {name: figure for name, figure in figures.items() if figure}
 
 
+def texts(shown: Shown) -> dict[str, str]:
+    """Each figure as SVG, and again for telephones."""
+    return _texts(draw(shown)) | _narrow(shown)
+
+
 def save(shown: Shown, folder: Path) -> dict[str, str]:
-    """Write each figure as SVG and PNG and return the SVG texts. Those for telephones are only returned."""
+    """Write each figure as SVG and PNG and return `texts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts: dict[str, str] = {}
-    with mpl.rc_context(STYLE):
-        for name, figure in draw(shown).items():
-            texts[name] = _svg(figure)
-            write_atomically(folder / f"{name}.svg", texts[name])
+    figures = draw(shown)
+    found = _texts(figures)
+    for name, figure in figures.items():
+        write_atomically(folder / f"{name}.svg", found[name])
+        with mpl.rc_context(STYLE):
             figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        texts |= {name + NARROW: _svg(figure) for name, figure in draw(shown, narrow=True).items()}
-    return texts
+    return found | _narrow(shown)
 
 
-def scores(view: RunView, path: Path) -> bool:
-    """The course of the scores alone; False where there is none to draw."""
-    started = next((entry.time for entry in view.chain.entries if entry.kind == "started"), None)
+def _narrow(shown: Shown) -> dict[str, str]:
+    return {name + NARROW: text for name, text in _texts(draw(shown, narrow=True)).items()}
+
+
+def _texts(figures: dict[str, Figure]) -> dict[str, str]:
     with mpl.rc_context(STYLE):
-        figure = charts.scores(view, started, charts.reach(0.0, view))
-        if figure:
-            write_atomically(path, _svg(figure))
-    return figure is not None
+        return {name: _svg(figure) for name, figure in figures.items()}
 
 
 def _svg(figure: Figure) -> str:

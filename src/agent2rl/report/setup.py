@@ -7,13 +7,13 @@ Rows = list[tuple[str, str]]
 
 
 def setup(shown: Shown) -> Rows:
-    """What decides a run. No path of the machine is among it, unless the user named one as a model."""
+    """What decides a run. Of paths of the machine only the last part is told."""
     spec, budget = shown.view.spec, shown.view.spec.budget
     rows: Rows = [
-        ("task", spec.task),
-        ("agent", spec.agent),
-        ("driver", spec.driver or "none"),
-        ("model", spec.model),
+        ("task", words.name(spec.task)),
+        ("agent", words.name(spec.agent)),
+        ("driver", words.name(spec.driver or "none")),
+        ("model", words.name(spec.model)),
         ("engine", spec.engine.partition(":")[0]),
         ("sandbox", spec.sandbox),
         ("mode", spec.mode),
@@ -36,7 +36,7 @@ def setup(shown: Shown) -> Rows:
         "training judge": spec.train_judge,
         "expert": None if spec.expert else "withheld",
     }
-    rows += [(name, str(value)) for name, value in optional.items() if value is not None]
+    rows += [(name, words.name(str(value))) for name, value in optional.items() if value is not None]
     if shown.view.result:
         rows += [(f"sha256 of {each.name}", each.sha256) for each in shown.view.result.assets]
     return rows

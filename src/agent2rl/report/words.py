@@ -1,10 +1,12 @@
 """How numbers, times and texts of others are put on a page."""
 
 import json
+import re
 import unicodedata
 
 from pydantic import JsonValue
 
+PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")
 JOINERS = "\u200c\u200d"
 """Invisible, and part of how emoji and some scripts are written."""
 
@@ -28,6 +30,11 @@ def cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{text[:most]}… ({len(text) - most:,} more characters)"
+
+
+def name(text: str, most: int = 60) -> str:
+    """What a run calls something; of a path of the machine that it ran on, its last part."""
+    return cut(PATH.sub(r"\1\2", text), most)
 
 
 def drawable(text: str, most: int = 28) -> str:

@@ -20,6 +20,7 @@ BUSY_SECONDS = 5.0
 MOST_NAMES = 3
 """Of one process, which may start another program in its own place."""
 FULL = "More processes than are recorded: from here on only those that are busy for long."
+FEW = "More short processes than are recorded: from here on only those that two looks see."
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Lives:
         self._recorder = recorder
         self._lives: dict[int, _Life] = {}
         self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
-        self._warned = False
+        self._warned: set[str] = set()
 
     def look(self, members: Sequence[Process], at: float) -> float:
         """Take in who is alive; returns the CPU seconds that all together used since the last look."""
@@ -82,7 +83,9 @@ class Lives:
 
     def _bury(self, life: _Life) -> None:
         last = life.last
-        if life.told == 0 and self._brief_room and self._admitted(life):
+        if life.told == 0 and not self._brief_room:
+            self._warn(FEW)
+        elif life.told == 0 and self._admitted(life):
             self._brief_room -= 1
             self._note(life)
         if life.told:
@@ -102,13 +105,16 @@ class Lives:
         if self._room >= 2:
             self._room -= 2
             return True
-        if not self._warned:
-            self._warned = True
-            self._recorder.event("warning", text=FULL)
+        self._warn(FULL)
         if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
             return False
         self._busy_room -= 2
         return True
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._recorder.event("warning", text=text)
 
     def _note(self, life: _Life) -> None:
         last = life.last

@@ -22,7 +22,10 @@ from agent2rl.runner.lives import Lives
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.sightings import Sightings
 
-FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 2.0, 10.0
+FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 1.0, 10.0
+SAMPLE_SHARE = 20
+"""Samples are taken so often in the time so far, until they are `SAMPLE_SECONDS` apart: a run of a minute is
+seen as well as one of a day."""
 GPU_SECONDS, FILE_SECONDS = 2.0, 5.0
 SHARE = 200
 """Looking for files takes this part of the time at most."""
@@ -67,6 +70,7 @@ class Observer:
         self._files = Sightings(recorder.paths.workspace)
         self._load: _Load | None = None
         self._gpus_due = self._files_due = 0.0
+        self._since = time.monotonic()
 
     def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
         with suppress(Full):  # it is stuck, or broken
@@ -112,7 +116,7 @@ class Observer:
             self._sample(load, look, gpus)
 
     def _sample(self, load: _Load, look: _Look, gpus: Gpus) -> None:
-        """Each `SAMPLE_SECONDS`, and when a sandbox is over."""
+        """Now and then, and when a sandbox is over."""
         seconds = max(look.clock - load.since, 1e-3)
         sample = Sample(
             seconds=seconds,
@@ -124,7 +128,8 @@ class Observer:
             gpus=gpus.take(),
         )
         self._recorder.event("sample", **sample.model_dump(mode="json"))
-        due = look.clock + SAMPLE_SECONDS
+        apart = (look.clock - self._since) / SAMPLE_SHARE
+        due = look.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
         self._load = _Load(look.clock, due, disk_bytes=load.disk_bytes) if look.members else None
 
     def _turn(self, gpus: Gpus) -> None:

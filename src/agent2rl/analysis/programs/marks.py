@@ -1,0 +1,57 @@
+"""Where values come from, as far as routes of training differ by it."""
+
+DATA = "data"  # read from a file or a data set
+TOKENS = "tokens"  # sampled from a model, as tokens or choices
+SAID = "said"  # sampled from a model, as text
+TEACHER = "teacher"  # written by another model
+EXPERT = "expert"  # shown by the world's expert
+WORLD = "world"  # what the task's world answered
+JUDGED = "judged"  # a number or a decision about a sample: a reward, an advantage, a check
+FILTERED = "filtered"  # samples that were kept for what a check said
+CHOSEN = "chosen"  # the better of a pair
+REJECTED = "rejected"
+FORWARD = "forward"  # what a model's pass gives
+LOGITS = "logits"
+PROBS = "probs"
+LOGPROB = "logprob"
+PICKED = "picked"  # of certain tokens
+NLL = "nll"  # cross entropy
+CRITIC = "critic"  # from a model that only judges
+WEIGHTED = "weighted"  # log-probabilities that a judgement weighs
+PAIRWISE = "pairwise"  # log-probabilities that are compared
+KL = "kl"
+WEIGHTS = "weights"
+BLENDED = "blended"  # weights mixed with other weights or with noise
+NOISE = "noise"
+MODEL = "model:"
+"""Begins the mark of one model."""
+
+Marks = frozenset[str]
+NONE: Marks = frozenset()
+OWN = frozenset({TOKENS, SAID})
+SCORES = frozenset({LOGPROB, NLL})
+
+
+def models(marks: Marks) -> Marks:
+    return frozenset(mark for mark in marks if mark.startswith(MODEL))
+
+
+def weighs(left: Marks, right: Marks) -> bool:
+    """Whether a judgement weighs log-probabilities. A number made of what was said is a judgement of it."""
+    return _weighs(left, right) or _weighs(right, left)
+
+
+def _weighs(judgement: Marks, score: Marks) -> bool:
+    if JUDGED in judgement:
+        return bool(score & (SCORES | {PROBS})) or (WEIGHTS in score and NOISE not in score)
+    return SAID in judgement and not judgement & SCORES and bool(score & SCORES)
+
+
+def blends(left: Marks, right: Marks) -> bool:
+    """Whether weights are mixed with others or with noise."""
+    if (left | right) & {DATA, SAID}:
+        return False
+    if (WEIGHTS in left and NOISE in right) or (WEIGHTS in right and NOISE in left):
+        return True
+    ours, theirs = models(left), models(right)
+    return WEIGHTS in left and WEIGHTS in right and bool(ours and theirs) and ours != theirs

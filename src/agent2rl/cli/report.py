@@ -1,0 +1,61 @@
+"""agent2rl report"""
+
+from pathlib import Path
+
+import click
+
+from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.report import page, tables
+from agent2rl.report.citing import checked, question
+from agent2rl.report.shown import LlmSummary, Shown
+from agent2rl.runner.settings import settings
+from agent2rl.runner.summarising import summariser
+
+
+@click.command("report")
+@click.argument("run")
+@click.option(
+    "--summariser",
+    "model",
+    metavar="MODEL",
+    help="Have a language model sum the findings up: claude-…, gpt-…, gemini-…, MODEL@URL or model:NAME. "
+    "It must cite evidence, which is checked.",
+)
+@runs_dir
+@as_json
+def command(run: str, model: str | None, runs_dir: Path | None, as_json: bool) -> None:
+    """Analyse RUN and write its report: report.html to look at, report.md, report.json, figures/.
+
+    The analysis reads the run's directory and nothing else, so that it can be made again, of a run that is
+    still going or broke off too. `run` makes it at its end.
+
+    \b
+    agent2rl report latest
+    agent2rl report latest --json > report.json
+    agent2rl report latest --summariser claude-opus-4-6
+    """
+    paths = find(run, runs_dir)
+    shown = page.gather(paths)
+    if model:
+        shown = page.with_summary(shown, _summary(model, shown))
+    report = page.write(paths, shown)
+    if as_json:
+        click.echo(report.model_dump_json())
+        return
+    click.echo(shown.findings.summary)
+    for note in report.notes:
+        click.echo(f"note: {note}", err=True)
+    if shown.llm_summary:
+        click.echo(f"\n{shown.llm_summary.model} says:\n{shown.llm_summary.text}")
+        for problem in shown.llm_summary.problems:
+            click.echo(f"note: {problem}", err=True)
+    click.echo(f"\nreport: {paths.report_page}")
+
+
+def _summary(model: str, shown: Shown) -> LlmSummary:
+    click.echo(f"asking {model} …", err=True)
+    with summariser(model, settings()) as ask:
+        found = checked(ask(question(shown.findings)), model, shown.findings)
+        if ask.usage:
+            click.echo(tables.used(ask.usage()), err=True)
+    return found

@@ -1,0 +1,230 @@
+"""Why attempts brought nothing, on a labelled set and on errors of real programs."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.analysis.attempts import Printed, Source
+from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.failures import Seen, diagnose
+from agent2rl.analysis.findings import Failure, FailureKind
+from agent2rl.analysis.logs import curves
+from tests.analysis.labelled import (
+    BASE,
+    CODE,
+    CRASH,
+    FELL,
+    LOADER,
+    OOM,
+    SPANS,
+    Labelled,
+    log,
+    span,
+    submitted,
+)
+
+
+def failures(case: Labelled, book: Book | None = None) -> tuple[Failure, ...]:
+    seen = replace(case.seen, curves=curves(case.span.printed))
+    return diagnose(case.span, seen, book or Book())
+
+
+def first(text: str, **more: object) -> Failure:
+    """Of an attempt that printed this and ended with an error."""
+    return failures(Labelled("no-gain", span(text), Seen(**{**BASE, "ending": "agent-failed", **more})))[0]
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_the_first_reason_is_the_one_that_a_reader_would_give(name: str) -> None:
+    found = failures(SPANS[name])
+    assert [each.kind for each in found[:1]] == [SPANS[name].kind], found
+    assert SPANS[name].says in found[0].message
+
+
+def test_the_labelled_set_has_every_kind() -> None:
+    assert len(SPANS) >= 25
+    assert set(Counter(case.kind for case in SPANS.values())) == set(get_args(FailureKind))
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_every_reason_has_evidence_that_exists(name: str) -> None:
+    book = Book()
+    found = failures(SPANS[name], book)
+    known = {piece.id for piece in book.pieces}
+    assert all(each.evidence and set(each.evidence) <= known for each in found)
+    assert [each.confidence for each in found] == sorted((each.confidence for each in found), reverse=True)
+
+
+def test_an_error_names_the_last_line_of_the_agents_own_code_and_the_last_of_all() -> None:
+    book = Book()
+    found = failures(SPANS["a file that is not there"], book)[0]
+    assert "/workspace/code/train.py:2" in found.message
+    assert f"{LOADER}:3912" in found.message
+    printed, code = (next(piece for piece in book.pieces if piece.id == each) for each in found.evidence)
+    assert (printed.kind, printed.where) == ("log", "agent.log:20")
+    assert (code.kind, code.where) == ("code", "revision 4, code/train.py:2")
+    assert code.text == CODE.split("\n")[1].strip()
+
+
+def test_an_attempt_that_improved_tells_only_what_broke_on_the_way() -> None:
+    better = span(CRASH + FELL, submitted(30.0))
+    assert [each.kind for each in failures(Labelled("no-gain", better, Seen(**BASE)))] == ["code-error"]
+    hacked = replace(SPANS["its own reward, which is not the task's"].span, submission=submitted(30.0))
+    assert failures(Labelled("no-gain", hacked, Seen(**BASE))) == ()
+
+
+def test_memory_that_was_caught_is_no_setback_of_an_attempt_that_improved() -> None:
+    text = log(lambda step: f"loss {2 / step}", 9) + OOM + "step 10 loss 0.2\nstep 11 loss 0.19\n"
+    assert failures(Labelled("no-gain", span(text, submitted(30.0)), Seen(**BASE))) == ()
+
+
+def test_what_waits_for_its_grade_or_goes_on_has_not_failed() -> None:
+    assert failures(Labelled("no-gain", span(FELL, submitted()), Seen(**BASE))) == ()
+    assert failures(Labelled("no-gain", span(FELL), Seen(**BASE))) == ()
+
+
+def test_a_training_that_diverged_before_another_that_did_not_counts_less() -> None:
+    text = log(lambda step: "loss nan" if step > 9 else "loss 2.0") + FELL
+    found = failures(Labelled("no-gain", span(text, submitted(20.0)), Seen(**BASE)))
+    assert [each.kind for each in found] == ["no-gain", "diverged"]
+
+
+def test_a_noisy_loss_has_not_diverged() -> None:
+    text = log(lambda step: f"loss {2 + (step * 7919 % 13) / 5:.2f}")
+    assert [
+        each.kind for each in failures(Labelled("no-gain", span(text, submitted(20.0)), Seen(**BASE)))
+    ] == ["no-gain"]
+
+
+def test_the_same_form_as_before_is_no_drift() -> None:
+    case = SPANS["answers without their mark"]
+    same = replace(case.seen, results=case.seen.baseline_results)
+    assert "format-drift" not in {each.kind for each in failures(replace(case, seen=same))}
+
+
+def test_an_error_in_another_log_than_the_training_weighs_less_than_the_end() -> None:
+    busy = SPANS["training when the time ended"]
+    both = replace(busy.span, printed=(Printed("agent.log", CRASH), Printed("code/train.log", FELL)))
+    assert [each.kind for each in failures(replace(busy, span=both))][:2] == ["timeout", "code-error"]
+
+
+PROGRAMS = {
+    "a chain": (
+        (
+            "def read():\n    return {}['rate']\n"
+            "try:\n    read()\nexcept KeyError as error:\n    raise ValueError('bad settings') from error\n"
+        ),
+        "code-error",
+        ("ValueError: bad settings", ":6", "after KeyError: 'rate'"),
+    ),
+    "a group": (
+        (
+            "def work(n):\n    raise RuntimeError(f'worker {n}')\n"
+            "found = []\n"
+            "for n in range(2):\n    try:\n        work(n)\n"
+            "    except RuntimeError as error:\n        found.append(error)\n"
+            "raise ExceptionGroup('workers', found)\n"
+        ),
+        "code-error",
+        ("ExceptionGroup: workers (2 sub-exceptions)", ":2", "after RuntimeError: worker 0"),
+    ),
+    "a library": (
+        "import json\njson.loads('{')\n",
+        "code-error",
+        ("JSONDecodeError", "program.py:2", "decoder.py"),
+    ),
+    "a program that does not parse": (
+        "def train(\n    pass\n",
+        "code-error",
+        ("SyntaxError", "program.py:1"),
+    ),
+    "an error of its own kind": (
+        "class Stuck(Exception):\n    pass\nraise Stuck('no\\nmove')\n",
+        "code-error",
+        ("Stuck: no", "program.py:3"),
+    ),
+    "memory": ("held = bytearray(1 << 62)\n", "out-of-memory", ("MemoryError", "program.py:1")),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_error_of_a_real_program_is_read(name: str, tmp_path: Path) -> None:
+    program, kind, says = PROGRAMS[name]
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    ended = subprocess.run([sys.executable, "-I", file], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    for text in (
+        ended.stderr,
+        "".join(f"[rank0]: {line}\n" for line in ended.stderr.splitlines()),
+        json.dumps({"result": {"stderr": ended.stderr}}),
+    ):
+        found = first(f"starting\n{text}\n")
+        assert found.kind == kind
+        assert all(part in found.message for part in says), found.message
+
+
+def test_a_file_is_known_by_the_end_of_its_path() -> None:
+    text = 'Traceback (most recent call last):\n  File "train.py", line 2, in <module>\nValueError: no\n'
+    book = Book()
+    case = span(text)
+    case = replace(case, sources=(Source(3, "notes/other.py", ""), Source(3, "code/train.py", CODE)))
+    diagnose(case, Seen(ending="agent-failed"), book)
+    assert "revision 3, code/train.py:2" in {piece.where for piece in book.pieces}
+
+
+LINES = st.sampled_from(
+    [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in f',
+        '  File "train.py", line 999999',
+        "    x = 1",
+        "ValueError: no",
+        "MemoryError",
+        "During handling of the above exception, another exception occurred:",
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "x.py", line 1, in g',
+        "  | ExceptionGroup: a (1 sub-exception)",
+        "Killed",
+        "step 3 loss nan",
+        "step 4 loss 2.0 reward 0.5",
+        "exit code 137",
+        "\x1b[31m\x00",
+        "",
+    ]
+)
+
+
+@hypothesis.settings(max_examples=80)
+@given(
+    st.lists(LINES | st.text(max_size=30), max_size=40),
+    st.sampled_from([None, "completed", "deadline", "agent-failed"]),
+)
+def test_any_text_is_diagnosed_and_the_same_way_twice(lines: list[str], ending: str | None) -> None:
+    case = Labelled("no-gain", span("\n".join(lines)), Seen(**BASE, ending=ending))  # type: ignore[arg-type]
+    one, other = Book(), Book()
+    assert failures(case, one) == failures(case, other)
+    assert one.pieces == other.pieces
+
+
+@pytest.mark.parametrize(
+    "unit", ["Traceback (most recent call last):\n", CRASH, "Killed\n", "step 1 loss 1\nKilled\n"]
+)
+def test_work_grows_with_the_log_and_not_with_its_square(unit: str) -> None:
+    def seconds(size: int) -> float:
+        case = Labelled("no-gain", span(unit * (size // len(unit))), Seen(**BASE))
+        began = time.process_time()
+        failures(case)
+        return time.process_time() - began
+
+    assert seconds(80_000) < 20 * seconds(10_000) + 0.3
