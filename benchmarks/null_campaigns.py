@@ -14,10 +14,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.comparisons import compare
-from agent2rl.analysis.digest import group_by
-from agent2rl.analysis.heatmap import heatmap
-from agent2rl.analysis.nulls import Null, campaign, claims, rate_above
+from agent2rl.analysis.campaigns.comparisons import compare
+from agent2rl.analysis.campaigns.digest import group_by
+from agent2rl.analysis.campaigns.heatmap import heatmap
+from agent2rl.analysis.campaigns.nulls import Null, campaign, claims, rate_above
 from agent2rl.core.records import EvalResult, ExampleResult
 
 USUAL = Null(feedback=150, heldout=150, accuracy=0.3, churn=0.3, submissions=8)

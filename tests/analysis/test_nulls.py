@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agent2rl.analysis.heatmap import heatmap
-from agent2rl.analysis.nulls import Null, campaign, claims, interval, rate_above
+from agent2rl.analysis.campaigns.heatmap import heatmap
+from agent2rl.analysis.campaigns.nulls import Null, campaign, claims, interval, rate_above
 
 NULL = Null(feedback=30, heldout=30, accuracy=0.3, churn=0.3, submissions=8)
 

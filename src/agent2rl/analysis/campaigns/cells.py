@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import (
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
     Figure,

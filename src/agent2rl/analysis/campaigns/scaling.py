@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from agent2rl.analysis.digest import Digest, count_excluded
-from agent2rl.analysis.resampling import Floats, counted
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded
+from agent2rl.analysis.campaigns.resampling import Floats, counted
 from agent2rl.core.record import Record
 
 Axis = Literal["seconds", "tokens", "usd", "gpu_seconds", "submissions", "environment_steps"]

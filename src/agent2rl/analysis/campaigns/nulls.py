@@ -16,10 +16,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.digest import Digest
+from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.analysis.campaigns.resampling import seed_of
+from agent2rl.analysis.campaigns.spending import Spent
 from agent2rl.analysis.gain import mcnemar
-from agent2rl.analysis.resampling import seed_of
-from agent2rl.analysis.spending import Spent
 from agent2rl.core.records import EvalResult, ExampleResult, Interval, Mode
 
 NOTHING = Spent(seconds=0.0, tokens=0, usd=0.0, gpu_seconds=0.0, environment_steps=0)

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from agent2rl.analysis import permutations
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import (
+from agent2rl.analysis.campaigns import permutations
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
     ExampleSet,

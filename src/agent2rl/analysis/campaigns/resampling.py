@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis import student
-from agent2rl.analysis.digest import Digest
+from agent2rl.analysis.campaigns import student
+from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.record import Record
 from agent2rl.core.records import Interval
 
