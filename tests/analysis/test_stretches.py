@@ -110,6 +110,12 @@ def test_the_stretches_cover_the_whole_time_once(events: list[Event]) -> None:
         assert before[0] != after[0]
 
 
+def test_an_agent_that_was_told_to_go_on_is_not_over() -> None:
+    told = [event(0, "started"), event(10, "ended"), event(11, "continued"), sample(60, 1.0)]
+    assert timeline.read(told).seconds == 60
+    assert timeline.read([*told, event(70, "ended"), event(90, "usage")]).seconds == 70
+
+
 def resumed_course(*events: Event) -> timeline.Timeline:
     """40 s, then a death, 1,000 s of dead time, and 60 s more."""
     told = [

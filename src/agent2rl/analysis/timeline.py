@@ -84,7 +84,8 @@ class Timeline:
         return _laid(claims, self.seconds)
 
     def split(self) -> TimeSplit | None:
-        if self.started is None:
+        """None where nobody saw what the agent's processes did, as in records of earlier versions."""
+        if self.started is None or not self.samples:
             return None
         sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
         for stretch in self.stretches:
@@ -153,9 +154,9 @@ def read(events: Sequence[Event]) -> Timeline:
 
 def _end(events: Sequence[Event]) -> float:
     """When the agent ended for the last time, or as far as the record goes where it was started again."""
-    ends = [event.time for event in events if event.kind == "ended"]
-    starts = [event.time for event in events if event.kind == "started"]
-    return ends[-1] if ends and ends[-1] >= starts[-1] else max(event.time for event in events)
+    turns = [event for event in events if event.kind in ("started", "continued", "ended")]
+    over = turns[-1].kind == "ended"
+    return turns[-1].time if over else max(event.time for event in events)
 
 
 def _of(events: Iterable[Event], kind: str, form: type[R]) -> Iterable[tuple[Event, R]]:
@@ -199,11 +200,13 @@ def _played(events: Iterable[Event], time: AgentTime) -> Iterable[tuple[float, R
 
 
 def _graded(events: Iterable[Event], time: AgentTime) -> Iterable[Piece]:
-    waiting: dict[object, float] = {}
+    waiting: dict[int, float] = {}
     for event in events:
         if event.kind in ("submitted", "graded"):
             submission = event.data.get("submission")
             number = submission.get("id") if isinstance(submission, dict) else None
+            if not isinstance(number, int):
+                continue
             if event.kind == "submitted":
                 waiting[number] = event.time
             elif number in waiting:

@@ -40,6 +40,7 @@ PUBLISHED = (
     "workspace",
 )
 Row = dict[str, JsonValue]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def runs_below(folder: Path) -> list[RunPaths]:
@@ -210,7 +211,9 @@ def _csv(rows: Iterable[dict[str, str]]) -> str:
 
 
 def _cell(value: JsonValue) -> str:
-    return "" if value is None else str(value)
+    """A text that a spreadsheet would take for a formula gets a mark before it."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
 
 
 def _started(view: RunView) -> float | None:

@@ -1,6 +1,13 @@
 """Where a run keeps its files. No other module knows their names.
 
 <runs>/results.csv            one line a run, in the published columns
+<runs>/.claims/<experiment>/  who is at work on it: one file a claim, the one with the highest number counts
+<runs>/.campaigns/<name>/<session>/   one `agent2rl campaign run`
+  session.json                who began it, where and when
+  stop                        there when it was asked to stop
+  ended                       there when it has ended
+  logs/<experiment>.log       what the command of its run said on stderr; .json: its result
+  jobs/                       what a cluster's scheduler is given, and what it gives back
 <runs>/<run_id>/              0700, the harness's
   spec.json                   what was asked for
   lock                        held while a harness works on the run, with the time it was last alive
@@ -183,6 +190,43 @@ class RunPaths:
     def relative(self, path: Path) -> str:
         """A path as records name it: below the run directory."""
         return path.relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True)
+class SessionPaths:
+    """One `agent2rl campaign run`."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        return self.root / "session.json"
+
+    @property
+    def stop(self) -> Path:
+        return self.root / "stop"
+
+    @property
+    def ended(self) -> Path:
+        return self.root / "ended"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def log(self, experiment: str) -> Path:
+        return self.root / "logs" / f"{experiment[:16]}.log"
+
+    def output(self, experiment: str) -> Path:
+        return self.log(experiment).with_suffix(".json")
+
+
+def claims_folder(runs: Path) -> Path:
+    return runs / ".claims"
+
+
+def sessions_folder(runs: Path, campaign: str) -> Path:
+    return runs / ".campaigns" / campaign
 
 
 def find_run(name: str, runs: Path) -> RunPaths:
