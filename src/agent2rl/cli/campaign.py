@@ -14,13 +14,14 @@ import click
 from agent2rl.campaign import executors
 from agent2rl.campaign.claims import Claims
 from agent2rl.campaign.conduct import conduct, jobs
-from agent2rl.campaign.executor import Ended
+from agent2rl.campaign.executor import Ended, Executor
 from agent2rl.campaign.experiments import Experiment, experiments
 from agent2rl.campaign.past import ENDINGS, Past
 from agent2rl.campaign.plan import Experience, Plan, plan
 from agent2rl.campaign.record import Campaign, read
 from agent2rl.campaign.sessions import Session, going
 from agent2rl.campaign.standing import Standing, failed, free, stand
+from agent2rl.campaign.work import Job
 from agent2rl.cli import run as one_run
 from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
 from agent2rl.cli.main import COMMANDS
@@ -286,39 +287,54 @@ def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:
 def _run(campaign: Opened, wanted: executors.Wanted, choose: Choose, quiet: bool, detach: bool) -> None:
     standings = campaign.stand()
     chosen = choose(standings)
-    resources, runs = campaign.campaign.resources, str(campaign.runs)
-    stopped = False
-    if chosen:
-        wanted.slots(resources, campaign.gpus)
-        session = Session.open(campaign.runs, campaign.campaign.name, wanted.executor)
-        work = jobs(chosen, session, runs, resources, Experience(campaign.past.look()), "resume" in COMMANDS)
-        with executors.opened(wanted, resources, campaign.gpus, session) as executor, Watch(quiet) as watch:
-            if detach:
-                executor.submit(work)
-                watch.say(f"{len(work)} jobs submitted; `agent2rl campaign status` tells how they stand")
-                return
-            _stop_on_signals(session, watch)
-
-            def tell(news: list[Ended]) -> None:
-                if news or watch.due:
-                    now = campaign.stand()
-                    watch.show(now)
-                    watch.ended(news, now)
-
-            watch.show(standings)
-            try:
-                conduct(work, executor, session, campaign.claims, tell)
-            except BaseException:
-                session.ask("stop")
-                raise
-            finally:
-                stopped = bool(session.asked())
-                session.close()
-        standings = campaign.stand()
+    stopped = bool(chosen) and _conduct(campaign, wanted, chosen, quiet, detach)
+    if detach:
+        return
+    standings = campaign.stand()
     click.echo(_json(campaign, standings)) if quiet else print_standings(standings)
     if not quiet and any(one.state == "failed" for one in standings):
         click.echo("failed ones are run again by `agent2rl campaign retry --failed`")
     sys.exit(130 if stopped else 0 if all(one.state == "done" for one in standings) else 1)
+
+
+def _conduct(
+    campaign: Opened, wanted: executors.Wanted, chosen: Sequence[Standing], quiet: bool, detach: bool
+) -> bool:
+    """Do them; says whether somebody stopped it. A session that is left to a cluster stays open."""
+    resources = campaign.campaign.resources
+    wanted.slots(resources, campaign.gpus)
+    session = Session.open(campaign.runs, campaign.campaign.name, wanted.executor)
+    experience = Experience(campaign.past.look())
+    work = jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
+    left = False
+    try:
+        with executors.opened(wanted, resources, campaign.gpus, session) as executor, Watch(quiet) as watch:
+            if detach:
+                executor.submit(work)
+                left = True
+                watch.say(f"{len(work)} submitted; `agent2rl campaign status` tells how they stand")
+            else:
+                _stop_on_signals(session, watch)
+                _watched(campaign, work, executor, session, watch)
+        return bool(session.asked())
+    finally:
+        if not left:
+            session.close()
+
+
+def _watched(campaign: Opened, work: list[Job], executor: Executor, session: Session, watch: Watch) -> None:
+    def tell(news: list[Ended]) -> None:
+        if news or watch.due:
+            now = campaign.stand()
+            watch.show(now)
+            watch.ended(news, now)
+
+    watch.show(campaign.stand())
+    try:
+        conduct(work, executor, session, campaign.claims, tell)
+    except BaseException:
+        session.ask("stop")  # else whoever works for it would go on
+        raise
 
 
 def _stop_on_signals(session: Session, watch: Watch) -> None:
