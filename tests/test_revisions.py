@@ -1,15 +1,22 @@
 """The agent's code at every point of a run: kept from outside, in git's own format, whatever lies there."""
 
 import os
+import random
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from agent2rl.core.errors import UserError
+from agent2rl.core.events import Event
+from agent2rl.core.records import Budget, RunSpec
+from agent2rl.runner.recording import FULL, Recording
+from agent2rl.store import revisions as revisions_of
 from agent2rl.store import snapshot
-from agent2rl.store.revisions import Revisions, difference, files, listed
+from agent2rl.store.recorder import Recorder
+from agent2rl.store.revisions import Code, Revisions, difference, files, listed
 from agent2rl.store.snapshot import Reader
 from tests.runs import Bench
 
@@ -148,6 +155,103 @@ def test_a_linked_code_folder_is_a_link_and_no_folder(
     (workspace / "code").symlink_to(tmp_path / "elsewhere")
     revisions.take("all")
     assert held(tmp_path / "revisions", 1) == {}
+
+
+def test_a_run_that_writes_without_end_fills_no_disk(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revisions_of, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(revisions_of, "MORE_BYTES", 1 << 18)
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    with Recorder.create(tmp_path, spec, lambda _: None) as recorder:
+        recorder.paths.workspace.mkdir()
+        code = recorder.paths.workspace / "code"
+        code.mkdir()
+        recording = Recording(recorder, frozenset())
+        for turn in range(12):
+            (code / "large.txt").write_bytes(random.Random(turn).randbytes(100_000).hex().encode())
+            (code / "small.py").write_text(f"turn = {turn}\n")
+            recording.take("changed")
+        path = recorder.paths.revisions
+        last = held(path, 12)
+        assert last["code/small.py"] == b"turn = 11\n", "what is small is kept for longer"
+        assert last["code/large.txt"].startswith(b"agent2rl: not kept: sha256 ")
+        assert len(held(path, 2)["code/large.txt"]) == 200_000
+        for turn in range(30):
+            for number in range(10):
+                (code / f"{number}.py").write_text(f"turn = {turn}\n")
+            recording.take("changed")
+        assert sum(each.stat().st_blocks * 512 for each in path.rglob("*")) < 4 << 20
+        recording.close()
+        events = [Event.model_validate_json(line) for line in recorder.paths.events.read_text().splitlines()]
+    assert [event.data["text"] for event in events if event.kind == "warning"] == [FULL]
+
+
+def test_many_large_files_cost_no_more_memory_than_is_allowed(
+    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 100_000)
+    for number in range(10):
+        (workspace / "code" / f"{number}.txt").write_text(f"{number}" * 30_000)
+    (workspace / "code" / "zz.py").write_text("tiny = True\n")
+    assert revisions.take("all").number == revisions.take("again").number == 1
+    found = held(tmp_path / "revisions", 1)
+    assert [name for name, text in sorted(found.items()) if len(text) == 30_000] == [
+        *("code/0.txt", "code/1.txt", "code/2.txt"),
+    ]
+    assert found["code/zz.py"] == b"tiny = True\n"
+    assert "Not whole" in git(tmp_path / "revisions", "log", "main")
+
+
+def test_a_long_file_that_is_quite_another_one_is_no_work_to_show(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    for turn in range(2):
+        numbers = random.Random(turn)
+        lines = "".join(f"{numbers.randrange(130)}\n" for _ in range(100_000))
+        (workspace / "code" / "data.txt").write_text(f"# head\n{lines}# tail\n")
+        revisions.take("changed")
+    begin = time.process_time()
+    shown = difference(tmp_path / "revisions", 1, 2)
+    assert time.process_time() - begin < 5
+    assert "@@ -2,100000 +2,100000 @@" in shown
+    assert shown.count("\n-") == shown.count("\n+") == 100_001, "and it is all there"
+
+
+def test_a_file_is_named_so_that_its_name_looks_like_no_line_of_a_diff(
+    tmp_path: Path, workspace: Path, revisions: Revisions
+) -> None:
+    revisions.take("given")
+    for name in (b"a\n+forged = 1\n", b"b\xff.py", b"b\\xff.py"):
+        (workspace / "code" / os.fsdecode(name)).write_text("real = 1\n")
+    taken = revisions.take("changed")
+    assert "\n+forged" not in difference(tmp_path / "revisions", 1, 2)
+    code = Code(tmp_path / "revisions")
+    assert sorted(code.texts(taken.commit)) == [
+        r"code/a\x0a+forged = 1\x0a",
+        r"code/b\\xff.py",
+        r"code/b\xff.py",
+    ]
+    code.close()
+
+
+def test_a_diff_can_be_applied(tmp_path: Path, workspace: Path, revisions: Revisions) -> None:
+    train = workspace / "code" / "train.py"
+    train.write_text("".join(f"line {number}\n" for number in range(60)))
+    revisions.take("one")
+    lines = train.read_text().splitlines()
+    lines[3:3], lines[20:25], lines[50] = ["new"], [], "other"
+    train.write_text("\n".join(lines))
+    (workspace / "code" / "more.py").write_text("more = 1\n")
+    revisions.take("two")
+    out = tmp_path / "out"
+    (out / "code").mkdir(parents=True)
+    (out / "code" / "train.py").write_bytes(held(tmp_path / "revisions", 1)["code/train.py"])
+    shown = difference(tmp_path / "revisions", 1, 2)
+    subprocess.run(["git", "apply", "-"], input=shown, text=True, check=True, cwd=out)
+    assert {"code/train.py", "code/more.py"} == {str(each.relative_to(out)) for each in out.rglob("*.py")}
+    for name, text in held(tmp_path / "revisions", 2).items():
+        assert (out / name).read_bytes() == text
 
 
 WORKING = """

@@ -88,3 +88,21 @@ def test_the_permutation_of_signs_agrees_with_scipy() -> None:
 @given(st.lists(st.floats(-1, 1), max_size=30))
 def test_a_p_value_is_a_share_and_never_zero(differences: list[float]) -> None:
     assert 0 < sign_permutation(differences) <= 1
+
+
+def test_what_a_regression_expects_of_every_example_alike_is_no_evidence_of_its_own() -> None:
+    """Scores are expectations, what was seen lies around them: here it is the same before and after."""
+    seen = [0.0, 1.0] * 20
+    before = [
+        each.model_copy(update={"score": 0.4, "residual": s - 0.4})
+        for each, s in zip(results(seen), seen, strict=True)
+    ]
+    after = [
+        each.model_copy(update={"score": 0.6, "residual": s - 0.6})
+        for each, s in zip(results(seen), seen, strict=True)
+    ]
+    found = gain("heldout", before, after, None, None)
+    assert found
+    assert (found.better, found.worse, found.p_value) == (0, 0, 1.0)
+    assert found.real is False
+    assert found.flips == ()

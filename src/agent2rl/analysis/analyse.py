@@ -9,14 +9,17 @@ from agent2rl.analysis.failures import Seen
 from agent2rl.analysis.findings import Attempt, Curve, Findings, Gain, Outcome, RouteVerdict
 from agent2rl.analysis.recorded import Recorded
 from agent2rl.analysis.spans import spans
+from agent2rl.core.events import Event
 from agent2rl.core.records import Submission
+from agent2rl.store.left import plain
 
 WORKSPACE = "/workspace/"
+LONGEST_NOTE, MOST_NOTES = 300, 20
 
 
 def analyse(record: Recorded) -> tuple[Findings, tuple[str, ...]]:
     """The findings, and notes on what could not be read for them."""
-    book, notes = Book(), list[str]()
+    book, notes = Book(), _gaps(record.events)
     view = record.view
     cut = spans(view, record.timeline, record.events, notes)
     attempts = _attempts(record, cut, book)
@@ -26,7 +29,9 @@ def analyse(record: Recorded) -> tuple[Findings, tuple[str, ...]]:
         view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds
     )
     compared = _gain(record)
-    kept = compliance.check(view.spec.mode, route, best.lineage if best else "unknown", book)
+    submitted = [each.route for each in attempts if each.submission is not None and each.route]
+    lineage = best.lineage if best else "unknown"
+    kept = compliance.check(view.spec.mode, route, lineage, book, submitted=submitted)
     denied = claims.contradictions(record.claims, attempts, view.submissions, book) if record.claims else ()
     time = record.timeline.split()
     return (
@@ -42,6 +47,18 @@ def analyse(record: Recorded) -> tuple[Findings, tuple[str, ...]]:
         ),
         tuple(notes),
     )
+
+
+def _gaps(events: Sequence[Event]) -> list[str]:
+    """What the record says of itself: that something went wrong with it, or that there was more."""
+    said = [
+        f"while it ran: {event.data.get('text')}"
+        if event.kind == "warning"
+        else f"while it ran: a fault in {event.data.get('where')}"
+        for event in events
+        if event.kind in ("warning", "fault")
+    ]
+    return [plain(each, LONGEST_NOTE) for each in dict.fromkeys(said)][:MOST_NOTES]
 
 
 def _attempts(record: Recorded, cut: Sequence[Span], book: Book) -> tuple[Attempt, ...]:
@@ -97,7 +114,6 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
     view, submission = record.view, span.submission
     feedback = record.results.get("feedback", {})
     mine = (submission.same_as or submission.id) if submission else None
-    started = record.timeline.started or 0.0
     baseline = view.baseline.value if view.baseline else None
     wall = view.spec.budget.wall_seconds
     return Seen(
@@ -106,7 +122,9 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
         curves=curves,
         baseline_results=tuple(feedback.get(0, ())),
         results=tuple(feedback.get(mine, ())) if mine else (),
-        exchanges=tuple(each for each in record.usage if span.began <= each.at - started < span.ended),
+        exchanges=tuple(
+            each for each in record.usage if span.began <= record.timeline.at(each.at) < span.ended
+        ),
         ending=view.result.ending if span.last and view.result else None,
         left_seconds=max(0.0, wall - span.ended),
         wall_seconds=wall,

@@ -202,7 +202,7 @@ class Gain(Record):
     test: Literal["mcnemar", "sign-permutation"]
     optimism_gap: float | None
     real: bool | None
-    """The interval excludes 0 on the split that chose nothing; None where no such split was graded."""
+    """The interval is above 0 on the split that chose nothing; None where no such split was graded."""
     groups: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """Of each kind of example: before and after."""
     flips: tuple[Flip, ...] = ()
@@ -240,7 +240,7 @@ class Findings(Record):
     attempts: tuple[Attempt, ...]
     metrics: Metrics
     time: TimeSplit | None
-    """None where the agent never started."""
+    """None where the agent never started, or nobody saw what its processes did."""
     gain: Gain | None
     compliance: Compliance
     contradictions: tuple[Contradiction, ...]

@@ -27,8 +27,8 @@ def gain(
     both = [(was[result.id], result) for result in after if result.id in was]
     if not both:
         return None
-    differences = [new.score - old.score for old, new in both]
-    exact = all(min(abs(each.score), abs(each.score - 1)) < DIFFERENT for pair in both for each in pair)
+    differences = [_seen(new) - _seen(old) for old, new in both]
+    exact = all(min(abs(_seen(each)), abs(_seen(each) - 1)) < DIFFERENT for pair in both for each in pair)
     comparison = recorded or _compared(both)
     better = sum(each > DIFFERENT for each in differences)
     worse = sum(each < -DIFFERENT for each in differences)
@@ -73,6 +73,12 @@ def sign_permutation(differences: Sequence[float]) -> float:
     return (1 + int(np.sum(np.abs(sums) >= target))) / (1 + RESAMPLES)
 
 
+def _seen(result: ExampleResult) -> float:
+    """What an answer was worth: where the score is what a regression expects, not that, which moves all
+    examples alike."""
+    return result.score + result.residual
+
+
 def _compared(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> Comparison:
     found = statistics.compare(
         EvalResult(results=tuple(old for old, _ in both)), EvalResult(results=tuple(new for _, new in both))
@@ -91,24 +97,24 @@ def _groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict[str, tu
 
 def _flips(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> tuple[Flip, ...]:
     """The greatest changes first: what was lost, then what was won, in turn."""
-    changed = [pair for pair in both if abs(pair[1].score - pair[0].score) > DIFFERENT]
-    lost = sorted((pair for pair in changed if pair[1].score < pair[0].score), key=_change)
-    won = sorted((pair for pair in changed if pair[1].score > pair[0].score), key=_change)
+    changed = [pair for pair in both if abs(_seen(pair[1]) - _seen(pair[0])) > DIFFERENT]
+    lost = sorted((pair for pair in changed if _seen(pair[1]) < _seen(pair[0])), key=_change)
+    won = sorted((pair for pair in changed if _seen(pair[1]) > _seen(pair[0])), key=_change)
     half = MOST_FLIPS // 2
     kept = [*lost[: max(half, MOST_FLIPS - len(won))], *won[: max(half, MOST_FLIPS - len(lost))]]
     return tuple(_flip(old, new) for old, new in kept)
 
 
 def _change(pair: tuple[ExampleResult, ExampleResult]) -> tuple[float, str]:
-    return -abs(pair[1].score - pair[0].score), pair[1].id
+    return -abs(_seen(pair[1]) - _seen(pair[0])), pair[1].id
 
 
 def _flip(old: ExampleResult, new: ExampleResult) -> Flip:
     return Flip(
         id=new.id,
         group=new.group,
-        before=old.score,
-        after=new.score,
+        before=min(1.0, max(0.0, _seen(old))),
+        after=min(1.0, max(0.0, _seen(new))),
         output_before=_cut(old.output),
         output_after=_cut(new.output),
     )

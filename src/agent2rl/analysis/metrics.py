@@ -11,10 +11,10 @@ from agent2rl.core.records import Score, Submission
 def measure(
     submissions: Sequence[Submission], baseline: Score | None, timeline: Timeline, budget_seconds: float
 ) -> Metrics:
-    """Times are of verdicts, as in the published code: when the agent could know."""
-    began = timeline.started or 0.0
+    """Times are of verdicts, as in the published code: when the agent could know. Without its start, none."""
+    timed = timeline.started is not None
     done = [each for each in submissions if each.verdict]
-    scored = [(_verdict_at(each) - began, each.score.value, each) for each in done if each.score]
+    scored = [(timeline.at(_verdict_at(each)), each.score.value, each) for each in done if each.score]
     trained = [(at, value) for at, value, each in scored if each.lineage not in ("copied", "foreign")]
     best = max(trained, key=lambda pair: (pair[1], -pair[0]), default=None)
     above = [at for at, value in trained if baseline and value > baseline.value]
@@ -22,17 +22,17 @@ def measure(
     return Metrics(
         valid_submission_rate=len(scored) / len(done) if done else None,
         first_valid_idx=scored[0][2].id if scored else None,
-        first_valid_delay=_seconds(scored[0][0]) if scored else None,
+        first_valid_delay=_seconds(scored[0][0]) if scored and timed else None,
         score_trajectory=tuple(each.score.value if each.score else None for each in done),
-        time_to_first_improvement=_seconds(min(above)) if above else None,
-        time_to_best=_seconds(best[0]) if best else None,
+        time_to_first_improvement=_seconds(min(above)) if above and timed else None,
+        time_to_best=_seconds(best[0]) if best and timed else None,
         monotonic_ratio=_share([now > before for before, now in pairwise(values)]),
         copy_model_count=sum(each.lineage == "copied" for each in done),
         time_used_ratio=round(timeline.seconds / budget_seconds, 6) if timeline.started else None,
-        last_submit_gap=_seconds(began + timeline.seconds - submissions[-1].accepted_at)
-        if submissions
+        last_submit_gap=_seconds(timeline.seconds - timeline.at(submissions[-1].accepted_at))
+        if submissions and timed
         else None,
-        best_area=best_area(trained, baseline.value, budget_seconds) if baseline else None,
+        best_area=best_area(trained, baseline.value, budget_seconds) if baseline and timed else None,
         cpu_busy=_mean([(sample.cores, sample.seconds) for _, sample in timeline.samples]),
         gpu_busy=_mean(
             [

@@ -11,13 +11,19 @@ from pathlib import Path
 
 from agent2rl.analysis.attempts import Printed
 from agent2rl.analysis.timeline import Timeline
+from agent2rl.core.events import FileSeen
 from agent2rl.store import foreign
 from agent2rl.store.foreign import Node
 from agent2rl.store.left import slice_left
 
-HEAD_BYTES, TAIL_BYTES = 1 << 19, 3 << 19
-"""Of each part."""
+PART_BYTES, LOG_BYTES, FILES_BYTES = 2 << 20, 6 << 20, 4 << 20
+"""That are read: of each part, of agent.log, and of all log files together."""
+HEAD = 4
+"""The beginning is this part of what is read, the end is the rest."""
 MOST_FILES = 200
+WORKSPACE = "workspace"
+OURS = ("agent.log", "transcript")
+"""A file of the agent's that is called so is named with its folder: it is not the record's."""
 SHORTEST = 40
 """A text of one line and less than this is a name or a number, not output."""
 
@@ -25,45 +31,66 @@ SHORTEST = 40
 def of_log(log: Path, cuts: Sequence[int]) -> list[tuple[Printed, ...]]:
     """agent.log between these sizes of it, and after the last: one part more than there are cuts."""
     try:
-        size = log.stat().st_size
+        file = log.open("rb")
+        size = os.fstat(file.fileno()).st_size
     except OSError:
         return [() for _ in range(len(cuts) + 1)]
     edges = list(accumulate([0, *(min(cut, size) for cut in cuts), size], max))
+    most = _share([end - begin for begin, end in pairwise(edges)], LOG_BYTES)
     found, lines, read = [], 0, 0
-    with log.open("rb") as file:
+    with file:
         for begin, end in pairwise(edges):
             lines += _count_lines(file.fileno(), read, begin)
             read = begin
-            found.append(tuple(_parts(file.fileno(), begin, end, lines + 1)))
+            found.append(tuple(_parts(file.fileno(), begin, end, lines + 1, most)))
     return found
 
 
 def of_files(workspace: Path, timeline: Timeline, ends: Sequence[float]) -> list[tuple[Printed, ...]]:
     """Log files, each part in the attempt in which it was written. Nothing in the workspace is followed."""
     found: list[list[Printed]] = [[] for _ in ends]
-    told: dict[str, int] = {}
-    for at, seen in timeline.logs[: 10 * MOST_FILES]:
-        begin = told.get(seen.path, 0)
-        if seen.bytes < begin:  # written anew
-            begin = 0
-        if len(told) >= MOST_FILES and seen.path not in told:
-            continue
-        told[seen.path] = seen.bytes
-        content = slice_left(workspace, seen.path, begin, seen.bytes, HEAD_BYTES + TAIL_BYTES)
+    grown = list(_grown(timeline))
+    most = _share([seen.bytes - begin for _, seen, begin in grown], FILES_BYTES)
+    for at, seen, begin in grown:
+        content = slice_left(workspace, seen.path, begin, seen.bytes, most)
         if content:
             place = next((i for i, end in enumerate(ends) if at <= end), len(ends) - 1)
-            found[place].append(Printed(seen.path, content.decode(errors="replace"), 1, at))
+            name = f"{WORKSPACE}/{seen.path}" if seen.path.startswith(OURS) else seen.path
+            found[place].append(Printed(name, content.decode(errors="replace"), 1, at))
     return [tuple(each) for each in found]
 
 
-def _parts(file: int, begin: int, end: int, line: int) -> Iterator[Printed]:
+def _grown(timeline: Timeline) -> Iterator[tuple[float, FileSeen, int]]:
+    """What was written of each log file, and from which byte on."""
+    told: dict[str, int] = {}
+    for at, seen in timeline.logs[: 10 * MOST_FILES]:
+        if len(told) >= MOST_FILES and seen.path not in told:
+            continue
+        begin = told.get(seen.path, 0)
+        told[seen.path] = seen.bytes
+        yield at, seen, begin if begin <= seen.bytes else 0  # else it was written anew
+
+
+def _share(sizes: Sequence[int], total: int) -> int:
+    """How much of each may be read so that all together are no more than so much; small ones are whole."""
+    left = total
+    for place, size in enumerate(sorted(sizes)):
+        others = len(sizes) - place
+        if size * others > left:
+            return min(PART_BYTES, left // others)
+        left -= size
+    return PART_BYTES
+
+
+def _parts(file: int, begin: int, end: int, line: int, most: int) -> Iterator[Printed]:
     """The whole of it, or its beginning and its end."""
-    if end - begin <= HEAD_BYTES + TAIL_BYTES:
+    if end - begin <= most:
         pieces = [(begin, end, line)]
     else:
-        tail = end - TAIL_BYTES
+        head = most // HEAD
+        tail = end - (most - head)
         pieces = [
-            (begin, begin + HEAD_BYTES, line),
+            (begin, begin + head, line),
             (tail, end, line + _count_lines(file, begin, tail)),
         ]
     for low, high, first in pieces:

@@ -46,7 +46,7 @@ class Recorded:
 def recorded(paths: RunPaths) -> Recorded:
     view = read_run(paths)
     notes: list[str] = []
-    events = read_events(paths, notes)
+    events = _with_decisions(read_events(paths, notes), view)
     return Recorded(
         view=view,
         events=tuple(events),
@@ -56,6 +56,16 @@ def recorded(paths: RunPaths) -> Recorded:
         results=_results(view, notes),
         notes=tuple(notes),
     )
+
+
+def _with_decisions(events: list[Event], view: RunView) -> list[Event]:
+    """Where the timeline lacks the agent's start, the ledger still has it and all that was decided."""
+    decided = [Event(time=each.time, kind=each.kind, data=each.data) for each in view.chain.entries]
+    if any(event.kind == "started" for event in events) or not decided:
+        return events
+    kinds = {event.kind for event in decided}
+    others = [event for event in events if event.kind not in kinds]
+    return sorted([*others, *decided], key=lambda event: event.time)
 
 
 def _results(view: RunView, notes: list[str]) -> Results:

@@ -13,6 +13,7 @@ from agent2rl.analysis.programs import reading as programs
 from agent2rl.analysis.programs import sources, tools
 from agent2rl.analysis.programs.reading import Reading
 from agent2rl.analysis.programs.trace import Made, Stage, covers, tidy
+from agent2rl.analysis.programs.values import HOLE
 
 UNSEEN = 0.75
 """Of the confidence that is left where no process says what ran."""
@@ -117,13 +118,17 @@ def _in_time(span: Span, reading: Reading, stages: Sequence[Stage], path: str | 
 
 
 def _before(origins: Sequence[str], known: Mapping[str, RouteVerdict]) -> RouteVerdict | None:
-    """What the weights that a training went on from had behind them."""
-    for origin in origins:
-        for path, verdict in known.items():
-            wanted, saved = tidy(origin), tidy(path)
-            if covers(wanted, saved) or covers(saved, wanted):
-                trained = tuple(route for route in verdict.routes if route != "none")
-                return verdict.model_copy(update={"routes": trained}) if trained else None
+    """What the weights that a training went on from had behind them; where their path is known in part only,
+    the newest that fits."""
+    for origin in map(tidy, origins):
+        tidied = [(tidy(path), verdict) for path, verdict in known.items()]
+        fitting = [verdict for path, verdict in tidied if covers(origin, path) or covers(path, origin)]
+        if not fitting:
+            continue
+        sure = len({verdict.routes for verdict in fitting}) == 1 or HOLE not in origin
+        trained = tuple(route for route in fitting[-1].routes if route != "none")
+        share = fitting[-1].confidence * (1.0 if sure else GUESSED)
+        return fitting[-1].model_copy(update={"routes": trained, "confidence": share}) if trained else None
     return None
 
 

@@ -1,5 +1,6 @@
 """What happened, in sentences made by rule from the findings. Each claim names its evidence."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
@@ -15,6 +16,7 @@ from agent2rl.analysis.findings import (
 from agent2rl.analysis.recorded import Recorded
 from agent2rl.core.records import Interval
 
+CITATION = re.compile(r"\[(\s*E\d[^\]]*)\]")
 MOST_ATTEMPTS = 12
 """Told one by one; of more, the best and the last."""
 OUTCOMES = {
@@ -87,7 +89,9 @@ def _gain(record: Recorded, gain: Gain | None, attempts: Sequence[Attempt]) -> s
     said += f"{gain.better} got better, {gain.worse} worse (p = {gain.p_value:.2g}). "
     if gain.real is None:
         return said + "That split chose it, so the gain is flattered by the choice."
-    said += "The gain is real" if gain.real else "The gain cannot be told from chance"
+    lost = gain.comparison.ci.high < 0
+    chance = "The loss is real" if lost else "The gain cannot be told from chance"
+    said += "The gain is real" if gain.real else chance
     if gain.optimism_gap is None:
         return f"{said}."
     promised = gain.comparison.improvement + gain.optimism_gap
@@ -112,7 +116,7 @@ def _attempt(attempt: Attempt) -> str:
     said += f" ({attempt.gain:+.2f})" if attempt.gain is not None else ""
     if attempt.failures and attempt.outcome != "improved":
         first = attempt.failures[0]
-        said += f"; {first.message.rstrip('.')}{_cite(first.evidence[:3])}"
+        said += f"; {_quoted(first.message.rstrip('.'))}{_cite(first.evidence[:3])}"
     return said + "."
 
 
@@ -134,6 +138,11 @@ def _doubts(compliance: Compliance, contradictions: Sequence[Contradiction]) -> 
             f"The agent's own account differs from the record in {_many(len(contradictions), 'place')}."
         )
     return " ".join(said)
+
+
+def _quoted(message: str) -> str:
+    """It may hold words of the agent's, which cite nothing."""
+    return CITATION.sub(r"(\1)", " ".join(message.split()))
 
 
 def _cite(evidence: Cited | Iterable[str]) -> str:

@@ -96,4 +96,5 @@ judge = click.option(
     help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
     "[default: the task's rule]",
 )
+no_report = click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

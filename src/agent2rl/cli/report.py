@@ -21,9 +21,15 @@ from agent2rl.runner.summarising import summariser
     help="Have a language model sum the findings up: claude-…, gpt-…, gemini-…, MODEL@URL or model:NAME. "
     "It must cite evidence, which is checked.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write it to this folder.  [default: report/ in the run's directory]",
+)
 @runs_dir
 @as_json
-def command(run: str, model: str | None, runs_dir: Path | None, as_json: bool) -> None:
+def command(run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool) -> None:
     """Analyse RUN and write its report: report.html to look at, report.md, report.json, figures/.
 
     The analysis reads the run's directory and nothing else, so that it can be made again, of a run that is
@@ -33,12 +39,13 @@ def command(run: str, model: str | None, runs_dir: Path | None, as_json: bool) -
     agent2rl report latest
     agent2rl report latest --json > report.json
     agent2rl report latest --summariser claude-opus-4-6
+    agent2rl report /somebody/elses/run --output my-report
     """
     paths = find(run, runs_dir)
     shown = page.gather(paths)
     if model:
         shown = page.with_summary(shown, _summary(model, shown))
-    report = page.write(paths, shown)
+    report = page.write(paths, shown, output)
     if as_json:
         click.echo(report.model_dump_json())
         return
@@ -49,7 +56,7 @@ def command(run: str, model: str | None, runs_dir: Path | None, as_json: bool) -
         click.echo(f"\n{shown.llm_summary.model} says:\n{shown.llm_summary.text}")
         for problem in shown.llm_summary.problems:
             click.echo(f"note: {problem}", err=True)
-    click.echo(f"\nreport: {paths.report_page}")
+    click.echo(f"\nreport: {(output or paths.report) / paths.report_page.name}")
 
 
 def _summary(model: str, shown: Shown) -> LlmSummary:

@@ -26,6 +26,7 @@ from agent2rl.core.record import Record
 
 LedgerKind = Literal[
     "opened",
+    "resumed",
     "isolation",
     "assets",
     "agent",
@@ -78,7 +79,7 @@ they are noticed."""
 class Event(Record):
     """Something that happened, for the timeline and for whoever watches."""
 
-    time: float
+    time: Annotated[float, Field(allow_inf_nan=False)]
     """Seconds since the epoch, by the harness's clock."""
     kind: str
     data: dict[str, JsonValue]

@@ -79,5 +79,5 @@ def _lineage(shown: Shown) -> Check:
 def _files(shown: Shown) -> Check:
     notes = headline.notes(shown)
     if notes:
-        return Check("Files of the run", "warn", "damaged", "; ".join(notes))
+        return Check("Files of the run", "warn", "not whole", "; ".join(notes))
     return Check("Files of the run", "good", "read", "All that there are could be read.")

@@ -15,6 +15,7 @@ TRAJECTORIES = 60
 """Examples whose episodes are on the page."""
 TURNS = 40
 TURN_CHARACTERS = 300
+DIFFERENT = 1e-9
 RIGHT = 0.5
 """From this score on."""
 
@@ -33,9 +34,9 @@ class Row:
     @property
     def change(self) -> Change:
         """Flipped for the better or the worse, or right or wrong as before."""
-        before = self.before.score if self.before else None
-        after = self.after.score if self.after else None
-        if before is not None and after is not None and before != after:
+        before = self.before.score + self.before.residual if self.before else None
+        after = self.after.score + self.after.residual if self.after else None
+        if before is not None and after is not None and abs(after - before) > DIFFERENT:
             return "gained" if after > before else "lost"
         last = after if after is not None else before
         return "right" if last is not None and last >= RIGHT else "wrong"
@@ -122,5 +123,6 @@ def _best(shown: Shown) -> int | None:
     """The chosen submission; while a run goes, the one with the highest score so far."""
     if shown.view.result and shown.view.result.best:
         return shown.view.result.best.id
-    scored = [(one.score.value, -one.id) for one in shown.view.submissions if one.score]
+    own = [one for one in shown.view.submissions if one.lineage not in ("copied", "foreign")]
+    scored = [(one.score.value, -one.id) for one in own if one.score]
     return -max(scored)[1] if scored else None

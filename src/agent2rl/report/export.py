@@ -40,6 +40,7 @@ PUBLISHED = (
     "workspace",
 )
 Row = dict[str, JsonValue]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def runs_below(folder: Path) -> list[RunPaths]:
@@ -59,7 +60,7 @@ def published(view: RunView) -> Row:
         "base_model": spec.model,
         **_scores(result),
         "submissions": len(view.submissions),
-        "duration_s": round(result.ended_at - result.started_at, 1) if result else None,
+        "duration_s": round(result.ended_at - result.started_at - result.dead_seconds, 1) if result else None,
         "success": result.ended_well if result else None,
         "workspace": f"{view.paths.run_id}/workspace",
     }
@@ -210,7 +211,9 @@ def _csv(rows: Iterable[dict[str, str]]) -> str:
 
 
 def _cell(value: JsonValue) -> str:
-    return "" if value is None else str(value)
+    """A text that a spreadsheet would take for a formula gets a mark before it."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
 
 
 def _started(view: RunView) -> float | None:

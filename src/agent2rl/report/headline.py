@@ -91,10 +91,12 @@ def _outcome(shown: Shown) -> str:
             f"where the untouched model has {tables.scored(before)}: "
             f"{words.points(ranked.gain)} points{_signed(ranked.ci)}."
         )
-    scores = [one.score.value for one in view.submissions if one.score]
-    if scores:
+    scored = [one for one in view.submissions if one.score]
+    scores = [one.score.value for one in scored if one.score and one.lineage not in ("copied", "foreign")]
+    if scored:
         base = f"; the untouched model has {tables.scored(view.baseline)}" if view.baseline else ""
-        return f"{tables.many(len(scores), 'submission')} scored, at best {max(scores):.2f}{base}."
+        best = f"at best {max(scores):.2f}" if scores else "none of them trained from the base model"
+        return f"{tables.many(len(scored), 'submission')} scored, {best}{base}."
     base = f" The untouched model has {tables.scored(view.baseline)}." if view.baseline else ""
     if view.submissions:
         return f"None of {tables.many(len(view.submissions), 'submission')} has a score.{base}"
@@ -107,12 +109,12 @@ def _verdict(gain: Gain | None) -> Iterator[str]:
     chance = words.chance(gain.p_value)
     if gain.real is None:
         yield f"No split that chose nothing was graded, so choosing may have flattered this ({chance})."
-    elif not gain.real:
-        yield f"That may be chance: the interval holds 0 ({chance})."
-    elif gain.comparison.improvement > 0:
+    elif gain.real:
         yield f"The gain is real: the interval excludes 0 ({chance}, paired)."
-    else:
+    elif gain.comparison.ci.high < 0:
         yield f"The loss is real: the interval excludes 0 ({chance}, paired)."
+    else:
+        yield f"That may be chance: the interval holds 0 ({chance})."
 
 
 def _ending(shown: Shown) -> str:
@@ -137,8 +139,9 @@ def tiles(shown: Shown) -> list[Tile]:
     ranked = _ranked(shown)
     if ranked:
         real = gain.real if gain else None
-        tone: Tone = "plain" if not real else "good" if ranked.gain > 0 else "bad"
-        said = "real" if real else "may be chance" if real is False else "not tested apart"
+        lost = bool(gain) and real is False and ranked.ci is not None and ranked.ci.high < 0
+        tone: Tone = "good" if real else "bad" if lost else "plain"
+        said = "real" if real or lost else "may be chance" if real is False else "not tested apart"
         found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
     gap = view.result.optimism_gap if view.result else None
     if gap is not None:
@@ -180,12 +183,12 @@ def flags(shown: Shown) -> list[Flag]:
         found.append(Flag("warn", f"The record contradicts {count} of the agent.", "story"))
     damaged = notes(shown)
     if damaged:
-        found.append(Flag("warn", f"Not all could be read: {'; '.join(damaged[:3])}."))
+        found.append(Flag("warn", f"The record is not whole: {'; '.join(damaged[:3])}."))
     return found
 
 
 def notes(shown: Shown) -> list[str]:
-    """What could not be read."""
+    """What could not be read, or was not recorded."""
     return list(dict.fromkeys((*shown.view.notes, *shown.notes)))
 
 

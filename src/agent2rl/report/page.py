@@ -4,10 +4,13 @@ import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from agent2rl.analysis.analyse import analyse
 from agent2rl.analysis.findings import Attempt, Played
 from agent2rl.analysis.recorded import Recorded, recorded
+from agent2rl.core.errors import UserError
 from agent2rl.core.records import Rollouts
 from agent2rl.report import html, markdown
 from agent2rl.report.record import Report
@@ -40,17 +43,38 @@ def with_summary(shown: Shown, summary: LlmSummary) -> Shown:
     return replace(shown, llm_summary=summary)
 
 
-def write(paths: RunPaths, shown: Shown | None = None) -> Report:
-    """Write the whole report anew."""
+def write(paths: RunPaths, shown: Shown | None = None, folder: Path | None = None) -> Report:
+    """Write the whole report anew, into the run's directory or another folder.
+
+    It is made aside and then put in place: whatever stops it before leaves the old one whole.
+    """
     shown = shown or gather(paths)
     report = Report.of(shown)
-    paths.figures.mkdir(parents=True, exist_ok=True)
+    target = folder or paths.report
     plots = importlib.import_module("agent2rl.report.plots")  # matplotlib takes a second to load
-    figures = plots.save(shown, paths.figures)
-    write_record(paths.report_json, report)
-    write_atomically(paths.report_text, markdown.page(shown))
-    write_atomically(paths.report_page, html.page(shown, figures))
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".new-", dir=target) as aside:
+            made = Path(aside)
+            figures = plots.save(shown, made / paths.figures.name)
+            write_record(made / paths.report_json.name, report)
+            write_atomically(made / paths.report_text.name, markdown.page(shown))
+            write_atomically(made / paths.report_page.name, html.page(shown, figures))
+            _put(made, target)
+    except OSError as error:
+        raise UserError(
+            f"The report cannot be written to {target}: {error.strerror}.",
+            "Name a folder that you may write with --output, or make room.",
+        ) from error
     return report
+
+
+def _put(made: Path, target: Path) -> None:
+    for path in sorted(made.rglob("*"), key=lambda one: len(one.parts), reverse=True):  # figures first
+        place = target / path.relative_to(made)
+        if path.is_file():
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
 
 
 def _timeline(record: Recorded) -> Timeline:
@@ -65,6 +89,7 @@ def _timeline(record: Recorded) -> Timeline:
         requests=timeline.requests,
         revisions=tuple(each for _, each in timeline.revisions),
         files=timeline.files,
+        time=timeline.time,
     )
 
 
@@ -90,7 +115,7 @@ def _diffs(record: Recorded, attempts: Iterable[Attempt]) -> dict[int, str]:
         for attempt in attempts:
             after = commits.get(attempt.revision or 0)
             if after and after != before:
-                found[attempt.number] = _cut(code.difference(before, after))
+                found[attempt.number] = _cut(code.difference(before, after, LONGEST_DIFF))
             before = after or before
     except Exception:  # as above: what was read so far is shown
         return found

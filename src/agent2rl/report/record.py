@@ -32,7 +32,7 @@ class Report(Record):
     record_fault: str | None
     """Where the ledger's chain first breaks; None where it holds."""
     notes: tuple[str, ...]
-    """What could not be read."""
+    """What could not be read, or was not recorded."""
 
     @classmethod
     def of(cls, shown: Shown) -> Self:

@@ -31,6 +31,9 @@ SHARE = 200
 """Looking for files takes this part of the time at most."""
 TURN_SECONDS, PATIENCE_SECONDS = 0.5, 20.0
 MOST_WAITING = 100
+MOST_LOGS = 1000
+"""Told in one run: they must not take the place of weights."""
+FULL = "More changes of log files than are recorded: none from here on."
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,11 @@ class Observer:
         self._looks: Queue[_Look] = Queue(MOST_WAITING)
         self._over = threading.Event()
         self._lives = Lives(recorder)
-        self._files = Sightings(recorder.paths.workspace)
+        self._files = Sightings(recorder.paths.workspace, recorder.past.files)
         self._load: _Load | None = None
         self._gpus_due = self._files_due = 0.0
         self._since = time.monotonic()
+        self._logs = 0
 
     def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
         with suppress(Full):  # it is stuck, or broken
@@ -145,4 +149,8 @@ class Observer:
 
     def _note_files(self, last: bool = False) -> None:
         for seen in self._files.look(last):
-            self._recorder.event("file", **seen.model_dump())
+            self._logs += seen.what == "log"
+            if seen.what == "weights" or self._logs <= MOST_LOGS:
+                self._recorder.event("file", **seen.model_dump())
+            elif self._logs == MOST_LOGS + 1:
+                self._recorder.event("warning", text=FULL)

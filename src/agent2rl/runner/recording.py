@@ -22,6 +22,7 @@ QUIET_SECONDS, LOOK_SECONDS, TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
 """For each revision there is, the next one waits so much longer."""
 MOST_WATCHED = 256
+FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
 CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
 
 
@@ -32,7 +33,8 @@ class Recording:
         self._recorder = recorder
         self._reader = Reader(recorder.paths.workspace, given)
         self._revisions = Revisions(recorder.paths.revisions, self._reader)
-        self._known = 0
+        self._known = recorder.past.revisions
+        self._warned = False
         self._noting = threading.Lock()
         self._over = threading.Event()
 
@@ -41,8 +43,12 @@ class Recording:
         revision = self._revisions.take(reason)
         with self._noting:
             new, self._known = revision.number > self._known, max(revision.number, self._known)
+            full = self._revisions.full and not self._warned
+            self._warned = self._warned or full
         if new:
             self._recorder.event("revision", **revision.model_dump())
+        if full:
+            self._recorder.event("warning", text=FULL)
         return revision
 
     def submitted(self, submission: int) -> None:
@@ -58,7 +64,7 @@ class Recording:
         What the agent brings along is read once: it cannot be written.
         """
         self._reader.brought = brought([(mount.source, mount.target) for mount in brings])
-        self.take("as it was given")
+        self.take("when the run was resumed" if self._recorder.past.started else "as it was given")
         thread = threading.Thread(target=self._watch, name="revisions", daemon=True)
         thread.start()
         try:

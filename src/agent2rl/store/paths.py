@@ -10,7 +10,7 @@
   jobs/                       what a cluster's scheduler is given, and what it gives back
 <runs>/<run_id>/              0700, the harness's
   spec.json                   what was asked for
-  lock                        held while a harness works on the run
+  lock                        held while a harness works on the run, with the time it was last alive
   ledger.jsonl                hash-chained: each decision, before the agent hears of it
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
@@ -30,7 +30,7 @@
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
-  result.json                 written last
+  result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
 """
@@ -170,8 +170,18 @@ class RunPaths:
         return self.root / "result.json"
 
     @property
+    def pending_result(self) -> Path:
+        """The result before its hash is in the ledger."""
+        return self.root / "result.pending.json"
+
+    @property
     def scratch(self) -> Path:
         return self.root / "scratch"
+
+    @property
+    def agent_scratch(self) -> Path:
+        """HOME and /tmp of the agent."""
+        return self.scratch / "agent"
 
     @property
     def workspace(self) -> Path:

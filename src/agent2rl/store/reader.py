@@ -1,6 +1,7 @@
 """Reads a run directory in any state: going, finished, crashed or damaged. Writes nothing."""
 
 import fcntl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -94,20 +95,21 @@ def read_transcript(paths: RunPaths) -> Transcript | None:
 
 def is_held(paths: RunPaths) -> bool:
     """Whether a harness is at work on the run."""
-    if not paths.lock.exists():
-        return False
-    with paths.lock.open() as file:
-        try:
+    try:
+        with paths.lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or it is not ours to open
+        return False
     return False
 
 
 def _baseline(chain: ledger.Reading) -> Score | None:
     for entry in chain.entries:
         if entry.kind == "baseline" and entry.data.get("split") == "feedback":
-            return Score.model_validate(entry.data["score"])
+            with suppress(ValidationError):
+                return Score.model_validate(entry.data.get("score"))
     return None
 
 

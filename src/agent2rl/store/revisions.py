@@ -4,9 +4,8 @@ Content-addressed and deduplicated, as git is; `git log` and `git diff` work on 
 why it was taken. Nothing of the workspace's own git is read or run.
 """
 
-import io
-import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,20 +13,28 @@ from pathlib import Path
 
 from dulwich.diff_tree import tree_changes
 from dulwich.objects import Blob, Commit, ObjectID, Tree
-from dulwich.patch import write_tree_diff
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Record
-from agent2rl.store.snapshot import Found, Reader
+from agent2rl.store.changes import spelled, unified
+from agent2rl.store.snapshot import Found, Reader, stand_in
 
 BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"
 FOLDER = 0o040000
-MOST_TEXTS, TEXT_CHARACTERS = 400, 4 << 20
-"""Of one revision."""
+MOST_TEXTS, TEXT_CHARACTERS, MOST_ASKED = 400, 4 << 20, 1000
+"""Of one revision: texts, their characters, and files that are looked at for them."""
+MOST_HELD = 64 << 20
+"""Characters that are kept in memory, of all revisions together."""
 MOST_PACKED_BYTES = 128 << 20
+MOST_BYTES, MORE_BYTES, SMALL_BYTES = 512 << 20, 128 << 20, 64 << 10
+"""That one run may add; then, of files that are small, so many more. Beyond the first, large files are kept
+by their hash; beyond both, all that is new is left out."""
+BLOCK_BYTES = 4096
+"""The least that an object takes on a disk."""
+FULL = b"agent2rl: not kept: the record of code is full\n"
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -51,6 +58,12 @@ class Revisions:
         known = list(listed(path)) if path.exists() else []
         self._number = len(known)
         self._last = ObjectID(known[-1].commit.encode()) if known else None
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there was more than is kept of a run."""
+        return self._bytes > MOST_BYTES
 
     def take(self, reason: str) -> Revision:
         """The newest revision: a new one, unless nothing has changed since the one before."""
@@ -75,19 +88,33 @@ class Revisions:
         store = self._repo.object_store
         trees: dict[tuple[bytes, ...], Tree] = {(): Tree()}
         for found in files:
-            blob = Blob.from_string(found.content)
-            if blob.id not in store:
-                store.add_object(blob)
+            blob = self._blob(found.content)
             for depth in range(len(found.path)):
                 trees.setdefault(found.path[:depth], Tree())
             trees[found.path[:-1]].add(found.path[-1], found.mode, blob.id)
         for path in sorted(trees, key=len, reverse=True):
             tree = trees[path]
             if tree.id not in store:
+                self._bytes += max(BLOCK_BYTES, len(tree.as_raw_string()))
                 store.add_object(tree)
             if path:
                 trees[path[:-1]].add(path[-1], FOLDER, tree.id)
         return trees[()].id
+
+    def _blob(self, content: bytes) -> Blob:
+        """Written, unless it is there, or there is no more room for it."""
+        store, blob = self._repo.object_store, Blob.from_string(content)
+        if blob.id in store:
+            return blob
+        size = max(BLOCK_BYTES, len(content))
+        if self._bytes + size > MOST_BYTES and len(content) > SMALL_BYTES:
+            self._bytes = max(self._bytes, MOST_BYTES + 1)
+            return self._blob(stand_in(content))
+        if self._bytes + size > MOST_BYTES + MORE_BYTES and content != FULL:
+            return self._blob(FULL)
+        self._bytes += size
+        store.add_object(blob)
+        return blob
 
     def _add(self, tree: ObjectID, message: str) -> None:
         commit = Commit()
@@ -120,9 +147,7 @@ def difference(path: Path, before: int, after: int) -> str:
     """A unified diff between two revisions; 0 is the empty tree."""
     with Repo(str(path)) as repo:
         old, new = (_tree_of(repo, path, number) for number in (before, after))
-        out = io.BytesIO()
-        write_tree_diff(out, repo.object_store, old, new)
-        return out.getvalue().decode(errors="replace")
+        return "".join(f"{line}\n" for line in unified(repo.object_store, old, new, sys.maxsize))
 
 
 def files(path: Path, number: int) -> Iterator[Found]:
@@ -139,26 +164,30 @@ class Code:
     def __init__(self, path: Path) -> None:
         self._repo = Repo(str(path))
         self._texts: dict[bytes, str | None] = {}
+        self._held = 0
 
     def texts(self, commit: str) -> dict[str, str]:
         """The first of its text files by their paths, in order."""
         tree = _commit(self._repo, ObjectID(commit.encode())).tree
         found: dict[str, str] = {}
-        room = TEXT_CHARACTERS
+        room, asked = TEXT_CHARACTERS, 0
         for entry in self._repo.object_store.iter_tree_contents(tree):
-            if entry.mode & 0o170000 == 0o100000 and (text := self._text(entry.sha)) and len(text) <= room:
-                found[os.fsdecode(entry.path)] = text
+            if entry.mode & 0o170000 != 0o100000:
+                continue
+            asked += 1
+            text = self._text(entry.sha)
+            if text and len(text) <= room:
+                found[spelled(entry.path)] = text
                 room -= len(text)
-            if len(found) >= MOST_TEXTS:
+            if len(found) >= MOST_TEXTS or asked >= MOST_ASKED:
                 break
         return found
 
-    def difference(self, before: str | None, after: str) -> str:
-        """A unified diff from one commit, or from nothing, to another."""
+    def difference(self, before: str | None, after: str, most: int = sys.maxsize) -> str:
+        """A unified diff from one commit, or from nothing, to another; cut after so many characters."""
         old = _commit(self._repo, ObjectID(before.encode())).tree if before else None
-        out = io.BytesIO()
-        write_tree_diff(out, self._repo.object_store, old, _commit(self._repo, ObjectID(after.encode())).tree)
-        return out.getvalue().decode(errors="replace")
+        new = _commit(self._repo, ObjectID(after.encode())).tree
+        return "".join(f"{line}\n" for line in unified(self._repo.object_store, old, new, most))
 
     def close(self) -> None:
         self._repo.close()
@@ -167,7 +196,11 @@ class Code:
         if name not in self._texts:
             content = self._repo[name].as_raw_string()
             kept = b"\0" not in content[:8192] and len(content) <= TEXT_CHARACTERS
-            self._texts[name] = content.decode(errors="replace") if kept else None
+            text = content.decode(errors="replace") if kept else None
+            self._held += len(text or "")
+            if self._held > MOST_HELD:
+                return text
+            self._texts[name] = text
         return self._texts[name]
 
 

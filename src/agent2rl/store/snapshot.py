@@ -38,6 +38,9 @@ LOGS = (".log", ".out", ".err")
 SKIPPED = {".git", "__pycache__", ".ipynb_checkpoints", "node_modules", ".venv"}
 FILE_BYTES, HASHED_BYTES = 1 << 20, 64 << 20
 """A file is kept up to the first, hashed up to the second; beyond that only its size is told."""
+MOST_BYTES, TINY_BYTES = 64 << 20, 1024
+"""That are kept of all files together; of the rest, in the order of their names, only the hash, but for files
+that are tiny."""
 MOST_FILES, MOST_SEEN, MOST_DEPTH = 5_000, 50_000, 24
 
 
@@ -104,7 +107,9 @@ class Reader:
                         yield from self._folder(below, where, reading, kept)
                     finally:
                         os.close(below)
-                elif self._wanted(name, path) and (found := self._file(folder, name, about, where, kept)):
+                elif self._wanted(name, path) and (
+                    found := self._file(folder, name, about, where, reading, kept)
+                ):
                     yield found
             except OSError:  # it went while it was looked at
                 continue
@@ -127,6 +132,7 @@ class Reader:
         name: str,
         about: os.stat_result,
         path: tuple[bytes, ...],
+        reading: "Reading",
         kept: dict[tuple[int, ...], bytes],
     ) -> Found | None:
         if stat.S_ISLNK(about.st_mode):
@@ -134,7 +140,7 @@ class Reader:
         if not stat.S_ISREG(about.st_mode):
             return None
         key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-        content = kept[key] if key in kept else _content(folder, name)
+        content = reading.within(kept[key] if key in kept else _content(folder, name))
         self._kept[key] = content
         return Found(path, 0o100755 if about.st_mode & 0o100 else 0o100644, content)
 
@@ -146,6 +152,24 @@ class Reading:
     whole: bool = True
     """False where there was more than is read."""
     seen: int = 0
+    size: int = 0
+    """Bytes of the contents that are kept."""
+
+    def within(self, content: bytes) -> bytes:
+        """A content, or what stands for it where there is too much already."""
+        if self.size + len(content) > MOST_BYTES and len(content) > TINY_BYTES:
+            content, self.whole = stand_in(content), False
+        self.size += len(content)
+        return content
+
+
+def stand_in(content: bytes) -> bytes:
+    """What is kept of a file in its content's place."""
+    return _told(f"sha256 {hashlib.sha256(content).hexdigest()}", len(content))
+
+
+def _told(what: str, size: int) -> bytes:
+    return f"agent2rl: not kept: {what}, {size} bytes\n".encode()
 
 
 def brought(mounts: Iterable[tuple[Path, str]]) -> tuple[Found, ...]:
@@ -192,4 +216,4 @@ def _content(folder: int, name: str) -> bytes:
             digest.update(part)
             size += len(part)
         told = f"sha256 {digest.hexdigest()}" if size <= HASHED_BYTES else "too large to be hashed"
-        return f"agent2rl: not kept: {told}, {os.fstat(file.fileno()).st_size} bytes\n".encode()
+        return _told(told, os.fstat(file.fileno()).st_size)

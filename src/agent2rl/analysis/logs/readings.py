@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from math import isfinite
 from typing import NamedTuple
 
 from agent2rl.analysis.attempts import Printed
@@ -40,6 +39,7 @@ MOST = 200_000
 LONGEST_NAME = 160
 MOST_NUMBERS = 200
 """Of a line."""
+GREATEST = 1e30
 
 
 class Reading(NamedTuple):
@@ -147,8 +147,9 @@ def _step(words: Sequence[str]) -> str | None:
 
 
 def _value(text: str) -> float | None:
+    """None: no number any more, or one that nothing can be computed with."""
     value = float(text)
-    return value if isfinite(value) else None
+    return value if abs(value) < GREATEST else None
 
 
 def _blocks(lines: Iterable[Line]) -> Iterator[Line]:

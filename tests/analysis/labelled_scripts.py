@@ -1,6 +1,6 @@
 """The labelled scripts that route attribution is measured on, and what it says of them.
 
-`python -m tests.labelled` writes the tables of docs/design/routes.md anew.
+`python -m tests.analysis.labelled_scripts` writes the tables of docs/design/routes.md anew.
 """
 
 import re
@@ -18,8 +18,8 @@ from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import RouteVerdict
 from agent2rl.core.records import Counts, Lineage, Rollouts, Submission
 
-HERE = Path(__file__).with_name("analysis") / "scripts"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "design" / "routes.md"
+HERE = Path(__file__).with_name("scripts")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "routes.md"
 PART = re.compile(r"(<!-- measured: ([\w ]+) -->\n).*?(<!-- end -->)", re.S)
 
 

@@ -5,7 +5,7 @@ from pydantic import JsonValue
 from agent2rl.analysis import settings
 from agent2rl.analysis.attempts import Source
 from agent2rl.analysis.evidence import Book
-from tests.labelled import cases, span_of
+from tests.analysis.labelled_scripts import cases, span_of
 
 
 def found(text: str, *commands: str, path: str = "code/train.py") -> dict[str, JsonValue]:

@@ -12,7 +12,7 @@ from agent2rl.analysis import settings as hyperparameters
 from agent2rl.analysis.attempts import Printed, Source, Span, Weights
 from agent2rl.analysis.evidence import Book
 from agent2rl.analysis.findings import RouteVerdict
-from tests.labelled import HERE, PAGE, cases, first_look, page, sources, span_of
+from tests.analysis.labelled_scripts import HERE, PAGE, cases, first_look, page, sources, span_of
 
 SFT = """
 from trl import SFTConfig, SFTTrainer
@@ -63,7 +63,7 @@ def test_there_are_enough_of_them_and_enough_decoys() -> None:
 
 def test_the_page_tells_what_is_measured_now() -> None:
     told = PAGE.read_text(encoding="utf-8")
-    assert page(told) == told, "python -m tests.labelled writes it anew"
+    assert page(told) == told, "python -m tests.analysis.labelled_scripts writes it anew"
 
 
 def test_a_verdict_cites_the_line_and_the_process() -> None:
@@ -132,6 +132,16 @@ def test_a_training_goes_on_from_an_earlier_submission() -> None:
     assert verdict(span, output_first=by("policy-gradient")).routes == ("policy-gradient",)
     assert verdict(span, output_first=by("none")).routes == ("policy-gradient",)
     assert verdict(span, output_second=by("sft")).routes == ("policy-gradient",)
+
+
+def test_where_the_start_is_not_known_the_newest_is_taken_with_less_confidence() -> None:
+    text = "import sys\n" + GRPO.format(start="X", target="output/next").replace('"X"', 'f"output/{pick()}"')
+    span = span_of([Source(1, "code/go.py", text)], ["python code/go.py"], "output/next")
+    alike = verdict(span, output_a=by("sft"), output_b=by("sft"))
+    unlike = verdict(span, output_a=by("sft"), output_b=by("rejection"))
+    assert alike.routes == ("sft", "policy-gradient")
+    assert unlike.routes == ("rejection", "policy-gradient")
+    assert unlike.confidence < alike.confidence
 
 
 def test_weights_that_were_written_before_a_training_began_are_not_its() -> None:

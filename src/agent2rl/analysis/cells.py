@@ -1,0 +1,102 @@
+"""What the runs of one cell, of a campaign's table or of anything else, come to together."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from agent2rl.analysis import statistics
+from agent2rl.analysis.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.resampling import (
+    LEAST_RUNS,
+    NOT_ENOUGH,
+    Figure,
+    Gains,
+    counted,
+    figure,
+    gains,
+    p_value,
+    plain_figure,
+)
+from agent2rl.core.record import Record
+
+
+class Cell(Record):
+    """Gains in points. What cannot be said is None, or `not enough runs to say`."""
+
+    n: int
+    """Runs that have a gain."""
+    excluded: dict[str, int]
+    """Runs that have none, by why."""
+    mean: Figure | None = None
+    median: Figure | None = None
+    best: float | None = None
+    best_run: str | None = None
+    succeeded: int | None = None
+    """Runs whose gain is real; None where some run's protocol cannot tell."""
+    success: Figure | None = None
+    """Their share, in percent."""
+    sd: float | None = None
+    """Of the gains, from run to run; None of fewer than two."""
+    quartiles: tuple[float, float] | None = None
+    p_value: float | None = None
+    """Of no gain at all; None where there are not enough runs."""
+
+    @property
+    def enough(self) -> bool:
+        return self.n >= LEAST_RUNS
+
+
+def cell(digests: Sequence[Digest]) -> Cell:
+    excluded = count_excluded(digests)
+    runs = counted(digests)
+    if not runs:
+        return Cell(n=0, excluded=excluded)
+    sample = gains(runs)
+    values = sample.values
+    mean, median, p = _middle(sample)
+    first_best = int(np.argmax(values))
+    told = [each.succeeded for each in runs]
+    succeeded = None if None in told else sum(map(bool, told))
+    low, high = (float(each) for each in np.quantile(values, [0.25, 0.75]))
+    return Cell(
+        n=len(runs),
+        excluded=excluded,
+        mean=mean,
+        median=median,
+        best=float(values[first_best]),
+        best_run=runs[first_best].run_id,
+        succeeded=succeeded,
+        success=None if succeeded is None else rate(succeeded, len(runs)),
+        sd=float(values.std(ddof=1)) if len(runs) > 1 else None,
+        quartiles=(low, high),
+        p_value=p,
+    )
+
+
+def cells(digests: Sequence[Digest], axes: Sequence[str]) -> Mapping[tuple[str, ...], Cell]:
+    """By the values of some fields of the runs."""
+    return {key: cell(members) for key, members in group_by(digests, axes).items()}
+
+
+def rate(successes: int, n: int) -> Figure:
+    """In percent, with Wilson's interval."""
+    interval = statistics.wilson(successes, n) if n >= LEAST_RUNS else NOT_ENOUGH
+    return Figure(value=100 * successes / n, interval=interval)
+
+
+def _middle(sample: Gains) -> tuple[Figure, Figure, float | None]:
+    mean, median = float(sample.values.mean()), float(np.median(sample.values))
+    if len(sample) < LEAST_RUNS:
+        return Figure(value=mean, interval=NOT_ENOUGH), Figure(value=median, interval=NOT_ENOUGH), None
+    means, medians = [], []
+    for block in sample.drawn():
+        means.append(block.mean(axis=1))
+        block.sort(axis=1)  # several times as fast as np.median on many short rows
+        medians.append((block[:, (len(sample) - 1) // 2] + block[:, len(sample) // 2]) / 2)
+    drawn = sample.widened(np.concatenate(means))
+    freedom = len(sample) - 1
+    return (
+        figure(mean, drawn, freedom),
+        plain_figure(median, np.concatenate(medians)),
+        p_value(mean, drawn, freedom),
+    )

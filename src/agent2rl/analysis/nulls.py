@@ -1,0 +1,217 @@
+"""Campaigns in which nothing improves: how often would it be said that something did?
+
+Every example of a population is right or wrong for the untouched model. A submission decides some examples
+otherwise, as many for the better as for the worse: its accuracy on the population is the same, and whatever a
+split of finite size shows is chance. Several are submitted in a run, and the protocol's rule chooses one.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import get_args
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from agent2rl.analysis import statistics
+from agent2rl.analysis.digest import Digest
+from agent2rl.analysis.gain import mcnemar
+from agent2rl.analysis.resampling import seed_of
+from agent2rl.analysis.spending import Spent
+from agent2rl.core.records import EvalResult, ExampleResult, Interval, Mode
+
+NOTHING = Spent(seconds=0.0, tokens=0, usd=0.0, gpu_seconds=0.0, environment_steps=0)
+MODES = get_args(Mode)
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Null:
+    """A task and an agent that never improve anything."""
+
+    feedback: int
+    heldout: int
+    accuracy: float
+    """Of the untouched model, and of every submission."""
+    churn: float
+    """How much a submission decides otherwise: of the examples that are right, the share that goes wrong."""
+    submissions: int
+
+    @property
+    def changed(self) -> tuple[float, float]:
+        """Chance that an example that is wrong becomes right, and of the reverse: equal numbers of both."""
+        lost = self.churn
+        won = lost * self.accuracy / (1 - self.accuracy)
+        if won > 1:
+            lost, won = (1 - self.accuracy) / self.accuracy, 1.0
+        return won, lost
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What is said of runs that gained nothing; an array each, one value a run."""
+
+    better: NDArray[np.bool_]
+    """On feedback: the best submission is taken, and not the untouched model."""
+    improved: NDArray[np.bool_]
+    """Our rule: so it is, and the interval on held-out data is above 0."""
+    improved_exact: NDArray[np.bool_]
+    """The same, and McNemar's exact test agrees."""
+    best_of_test: NDArray[np.bool_]
+    """The paper's rule: the best score on the test set is above the untouched model's."""
+    best_of_test_interval: NDArray[np.bool_]
+    """The same, and its interval, taken as if nothing had been chosen, is above 0."""
+    test_gain: NDArray[np.float64]
+    """What the paper's rule reports, in points."""
+    heldout_gain: NDArray[np.float64]
+    """What ours does; 0 where the untouched model is left."""
+
+
+def claims(null: Null, runs: int, random: Generator) -> Claims:
+    feedback = _flips(null, null.feedback, runs, random)
+    heldout = _flips(null, null.heldout, runs, random)
+    test = feedback + heldout
+    chosen = np.argmax(feedback[..., 0] - feedback[..., 1], axis=1)
+    first = np.argmax(test[..., 0] - test[..., 1], axis=1)
+    every = np.arange(runs)
+    told, seen, best = feedback[every, chosen], heldout[every, chosen], test[every, first]
+    better = told[:, 0] > told[:, 1]
+    above = np.array([_above(int(won), int(lost), null.heldout) for won, lost in seen], dtype=bool)
+    exact = np.array([mcnemar(int(won), int(lost)) <= 0.05 for won, lost in seen], dtype=bool)
+    size = null.feedback + null.heldout
+    gained = best[:, 0] > best[:, 1]
+    return Claims(
+        better=better,
+        improved=better & above,
+        improved_exact=better & above & exact,
+        best_of_test=gained,
+        best_of_test_interval=gained
+        & np.array([_above(int(won), int(lost), size) for won, lost in best], dtype=bool),
+        test_gain=100 * np.maximum(0, best[:, 0] - best[:, 1]) / size,
+        heldout_gain=np.where(better, 100 * (seen[:, 0] - seen[:, 1]) / null.heldout, 0.0),
+    )
+
+
+def _flips(null: Null, examples: int, runs: int, random: Generator) -> Counts:
+    """Of each submission of each run: examples won and lost. Its untouched model is one for a run."""
+    won, lost = null.changed
+    right = random.binomial(examples, null.accuracy, size=(runs, 1))
+    shape = (runs, null.submissions)
+    gained = random.binomial(np.broadcast_to(examples - right, shape), won)
+    gone = random.binomial(np.broadcast_to(right, shape), lost)
+    return np.stack([gained, gone], axis=-1)
+
+
+@cache
+def _above(won: int, lost: int, examples: int) -> bool:
+    """Whether the interval that a run reports is above 0. It depends on these numbers alone."""
+    return won > lost and interval(won, lost, examples).low > 0
+
+
+def interval(won: int, lost: int, examples: int) -> Interval:
+    """As a run's own comparison finds it."""
+    before = [0.0] * won + [1.0] * lost + [0.0] * (examples - won - lost)
+    after = [1.0] * won + [0.0] * lost + [0.0] * (examples - won - lost)
+    return statistics.compare(_evaluation(before), _evaluation(after)).ci
+
+
+def _evaluation(scores: list[float]) -> EvalResult:
+    results = (ExampleResult(id=str(place), output="", score=score) for place, score in enumerate(scores))
+    return EvalResult(results=tuple(results))
+
+
+def rate_above(null: Null) -> float:
+    """How often the held-out interval of one submission is above 0, summed over all that can happen."""
+    won, lost = null.changed
+    up, down = (1 - null.accuracy) * won, null.accuracy * lost
+    total = 0.0
+    for gained in range(null.heldout + 1):
+        for gone in range(min(gained, null.heldout - gained + 1)):
+            chance = _multinomial(gained, gone, null.heldout, up, down)
+            if chance > 1e-7 and _above(gained, gone, null.heldout):
+                total += chance
+    return total
+
+
+def _multinomial(gained: int, gone: int, n: int, up: float, down: float) -> float:
+    rest = n - gained - gone
+    stays = 1 - up - down
+    if (gained and up <= 0) or (gone and down <= 0) or (rest and stays <= 0):
+        return 0.0
+    logs = math.lgamma(n + 1) - math.lgamma(gained + 1) - math.lgamma(gone + 1) - math.lgamma(rest + 1)
+    logs += gained * math.log(up) if gained else 0.0
+    logs += gone * math.log(down) if gone else 0.0
+    logs += rest * math.log(stays) if rest else 0.0
+    return math.exp(logs)
+
+
+def campaign(null: Null, tasks: int, modes: int, seeds: int, number: int) -> list[Digest]:
+    """Digests of a whole campaign of nulls. All runs of a task have its untouched model and its examples."""
+    found: list[Digest] = []
+    for task in range(tasks):
+        random = np.random.default_rng([number, task])
+        base = random.random(null.heldout) < null.accuracy
+        right = int(random.binomial(null.feedback, null.accuracy))
+        for mode in MODES[:modes]:
+            for seed in range(seeds):
+                told = _told(null, right, random)
+                known = {"task": f"task-{task}", "mode": mode, "seed": seed, "protocol": "heldout"}
+                differences = _moved(null, base, random)
+                examples = f"{seed_of(str(number), str(task)):016x}"
+                found.append(_digest(f"{number}-{task}-{mode}-{seed}", known, told, differences, examples))
+    return found
+
+
+def _told(null: Null, right: int, random: Generator) -> float:
+    """The best gain on feedback, in points."""
+    won, lost = null.changed
+    gained = random.binomial(null.feedback - right, won, size=null.submissions)
+    gone = random.binomial(right, lost, size=null.submissions)
+    return 100 * float((gained - gone).max()) / null.feedback
+
+
+def _moved(null: Null, base: NDArray[np.bool_], random: Generator) -> NDArray[np.float64]:
+    """Differences of one submission."""
+    won, lost = null.changed
+    luck = random.random(len(base))
+    moved: NDArray[np.float64] = np.where(base, 0.0 - (luck < lost), 0.0 + (luck < won))
+    return moved
+
+
+def _digest(
+    run_id: str,
+    known: Mapping[str, object],
+    told: float,
+    differences: NDArray[np.float64],
+    examples: str,
+) -> Digest:
+    gained, gone = int((differences > 0).sum()), int((differences < 0).sum())
+    improvement = 100 * float(differences.mean())
+    return Digest.model_validate(
+        {
+            **known,
+            "run_id": run_id,
+            "agent": "null",
+            "driver": None,
+            "model": "null",
+            "budget_seconds": 1.0,
+            "state": "finished",
+            "ending": "completed",
+            "baseline": 50.0,
+            "score": None,
+            "improvement": improvement,
+            "chosen_gain": told,
+            "interval": None,
+            "real": _above(gained, gone, len(differences)),
+            "p_value": mcnemar(gained, gone),
+            "submissions": 1,
+            "scored": 1,
+            "route": None,
+            "total": NOTHING,
+            "curve": (),
+            "differences": tuple(differences.tolist()),
+            "examples_sha256": examples,
+        }
+    )

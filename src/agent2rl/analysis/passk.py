@@ -1,0 +1,53 @@
+"""What the best of k runs can be expected to gain: over all choices of k of the runs that there are.
+
+The mean over all choices is a weighted sum of the sorted gains: the i-th of n is the best of C(i-1, k-1) of
+the C(n, k) choices. So nothing is drawn to find it, and it is unbiased for k runs of the same kind.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agent2rl.analysis.digest import Digest, count_excluded
+from agent2rl.analysis.resampling import LEAST_RUNS, NOT_ENOUGH, Figure, Floats, counted, gains, plain_figure
+from agent2rl.core.record import Record
+
+ALL_UP_TO = 32
+
+
+class BestOf(Record):
+    n: int
+    excluded: dict[str, int]
+    expected: dict[int, Figure]
+    """By k: gain in points."""
+
+
+def best_of(digests: Sequence[Digest], ks: Sequence[int] | None = None) -> BestOf:
+    """For these k, none above the number of runs; None: every k, but ever fewer beyond 32."""
+    runs = counted(digests)
+    excluded = count_excluded(digests)
+    if not runs:
+        return BestOf(n=0, excluded=excluded, expected={})
+    wanted = tuple(k for k in (_steps(len(runs)) if ks is None else ks) if 1 <= k <= len(runs))
+    sample = gains(runs)
+    weights: Floats = np.array([choice_weights(len(runs), k) for k in wanted]).reshape(-1, len(runs)).T
+    values: Floats = np.sort(sample.values) @ weights
+    if len(runs) < LEAST_RUNS:
+        found = [Figure(value=float(value), interval=NOT_ENOUGH) for value in values]
+    else:
+        draws: Floats = np.concatenate([np.sort(block, axis=1) @ weights for block in sample.drawn()])
+        found = [plain_figure(float(value), draws[:, place]) for place, value in enumerate(values)]
+    return BestOf(n=len(runs), excluded=excluded, expected=dict(zip(wanted, found, strict=True)))
+
+
+def choice_weights(n: int, k: int) -> Floats:
+    """Of n sorted values, the lowest first: in which share of the choices of k each is the best."""
+    places = np.arange(n, 1, -1)
+    steps = np.concatenate([[k / n], np.maximum(0, places - k) / (places - 1)])
+    weights: Floats = np.cumprod(steps)[::-1]
+    return weights
+
+
+def _steps(n: int) -> list[int]:
+    grown = {round(ALL_UP_TO * 1.25**step) for step in range(200)}
+    return [*range(1, min(n, ALL_UP_TO) + 1), *sorted(k for k in {*grown, n} if ALL_UP_TO < k <= n)]

@@ -1,0 +1,213 @@
+"""Draws runs, and examples, again and again: what the same campaign could have come to.
+
+Two things are chance in a mean over runs: which runs there were, and which examples ranked them. Runs are
+drawn with replacement, each with its own luck. Examples are drawn with replacement too, once for all runs
+that were ranked on the same ones: what an example does to all of them alike does not average out over runs.
+Runs whose differences are not known keep their gain whatever the examples.
+
+All is seeded by what is drawn: the same runs, in any order, give the same numbers.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent2rl.analysis import student
+from agent2rl.analysis.digest import Digest
+from agent2rl.core.record import Record
+from agent2rl.core.records import Interval
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+RESAMPLES = 4000
+BLOCK_VALUES = 1 << 21
+"""Numbers in memory at once, about."""
+MANY_EXAMPLES = 2000
+"""Draws of so many are kept as small numbers, which is slower."""
+LEAST_RUNS = 5
+"""With fewer there is no interval: see docs/design/statistics.md."""
+LEVEL = 0.95
+
+
+def draws_of(runs: int) -> int:
+    """Fewer draws of very many runs, whose ends are no longer far out."""
+    return max(RESAMPLES // 4, min(RESAMPLES, BLOCK_VALUES // max(1, runs)))
+
+
+NotEnough = Literal["not enough runs to say"]
+NOT_ENOUGH: NotEnough = "not enough runs to say"
+
+
+class Figure(Record):
+    """A number, and between what it could as well be."""
+
+    value: float
+    interval: Interval | NotEnough
+
+    @property
+    def above_zero(self) -> bool:
+        return isinstance(self.interval, Interval) and self.interval.low > 0
+
+    @property
+    def excludes_zero(self) -> bool:
+        return isinstance(self.interval, Interval) and (self.interval.low > 0 or self.interval.high < 0)
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Runs that were ranked on the same examples, and what these examples did to all of them alike."""
+
+    name: str
+    rows: Places
+    """Which of the runs."""
+    effects: Floats
+    """Of each example, in points: how much more it gained than the mean."""
+
+    def shifts(self, resamples: int) -> Floats:
+        """Of all these runs together, under each draw of examples."""
+        n = len(self.effects)
+        drawn, effects = example_draws(self.name, n)[:resamples], self.effects.astype(np.float32)
+        step = max(1, BLOCK_VALUES // n)
+        blocks = [drawn[first : first + step] @ effects for first in range(0, resamples, step)]
+        return np.concatenate(blocks).astype(np.float64) / n
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What runs gained, as arrays, and how to draw them again."""
+
+    values: Floats
+    sets: tuple[ExampleSet, ...]
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    def drawn(self, resamples: int | None = None) -> Iterator[Floats]:
+        """Blocks of resampled gains: draws × runs. Under each draw the examples are the same for all runs."""
+        many = resamples or draws_of(len(self))
+        random = np.random.default_rng(self.seed)
+        mine = np.zeros(len(self), dtype=np.intp)
+        shifts = np.zeros((many, len(self.sets) + 1))
+        for number, each in enumerate(self.sets, 1):
+            mine[each.rows] = number
+            shifts[:, number] = each.shifts(many)
+        common = bool(len(self.sets) == 1 and mine.all())
+        step = max(1, BLOCK_VALUES // len(self))
+        for first in range(0, many, step):
+            last = min(many, first + step)
+            places = random.integers(0, len(self), size=(last - first, len(self)), dtype=np.int32)
+            found = self.values[places]
+            if common:
+                found += shifts[first:last, 1:]
+            elif self.sets:
+                found += np.take_along_axis(shifts[first:last], mine[places], axis=1)
+            yield found
+
+    def mean_draws(self, resamples: int | None = None) -> Floats:
+        return self.widened(np.concatenate([block.mean(axis=1) for block in self.drawn(resamples)]))
+
+    def widened(self, means: Floats) -> Floats:
+        """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n."""
+        n = len(self)
+        return self.mean + (means - self.mean) * float(np.sqrt(n / (n - 1))) if n > 1 else means
+
+
+def counted(digests: Iterable[Digest]) -> tuple[Digest, ...]:
+    """The runs that have a gain, by their ids. They must be under one protocol: gains under two are not the
+    same quantity."""
+    runs = tuple(sorted((each for each in digests if not each.excluded), key=lambda each: each.run_id))
+    if len({each.protocol for each in runs}) > 1:
+        raise ValueError("runs under different protocols cannot be put together")
+    return runs
+
+
+def gains(runs: Sequence[Digest]) -> Gains:
+    """Of counted runs."""
+    names: dict[str, list[int]] = {}
+    for place, each in enumerate(runs):
+        if each.examples_sha256 and each.differences and not each.left_base:
+            names.setdefault(each.examples_sha256, []).append(place)
+    sets = [
+        ExampleSet(name, np.array(places), shared_effects(np.array([runs[place].points for place in places])))
+        for name, places in sorted(names.items())
+        if len(places) > 1
+    ]
+    values = np.array([each.gain for each in runs], dtype=np.float64)
+    return Gains(values, tuple(sets), seed_of(*(each.run_id for each in runs)))
+
+
+def shared_effects(differences: Floats) -> Floats:
+    """Of runs × examples: how much more each example gains than the mean, in all runs alike.
+
+    An example's mean over k runs has 1/k of the runs' own noise in it, which drawing runs brings in already.
+    So the means are pulled together until only as much spread is left as they have in common. Of one run
+    nothing can be told, and nothing need be: its examples' noise is in its gain, and the gains are drawn.
+    """
+    runs, examples = differences.shape
+    means = differences.mean(axis=0)
+    effects = means - means.mean()
+    if runs < 2 or examples < 2:
+        return np.zeros(examples)
+    rest = differences - differences.mean(axis=1, keepdims=True) - effects
+    noise = float(np.square(rest).sum()) / ((runs - 1) * (examples - 1))
+    spread = float(np.square(effects).sum()) / (examples - 1)
+    kept = max(0.0, 1 - noise / (runs * spread)) if spread > 0 else 0.0
+    shrunk: Floats = effects * np.sqrt(kept)
+    return shrunk
+
+
+@lru_cache(maxsize=8)
+def example_draws(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
+    """How often each example is drawn: draws × examples. The same for everybody who asks."""
+    random = np.random.default_rng(seed_of(name))
+    found = np.empty((RESAMPLES, n), dtype=np.float32 if n <= MANY_EXAMPLES else np.uint8)
+    step = max(1, BLOCK_VALUES // n)
+    for first in range(0, RESAMPLES, step):
+        rows = min(RESAMPLES, first + step) - first
+        places = random.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        counts = np.bincount(places.ravel(), minlength=n * rows)
+        found[first : first + rows] = np.minimum(counts, 255).reshape(rows, n)
+    return found
+
+
+def seed_of(*names: str) -> int:
+    return int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:8])
+
+
+def figure(value: float, draws: Floats, freedom: float, level: float = LEVEL) -> Figure:
+    """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
+    outside = NormalDist().cdf(-student.quantile((1 - level) / 2, freedom))
+    low, high = np.quantile(draws, [outside, 1 - outside])
+    return Figure(value=value, interval=_around(value, float(low), float(high), level))
+
+
+def plain_figure(value: float, draws: Floats, level: float = LEVEL) -> Figure:
+    """Percentiles of draws as they are, for what is no mean."""
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return Figure(value=value, interval=_around(value, float(low), float(high), level))
+
+
+def _around(value: float, low: float, high: float, level: float) -> Interval:
+    """An interval always holds its figure."""
+    return Interval(low=min(low, value), high=max(high, value), method="bootstrap", level=level)
+
+
+def p_value(value: float, draws: Floats, freedom: float) -> float:
+    """Two-sided, of no gain at all: Student's test with the spread of the draws. Where nothing varies, every
+    run gained the same: then it is that of as many equal signs."""
+    error = float(draws.std())
+    if error <= 1e-12 * max(1.0, abs(value)):
+        return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
+    return min(1.0, 2 * student.tail(abs(value) / error, freedom))

@@ -1,0 +1,80 @@
+"""What a run had spent by any moment, in seconds since the agent's start."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+
+from agent2rl.analysis.recorded import Recorded
+from agent2rl.analysis.timeline import Timeline
+from agent2rl.core.llm import Exchange
+from agent2rl.core.record import Record
+
+PLACES = 6
+
+
+class Spent(Record):
+    """Up to a moment. None is unknown, never 0."""
+
+    seconds: float
+    """Of the agent's time."""
+    tokens: int
+    """Of the driver LLM, read and written, as its provider counts."""
+    usd: float | None
+    """None: some of it has no known price."""
+    gpu_seconds: float | None
+    """Busy GPUs times seconds, but for the time in which something was graded. None: nobody looked,
+    or the driver does not tell."""
+    environment_steps: int
+    """In the task's world, witnessed and claimed together."""
+
+
+class Meter:
+    def __init__(self, record: Recorded) -> None:
+        timeline = record.timeline
+        started = timeline.started or 0.0
+        self._tokens = _Sum((_done(each) - started, _tokens(each)) for each in record.usage)
+        self._usd = _Sum((_done(each) - started, each.usd or 0.0) for each in record.usage)
+        self._unpriced = min(
+            (_done(each) - started for each in record.usage if _tokens(each) and each.usd is None),
+            default=float("inf"),
+        )
+        told = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
+        self._gpu = _Sum(_gpu(timeline)) if timeline.samples and told else None
+        self._steps = _Sum((at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played)
+
+    def at(self, seconds: float) -> Spent:
+        return Spent(
+            seconds=round(max(0.0, seconds), 3),
+            tokens=round(self._tokens.at(seconds)),
+            usd=None if self._unpriced <= seconds else round(self._usd.at(seconds), PLACES),
+            gpu_seconds=round(self._gpu.at(seconds), 3) if self._gpu else None,
+            environment_steps=round(self._steps.at(seconds)),
+        )
+
+
+class _Sum:
+    """Of what came in by a moment."""
+
+    def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
+        ordered = sorted(parts)
+        self._times = [time for time, _ in ordered]
+        self._sums = [0.0, *accumulate(value for _, value in ordered)]
+
+    def at(self, time: float) -> float:
+        return self._sums[bisect_right(self._times, time)]
+
+
+def _done(exchange: Exchange) -> float:
+    return exchange.at + exchange.seconds
+
+
+def _tokens(exchange: Exchange) -> int:
+    return exchange.tokens.total if exchange.tokens else 0
+
+
+def _gpu(timeline: Timeline) -> Iterable[tuple[float, float]]:
+    """A GPU is the grader's while something is graded."""
+    for at, sample in timeline.samples:
+        began = at - sample.seconds
+        if not any(start < at and end > began for start, end in timeline.graded):
+            yield at, sample.seconds * sum(gpu.busy or 0.0 for gpu in sample.gpus)
