@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent2rl.campaign.experiments import cells, experiments, identity, options
+from agent2rl.campaign.experiments import Cell, cells, experiments, identity, options
 from agent2rl.campaign.record import parse
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
@@ -43,7 +43,7 @@ def test_every_combination_that_is_not_left_out_is_there_once() -> None:
 
 def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
     campaign = parse(WHOLE, "whole.toml")
-    cell: dict[str, str | int] = {"task": "b", "agent": "y", "driver": "d", "seed": 0}
+    cell: Cell = {"task": "b", "agent": "y", "driver": "d", "seed": 0}
     assert options(campaign, cell) == (
         *("--task=b", "--agent=y", "--driver=d", "--seed=0", "--budget=8m", "--no-report"),
         *("--tasks-dir=t", "--tasks-dir=u", "--max-usd=5"),

@@ -29,9 +29,16 @@ class Wanted:
     """Further parameters of sbatch."""
 
     def __post_init__(self) -> None:
-        for given, owner in ((self.address, "ray"), (self.fetch, "ray"), (self.slurm, "slurm")):
-            if given and self.executor != owner:
-                raise UserError(f"That is for --executor {owner}.", f"This one is {self.executor!r}.")
+        given = (
+            ("address", self.address, "ray"),
+            ("fetch", self.fetch, "ray"),
+            ("slurm", self.slurm, "slurm"),
+        )
+        for name, value, owner in given:
+            if value and self.executor != owner:
+                raise UserError(
+                    f"--{name} means nothing to --executor {self.executor}.", f"It is for {owner}."
+                )
 
     def slots(self, resources: Resources, gpus: Sequence[str]) -> int | None:
         """Runs at once; None where only the cluster knows."""

@@ -6,6 +6,7 @@ store as an archive, in pieces, and it is this process that holds the claims.
 """
 
 import importlib
+import socket
 import tarfile
 import tempfile
 import time
@@ -26,6 +27,7 @@ from agent2rl.store.paths import RunPaths, claims_folder
 
 RETRIES = 5
 """How often a job is done again whose worker died."""
+ANSWER_SECONDS = 10.0
 PIECE_BYTES = 32 << 20
 PIECES = 4
 """That wait in the object store at once."""
@@ -60,9 +62,7 @@ class Cluster:
             ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=left)
             for answer in ready:
                 self._ended.append(self._settle(answer))
-        for _, held in self._under_way.values():
-            if held:
-                held.beat()
+        self._beat()
         found, self._ended = self._ended, []
         return found
 
@@ -96,9 +96,18 @@ class Cluster:
                     continue
             self._under_way[self._task.remote(job.model_dump_json())] = job, held
 
+    def _beat(self) -> None:
+        for answer, (_, held) in self._under_way.items():
+            if held and not held.beat():
+                self._ray.cancel(answer)
+
+    def _piece(self, piece: Any) -> Any:
+        self._beat()  # a large run takes its time
+        return self._ray.get(piece)
+
     def _settle(self, answer: Any) -> Ended:
         job, held = self._under_way.pop(answer)
-        pieces = (self._ray.get(piece) for piece in answer)
+        pieces = (self._piece(piece) for piece in answer)
         try:
             outcome = Outcome.model_validate_json(next(pieces))
             if self._fetch and outcome.run_id:
@@ -170,12 +179,27 @@ def _unpack(pieces: Iterator[bytes], run_id: str, runs: Path) -> None:
     export.keep(RunPaths(runs / run_id))
 
 
+def _require_answer(address: str) -> None:
+    """Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # `auto`, or whatever else Ray knows
+    try:
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise WorldError(
+            f"No Ray cluster answers at {address}: {error.strerror or error}.", "Start one: ray start --head."
+        ) from error
+
+
 @contextmanager
 def opened(resources: Resources, parallel: int | None, address: str | None, fetch: bool) -> Iterator[Cluster]:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
         raise MachineError("Ray is not installed.", "Install it: pip install 'agent2rl[ray]'.") from error
+    if address:
+        _require_answer(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:

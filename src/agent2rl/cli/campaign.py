@@ -1,39 +1,25 @@
 """agent2rl campaign"""
 
-import json
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
 from agent2rl.campaign import executors
-from agent2rl.campaign.claims import Claims
-from agent2rl.campaign.conduct import conduct, jobs
-from agent2rl.campaign.executor import Ended
-from agent2rl.campaign.experiments import Experiment, experiments
-from agent2rl.campaign.past import ENDINGS, Past
-from agent2rl.campaign.plan import Experience, Plan, plan
-from agent2rl.campaign.record import Campaign, read
-from agent2rl.campaign.sessions import Session, going
-from agent2rl.campaign.standing import Standing, failed, free, stand
-from agent2rl.cli import run as one_run
+from agent2rl.campaign.past import ENDINGS
+from agent2rl.campaign.sessions import going
+from agent2rl.campaign.standing import failed, free
+from agent2rl.cli import campaigning
 from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
-from agent2rl.cli.main import COMMANDS
+from agent2rl.cli.campaigning import Opened, opened, see_through
 from agent2rl.cli.options import as_json, runs_dir
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Ending, RunSpec
-from agent2rl.runner import machine
-from agent2rl.runner.assets import repeatable
-from agent2rl.runner.settings import Settings, settings
-from agent2rl.store.paths import claims_folder
+from agent2rl.core.records import Ending
 
 POLL_SECONDS = 0.5
-Choose = Callable[[Sequence[Standing]], list[Standing]]
 
 
 @click.group("campaign")
@@ -90,64 +76,6 @@ again = click.option("--again", is_flag=True, help="Run those that are done once
 limit = click.option("--limit", type=click.IntRange(1), help="Run so many at most.")
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A campaign and what the runs directory knows of it."""
-
-    campaign: Campaign
-    experiments: tuple[Experiment, ...]
-    runs: Path
-    settings: Settings
-    past: Past
-    claims: Claims
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return machine.gpus(self.settings.gpus)
-
-    def stand(self) -> list[Standing]:
-        return stand(self.experiments, self.past, self.claims)
-
-    def plan(
-        self, standings: Sequence[Standing], chosen: Sequence[Standing], wanted: executors.Wanted
-    ) -> Plan:
-        return plan(
-            self.campaign.name,
-            self.campaign.about,
-            standings,
-            chosen,
-            Experience(self.past.look()),
-            wanted.slots(self.campaign.resources, self.gpus),
-        )
-
-
-def opened(file: Path, runs_dir: Path | None) -> Opened:
-    found = settings()
-    runs = (runs_dir or found.runs).absolute()
-    campaign = read(file)
-    made = experiments(campaign, _parser(found, runs))
-    return Opened(campaign, made, runs, found, Past(runs), Claims(claims_folder(runs)))
-
-
-def _parser(found: Settings, runs: Path) -> Callable[[Sequence[str], bool], RunSpec]:
-    """`agent2rl run`'s own reading of its arguments. A hub model is looked up once for all of them."""
-    models: dict[str, str] = {}
-
-    def parse(arguments: Sequence[str], gpus: bool) -> RunSpec:
-        try:
-            options = dict(one_run.command.make_context("run", list(arguments)).params)
-        except click.ClickException as error:
-            raise UserError(error.format_message(), "`agent2rl run --help` has the options.") from error
-        except click.exceptions.Exit as error:
-            raise UserError("--help is no setting.", "Leave it out.") from error
-        model = options["model"]
-        options["model"] = models.setdefault(model, "") or repeatable(model)
-        models[model] = options["model"]
-        return one_run.specification(options, replace(found, gpus="0" if gpus else ""), runs)
-
-    return parse
-
-
 @command.command("plan")
 @campaign_file
 @where
@@ -192,7 +120,7 @@ def run_command(
     wanted = _wanted(asked)
     if detach and wanted.executor != "slurm":
         raise UserError("--detach is for --executor slurm.", "The others' runs end with this command.")
-    _run(opened(file, runs_dir), wanted, lambda found: free(found, again)[:limit], as_json, detach)
+    see_through(opened(file, runs_dir), wanted, lambda found: free(found, again)[:limit], as_json, detach)
 
 
 @command.command("retry")
@@ -225,12 +153,11 @@ def retry_command(
     if not all_failed and not ending:
         raise UserError("Say what to retry.", "--failed, or --ending NAME.")
     endings = cast(tuple[Ending, ...], ending)
-    _run(
+    see_through(
         opened(file, runs_dir),
         _wanted(asked),
         lambda found: failed(found, all_failed, endings)[:limit],
         as_json,
-        False,
     )
 
 
@@ -244,7 +171,7 @@ def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool)
     campaign = opened(file, runs_dir)
     standings = campaign.stand()
     if as_json:
-        click.echo(_json(campaign, standings))
+        click.echo(campaigning.as_json(campaign, standings))
     elif once or not sys.stdout.isatty():
         print_standings(standings)
     else:
@@ -283,56 +210,6 @@ def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:
     return [f"{holder.host}:{holder.pid}" for holder in holders if holder and holder.session in sessions]
 
 
-def _run(campaign: Opened, wanted: executors.Wanted, choose: Choose, quiet: bool, detach: bool) -> None:
-    standings = campaign.stand()
-    chosen = choose(standings)
-    resources, runs = campaign.campaign.resources, str(campaign.runs)
-    stopped = False
-    if chosen:
-        wanted.slots(resources, campaign.gpus)
-        session = Session.open(campaign.runs, campaign.campaign.name, wanted.executor)
-        work = jobs(chosen, session, runs, resources, Experience(campaign.past.look()), "resume" in COMMANDS)
-        with executors.opened(wanted, resources, campaign.gpus, session) as executor, Watch(quiet) as watch:
-            if detach:
-                executor.submit(work)
-                watch.say(f"{len(work)} jobs submitted; `agent2rl campaign status` tells how they stand")
-                return
-            _stop_on_signals(session, watch)
-
-            def tell(news: list[Ended]) -> None:
-                if news or watch.due:
-                    now = campaign.stand()
-                    watch.show(now)
-                    watch.ended(news, now)
-
-            watch.show(standings)
-            try:
-                conduct(work, executor, session, campaign.claims, tell)
-            except BaseException:
-                session.ask("stop")
-                raise
-            finally:
-                stopped = bool(session.asked())
-                session.close()
-        standings = campaign.stand()
-    click.echo(_json(campaign, standings)) if quiet else print_standings(standings)
-    if not quiet and any(one.state == "failed" for one in standings):
-        click.echo("failed ones are run again by `agent2rl campaign retry --failed`")
-    sys.exit(130 if stopped else 0 if all(one.state == "done" for one in standings) else 1)
-
-
-def _stop_on_signals(session: Session, watch: Watch) -> None:
-    def handle(_: int, __: object) -> None:
-        now = bool(session.asked())
-        session.ask("now" if now else "stop")
-        watch.say(
-            "ending every run at once" if now else "ending every run in order (once more to abandon them)"
-        )
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handle)
-
-
 def _wanted(asked: dict[str, Any]) -> executors.Wanted:
     pairs = [each.partition("=") for each in asked["slurm"]]
     if bad := [key for key, sign, _ in pairs if not key or not sign]:
@@ -344,22 +221,3 @@ def _wanted(asked: dict[str, Any]) -> executors.Wanted:
         fetch=asked["fetch"],
         slurm={key: value for key, _, value in pairs},
     )
-
-
-def _json(campaign: Opened, standings: Sequence[Standing]) -> str:
-    found = [
-        {
-            "experiment": one.experiment.id,
-            "cell": dict(one.experiment.cell),
-            "state": one.state,
-            "run_id": one.run.paths.run_id if one.run else None,
-            "ending": one.run.ending if one.run else None,
-            "seconds": one.run.seconds if one.run else None,
-            "score": one.run.score if one.run else None,
-            "improvement": one.run.improvement if one.run else None,
-            "host": one.holder.host if one.holder else None,
-            "detail": one.detail,
-        }
-        for one in standings
-    ]
-    return json.dumps({"campaign": campaign.campaign.name, "runs": found})
