@@ -37,8 +37,8 @@ LEVEL = 0.95
 
 
 def draws_of(runs: int) -> int:
-    """Fewer draws of very many runs, whose ends are no longer far out."""
-    return max(RESAMPLES // 4, min(RESAMPLES, BLOCK_VALUES // max(1, runs)))
+    """Fewer of many runs, whose intervals do not end far out in the draws."""
+    return max(RESAMPLES // 4, min(RESAMPLES, 50 * RESAMPLES // max(1, runs)))
 
 
 NotEnough = Literal["not enough runs to say"]
