@@ -1,6 +1,6 @@
 """Campaigns in which nothing improves: how often is it said that something did? By our rule and the paper's.
 
-    python -m benchmarks.null_campaigns [--campaigns 1000]
+    python -m benchmarks.null_campaigns [--campaigns 1000] [--only rules|sizes|graded|tables]
 
 Prints the tables of docs/design/statistics.md. About half an hour on one core.
 """
@@ -132,18 +132,34 @@ def tables(campaigns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--campaigns", type=int, default=1000)
-    campaigns = parser.parse_args().campaigns
-    print(f"\nBy the number of submissions ({USUAL}, {campaigns} campaigns of {RUNS} runs)")
-    row(*RULES)
-    rules(campaigns)
-    print("\nBy the size of the splits and the score, 8 submissions")
-    row("examples", "score", "ours", "ours and McNemar", "best of test", "interval of one submission above 0")
-    sizes(campaigns)
-    print(f"\nGraded scores, {campaigns} runs each")
-    graded(campaigns)
-    print(f"\nWhole campaigns, {campaigns} each")
-    row("campaign", "interval excludes 0", "starred", "any starred", "two modes differ")
-    tables(campaigns)
+    parser.add_argument("--only", choices=("rules", "sizes", "graded", "tables"))
+    chosen = parser.parse_args()
+    campaigns, only = chosen.campaigns, chosen.only
+    if only in (None, "rules"):
+        print(f"\nBy the number of submissions: {USUAL}, {campaigns} campaigns of {RUNS} runs")
+        row(*RULES)
+        rules(campaigns)
+    if only in (None, "sizes"):
+        print(
+            f"\nBy the size of the splits and the score: 8 submissions, {campaigns} campaigns of {RUNS} runs"
+        )
+        row(
+            "examples",
+            "score",
+            "ours",
+            "ours and McNemar",
+            "best of test",
+            "one submission's interval above 0",
+        )
+        sizes(campaigns)
+    if only in (None, "graded"):
+        print(f"\nGraded scores, {campaigns} runs each")
+        row("differences", "examples", "interval above 0")
+        graded(campaigns)
+    if only in (None, "tables"):
+        print(f"\nWhole campaigns, {campaigns} each")
+        row("campaign", "interval excludes 0", "starred", "any starred", "two modes differ")
+        tables(campaigns)
 
 
 if __name__ == "__main__":
