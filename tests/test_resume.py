@@ -45,7 +45,7 @@ def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: Bench) -
     """Thirteen harnesses after each other; what each finds is what the one before left."""
     dying = Dying(bench)
     deaths = (
-        Death("limits"),
+        Death("results"),
         Death("started", "torn"),
         Death("submitted", "no-head"),
         Death("grading", "told"),

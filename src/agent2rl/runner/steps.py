@@ -97,13 +97,14 @@ def grade_baseline(
     baseline: Baseline, split: Split, recorder: Recorder, stop: threading.Event
 ) -> tuple[Score, EvalResult]:
     past, where = recorder.past, recorder.paths.baseline
-    known = past.results(recorder.paths, where, split)
-    if known and split in past.baselines:
-        return past.baselines[split], known
-    recorder.event("phase", name="baseline", split=split)
-    where.root.mkdir(parents=True, exist_ok=True)
-    found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
-    recorder.results(where, split, found)
+    found, cached = past.results(recorder.paths, where, split), True
+    if found and split in past.baselines:
+        return past.baselines[split], found
+    if found is None:
+        recorder.event("phase", name="baseline", split=split)
+        where.root.mkdir(parents=True, exist_ok=True)
+        found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
+        recorder.results(where, split, found)
     score = statistics.score(found, split)
     recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
     return score, found
