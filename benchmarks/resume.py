@@ -44,7 +44,7 @@ def main() -> None:
         while kills < told.kills:
             runs += 1
             dying = _bench(place, f"run-{runs}", told.sandbox)
-            deaths = 0
+            deaths, born = 0, time.monotonic()
             most = chance.randint(1, MOST_OF_A_RUN)
             while deaths < most and dying.live(chance.uniform(0.0, SHARE * span)) == -signal.SIGKILL:
                 deaths += dying.begun
@@ -52,6 +52,7 @@ def main() -> None:
                 where.update([_last(dying)] if dying.begun else [])
             if not (dying.begun and dying.paths.result.exists()):
                 dying.live()
+            span = (span + time.monotonic() - born) / 2  # a machine is now busier, now idler
             found = list(faults(dying, deaths))
             kills += deaths
             off += dying.unsure

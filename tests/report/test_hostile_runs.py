@@ -271,6 +271,7 @@ def test_a_report_that_is_interrupted_leaves_the_old_one_whole(
     paths = made(tmp_path)
     page.write(paths)
     before = {path: path.read_bytes() for path in paths.report.rglob("*") if path.is_file()}
+    paths.agent_log.write_text("step 1 loss 3\nstep 2 loss 2\n")  # which the next one has a figure of
 
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt

@@ -184,11 +184,13 @@ def test_a_loss_chance_and_an_untested_gain_are_told_apart() -> None:
     usual = shown.findings()
     assert usual.gain
     for real, points, told in (
-        (True, -4.0, "The loss is real"),
+        (True, 4.0, "The gain is real"),
+        (False, -4.0, "The loss is real"),
         (False, 0.5, "That may be chance"),
         (None, 3.0, "No split that chose nothing was graded"),
     ):
-        comparison = usual.gain.comparison.model_copy(update={"improvement": points})
+        ci = usual.gain.comparison.ci.model_copy(update={"low": points - 2, "high": points + 2})
+        comparison = usual.gain.comparison.model_copy(update={"improvement": points, "ci": ci})
         gain = usual.gain.model_copy(update={"real": real, "comparison": comparison})
         given = dataclasses.replace(shown.little(), findings=usual.model_copy(update={"gain": gain}))
         assert told in read(html.page(given, {}))

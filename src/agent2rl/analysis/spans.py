@@ -13,6 +13,8 @@ from agent2rl.store.revisions import Code
 
 WORTH_SECONDS = 5.0
 """What comes after the last submission is an attempt where it computed so long, changed code, or broke."""
+MODELS = "output/"
+"""What changes there is what was trained, not how."""
 BROKE = "Traceback (most recent call last)"
 Texts = Mapping[str, str]
 
@@ -129,5 +131,6 @@ def _is_attempt(found: Sequence[Span], timeline: Timeline) -> bool:
         for stretch in timeline.stretches
         if stretch.kind == "training" and stretch.ended > last.began
     )
+    written = any(not path.startswith(MODELS) for path in last.changed)
     broke = any(BROKE in each.text for each in last.printed)
-    return len(found) == 1 or trained >= WORTH_SECONDS or bool(last.changed) or broke
+    return len(found) == 1 or trained >= WORTH_SECONDS or written or broke
