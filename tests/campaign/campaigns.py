@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_run
 from tests.runs import Bench
 
 SECONDS = 120
@@ -40,6 +41,12 @@ def states(bench: Bench, file: str) -> list[str]:
 
 def runs(bench: Bench) -> list[RunPaths]:
     return [RunPaths(path.parent) for path in sorted(bench.runs.glob("*/spec.json"))]
+
+
+def resumed(bench: Bench) -> int:
+    """How many runs were taken up after a crash."""
+    chains = (read_run(paths).chain for paths in runs(bench))
+    return sum(any(entry.kind == "resumed" for entry in chain.entries) for chain in chains)
 
 
 @contextmanager

@@ -6,7 +6,17 @@ import signal
 from pathlib import Path
 
 from agent2rl.store.reader import read_run
-from tests.campaign.campaigns import agent_started, alive, going, runs, standing, states, until, write
+from tests.campaign.campaigns import (
+    agent_started,
+    alive,
+    going,
+    resumed,
+    runs,
+    standing,
+    states,
+    until,
+    write,
+)
 from tests.runs import Bench
 
 
@@ -66,7 +76,8 @@ def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it
     done = bench.cli("campaign", "run", file)
     assert done.returncode == 0, done.stdout + done.stderr
     assert states(bench, file) == ["done"]
-    assert sum(paths.result.exists() for paths in runs(bench)) == 1
+    assert len(runs(bench)) == 1
+    assert resumed(bench) == 1
 
 
 def test_what_the_harness_failed_waits_until_somebody_asks_for_it_again(bench: Bench, tmp_path: Path) -> None:
