@@ -122,9 +122,7 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
         curves=curves,
         baseline_results=tuple(feedback.get(0, ())),
         results=tuple(feedback.get(mine, ())) if mine else (),
-        exchanges=tuple(
-            each for each in record.usage if span.began <= record.timeline.at(each.at) < span.ended
-        ),
+        exchanges=tuple(each for at, each in record.exchanges if span.began <= at < span.ended),
         ending=view.result.ending if span.last and view.result else None,
         left_seconds=max(0.0, wall - span.ended),
         wall_seconds=wall,
