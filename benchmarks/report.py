@@ -1,4 +1,4 @@
-"""How long the report of a long run takes: 100,000 events and 50 submissions, against the file's own size.
+"""How long the report of a long run takes: 100,000 events and 50 submissions.
 
     python benchmarks/report.py [--events 100000] [--submissions 50]
 
@@ -72,8 +72,8 @@ def _stretch(paths: RunPaths, events: int, submissions: int) -> None:
     extra = []
     apart = HOURS * 3600 / events
     for number in range(events - len(lines)):
-        at = start + apart * number
-        extra.append({"time": at, **_event(number, at, at - apart)})
+        at, before = start + apart * number, start + apart * (number - 1)
+        extra.append({"time": at, **_event(number, at, before)})
     first = json.loads(paths.submission(1).record.read_text())
     for number in range(10, 10 + submissions):
         where = paths.submission(number)

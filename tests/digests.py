@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.random import Generator
 
-from agent2rl.analysis.digest import Digest, Point
-from agent2rl.analysis.spending import Spent
+from agent2rl.analysis.campaigns.digest import Digest, Point
+from agent2rl.analysis.campaigns.spending import Spent
 from agent2rl.core.records import Interval
 
 SPENT = Spent(seconds=100.0, tokens=1000, usd=1.0, gpu_seconds=50.0, environment_steps=10)

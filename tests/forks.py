@@ -12,7 +12,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 IMPORTED = [
-    *(f"agent2rl.cli.{name}" for name in ("main", "run", "show", "verify", "check", "score")),
+    *(
+        f"agent2rl.cli.{name}"
+        for name in ("main", "run", "resume", "campaign", "report", "show", "verify", "check", "score")
+    ),
     "matplotlib.figure",
     "matplotlib.backends.backend_svg",
 ]

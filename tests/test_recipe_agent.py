@@ -40,7 +40,8 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.J
     task = registry.task(spec.task)
     home = tmp_path / "workspace"
     home.mkdir()
-    told = workspace.build(home, PurePosixPath(home), spec, task, prepare(spec, task, cache))
+    workspace.lay(home, PurePosixPath(home), spec, task, prepare(spec, task, cache))
+    told = workspace.brief(PurePosixPath(home), spec, task)
     workspace.write_meta(home, spec, task, time.time())
     for name, value in told.environment.items():
         monkeypatch.setenv(name, value)

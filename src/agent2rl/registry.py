@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -114,7 +114,7 @@ def require(kind: Kind, name: str) -> None:
         raise UserError(
             f"{name!r} ends where its argument should be.", f"Write {head}:ARGUMENT, or {head} alone."
         )
-    known = head in _plugins(kind) or name in {point.name for point in entry_points(group=f"agent2rl.{kind}")}
+    known = head in _plugins(kind) or name in {point.name for point in _points(kind)}
     importable = argument and all(part.isidentifier() for part in head.split("."))
     if not known and not importable:
         close = get_close_matches(head, names(kind), n=1)
@@ -156,7 +156,7 @@ def names(kind: Kind) -> list[str]:
 def entries(kind: Kind) -> list[Entry]:
     """What exists, with the first line of each module's docstring; imports no plugin."""
     found = [Entry(name, plugin.summary) for name, plugin in _plugins(kind).items()]
-    found += [Entry(point.name, f"from {point.value}") for point in entry_points(group=f"agent2rl.{kind}")]
+    found += [Entry(point.name, f"from {point.value}") for point in _points(kind)]
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -196,7 +196,7 @@ def _find(kind: Kind, name: str) -> Any:
     head, _, argument = name.partition(":")
     if head in _plugins(kind):
         return _load(kind, head, argument)
-    for point in entry_points(group=f"agent2rl.{kind}"):
+    for point in _points(kind):
         if point.name == name:
             return point.load()
     return _attribute(kind, head, argument)
@@ -226,6 +226,12 @@ def _attribute(kind: Kind, module_name: str, attribute: str) -> Any:
         ) from error
     except AttributeError:
         raise UserError(f"The module {module_name!r} has no {attribute!r}.") from None
+
+
+@cache
+def _points(kind: Kind) -> tuple[EntryPoint, ...]:
+    """What other packages bring. Looked for once: every installed package is asked."""
+    return tuple(entry_points(group=f"agent2rl.{kind}"))
 
 
 @cache

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis import student
-from agent2rl.analysis.cells import cell, cells
-from agent2rl.analysis.resampling import NOT_ENOUGH, shared_effects
+from agent2rl.analysis.campaigns import student
+from agent2rl.analysis.campaigns.cells import cell, cells
+from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH, shared_effects
 from agent2rl.core.records import Interval
 from tests.digests import a_run, ranked_runs, runs, simulated
 

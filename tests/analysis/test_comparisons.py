@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis import permutations
-from agent2rl.analysis.comparisons import cliffs_delta, compare, holm
-from agent2rl.analysis.ranking import rank
-from agent2rl.analysis.resampling import NOT_ENOUGH
+from agent2rl.analysis.campaigns import permutations
+from agent2rl.analysis.campaigns.comparisons import cliffs_delta, compare, holm
+from agent2rl.analysis.campaigns.ranking import rank
+from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
 from agent2rl.core.records import Interval
 from tests.digests import a_run, ranked_runs, runs
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from agent2rl.analysis import timeline
-from agent2rl.analysis.digest import Digest, count_excluded, digest, group_by
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, digest, group_by
 from agent2rl.analysis.findings import Attempt, Compliance, Findings, RouteVerdict
 from agent2rl.analysis.gain import gain
 from agent2rl.analysis.metrics import measure

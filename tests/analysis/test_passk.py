@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.passk import best_of, choice_weights
-from agent2rl.analysis.resampling import NOT_ENOUGH
+from agent2rl.analysis.campaigns.passk import best_of, choice_weights
+from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
 from agent2rl.core.records import Interval
 from tests.digests import a_run, runs
 

@@ -185,6 +185,9 @@ def test_the_recipe_tells_by_its_command_and_its_log() -> None:
     world = span_of([], command, "output/2-grpo", printed=printed, rollouts=50)
     assert routes.attribute(world, {}, book, known={"output/1-sft": first}).routes == ("sft", "online-rl")
     assert "agent.log:8" in {piece.where for piece in book.pieces}
+    later = span_of([], command, "output/2-grpo", rollouts=50)
+    known = {"output/1-sft": first, "output/2-grpo-half": routes.attribute(half, {}, book, known={})}
+    assert routes.attribute(later, {}, book, known=known).routes[-1] == "online-rl"
 
 
 @pytest.mark.parametrize(

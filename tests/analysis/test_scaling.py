@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.heatmap import heatmap
-from agent2rl.analysis.scaling import scaling, scalings
-from agent2rl.analysis.shares import Traits, coverage, route_shares, routes, untold
+from agent2rl.analysis.campaigns.heatmap import heatmap
+from agent2rl.analysis.campaigns.scaling import scaling, scalings
+from agent2rl.analysis.campaigns.shares import Traits, coverage, route_shares, routes, untold
 from tests.digests import SPENT, a_run, course, runs
 
 

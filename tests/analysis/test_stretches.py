@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis import timeline
-from agent2rl.core.events import Asked, Event, Sample
+from agent2rl.analysis.alive import AgentTime
+from agent2rl.core.events import Asked, Began, Event, Sample
 from agent2rl.core.record import Record
 from agent2rl.store.revisions import Revision
 
@@ -113,3 +114,60 @@ def test_an_agent_that_was_told_to_go_on_is_not_over() -> None:
     told = [event(0, "started"), event(10, "ended"), event(11, "continued"), sample(60, 1.0)]
     assert timeline.read(told).seconds == 60
     assert timeline.read([*told, event(70, "ended"), event(90, "usage")]).seconds == 70
+
+
+def resumed_course(*events: Event) -> timeline.Timeline:
+    """40 s, then a death, 1,000 s of dead time, and 60 s more."""
+    told = [
+        event(0, "started", used_seconds=0.0),
+        *[each for each in events if each.time < START + 900],
+        event(1030, "resumed", used_seconds=40.0, dead_seconds=990.0),
+        event(1040, "started", used_seconds=40.0),
+        *[each for each in events if each.time > START + 900],
+        event(1100, "ended"),
+    ]
+    return timeline.read(told)
+
+
+def test_dead_time_is_no_part_of_the_agents_time() -> None:
+    found = resumed_course(sample(20, 2.0), sample(1060, 2.0))
+    assert found.seconds == 100.0
+    assert [(each.kind, each.began, each.ended) for each in found.stretches] == [
+        ("idle", 0, 10),
+        ("training", 10, 20),
+        ("idle", 20, 50),
+        ("training", 50, 60),
+        ("idle", 60, 100),
+    ]
+
+
+def test_what_is_graded_while_the_agent_is_dead_costs_it_no_time() -> None:
+    found = resumed_course(
+        event(30, "submitted", submission={"id": 1}), event(1035, "graded", submission={"id": 1})
+    )
+    assert found.graded == ((30.0, 40.0),)
+    split = found.split()
+    assert split is not None
+    assert (split.grading, split.idle) == (10.0, 90.0)
+
+
+def test_a_process_of_a_dead_harness_ended_with_it() -> None:
+    found = resumed_course(
+        noted(5, "began", Began(pid=1, began=START + 5, parent=0, name="a", command="a")),
+        noted(1050, "began", Began(pid=1, began=START + 1050, parent=0, name="b", command="b")),
+    )
+    assert [(each.began, each.ended) for each in found.processes] == [(5.0, 40.0), (50.0, None)]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)), min_size=1, max_size=6), st.data())
+def test_the_agents_time_never_runs_backwards(lives: list[tuple[float, float]], data: st.DataObject) -> None:
+    """Lives and deaths of any length after each other."""
+    starts, at, used = [], 0.0, 0.0
+    for alive, dead in lives:
+        starts.append((at, used))
+        at, used = at + alive + dead, used + alive
+    clock = AgentTime(tuple(starts))
+    times = sorted(data.draw(st.lists(st.floats(-10, at + 10), min_size=2)))
+    found = [clock.at(time) for time in times]
+    assert all(before <= after for before, after in pairwise(found))
+    assert all(one <= max(time, 0) + 1e-6 for one, time in zip(found, times, strict=True))

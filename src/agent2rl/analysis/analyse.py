@@ -114,7 +114,6 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
     view, submission = record.view, span.submission
     feedback = record.results.get("feedback", {})
     mine = (submission.same_as or submission.id) if submission else None
-    started = record.timeline.started or 0.0
     baseline = view.baseline.value if view.baseline else None
     wall = view.spec.budget.wall_seconds
     return Seen(
@@ -123,7 +122,7 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
         curves=curves,
         baseline_results=tuple(feedback.get(0, ())),
         results=tuple(feedback.get(mine, ())) if mine else (),
-        exchanges=tuple(each for each in record.usage if span.began <= each.at - started < span.ended),
+        exchanges=tuple(each for at, each in record.exchanges if span.began <= at < span.ended),
         ending=view.result.ending if span.last and view.result else None,
         left_seconds=max(0.0, wall - span.ended),
         wall_seconds=wall,

@@ -13,9 +13,8 @@ def measure(
 ) -> Metrics:
     """Times are of verdicts, as in the published code: when the agent could know. Without its start, none."""
     timed = timeline.started is not None
-    began = timeline.started or 0.0
     done = [each for each in submissions if each.verdict]
-    scored = [(_verdict_at(each) - began, each.score.value, each) for each in done if each.score]
+    scored = [(timeline.at(_verdict_at(each)), each.score.value, each) for each in done if each.score]
     trained = [(at, value) for at, value, each in scored if each.lineage not in ("copied", "foreign")]
     best = max(trained, key=lambda pair: (pair[1], -pair[0]), default=None)
     above = [at for at, value in trained if baseline and value > baseline.value]
@@ -30,7 +29,7 @@ def measure(
         monotonic_ratio=_share([now > before for before, now in pairwise(values)]),
         copy_model_count=sum(each.lineage == "copied" for each in done),
         time_used_ratio=round(timeline.seconds / budget_seconds, 6) if timeline.started else None,
-        last_submit_gap=_seconds(began + timeline.seconds - submissions[-1].accepted_at)
+        last_submit_gap=_seconds(timeline.seconds - timeline.at(submissions[-1].accepted_at))
         if submissions and timed
         else None,
         best_area=best_area(trained, baseline.value, budget_seconds) if baseline and timed else None,

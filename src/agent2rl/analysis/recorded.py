@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import get_args
 
 from pydantic import ValidationError
@@ -29,6 +30,11 @@ class Recorded:
     results: Results
     notes: tuple[str, ...]
     """What could not be read, beyond what the view says of itself."""
+
+    @cached_property
+    def exchanges(self) -> tuple[tuple[float, Exchange], ...]:
+        """With the driver LLM, each with its time in the agent's."""
+        return tuple((self.timeline.at(each.at), each) for each in self.usage)
 
     @property
     def best(self) -> Submission | None:

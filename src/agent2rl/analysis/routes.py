@@ -223,13 +223,19 @@ def _recipe(
         return RouteVerdict(routes=("none",), confidence=0.6)
     route = _weighed(Stage("policy-gradient" if stage == "grpo" else "sft", 0.95, ()), span)[0]
     folder = span.submission.path.rpartition("/")[0] if span.submission else "output"
-    before = _before((f"{folder}/{start}",), known) if start else None
+    before = _before((f"{folder}/{start}",), known) if start else _earlier_in_round(number, known)
     evidence = [_process(began.process, book)] if began.process else []
     for each in span.printed:
         for place, line in enumerate(each.text.split("\n")):
             if line.startswith(f"round {number}: "):
                 evidence.append(book.note("log", each.line(place), line, each.at))
     evidence += _world(span, (Stage(route, 1.0, ()),), book)
-    sure = 0.95 if start or number == "1" else 0.8
+    sure = 0.95 if start or before or number == "1" else 0.8
     routes = [*(before.routes if before else ()), route]
     return RouteVerdict(routes=_ordered(routes), confidence=sure, evidence=tuple(dict.fromkeys(evidence)))
+
+
+def _earlier_in_round(number: str, known: Mapping[str, RouteVerdict]) -> RouteVerdict | None:
+    """Of the recipe's round, which may submit more than once, what it submitted before."""
+    same = [each for path, each in known.items() if path.rpartition("/")[2].startswith(f"{number}-")]
+    return same[-1] if same else None

@@ -13,6 +13,8 @@ from agent2rl.store.revisions import Code
 
 WORTH_SECONDS = 5.0
 """What comes after the last submission is an attempt where it computed so long, changed code, or broke."""
+MODELS = "output/"
+"""What changes there is what was trained, not how."""
 BROKE = "Traceback (most recent call last)"
 Texts = Mapping[str, str]
 
@@ -39,7 +41,7 @@ def spans(view: RunView, timeline: Timeline, events: Sequence[Event], notes: lis
     """One for each submission, and one for what came after the last where that was an attempt."""
     if timeline.started is None:
         return ()
-    ends = _ends(view, timeline.started, timeline.seconds, events)
+    ends = _ends(view, timeline, events)
     texts = _texts(view, ends, notes)
     logs = printed.of_log(view.paths.agent_log, [end.pin.log_bytes if end.pin else 0 for end in ends[:-1]])
     files = printed.of_files(view.paths.workspace, timeline, [end.at for end in ends])
@@ -69,13 +71,13 @@ def spans(view: RunView, timeline: Timeline, events: Sequence[Event], notes: lis
     return (*kept[:-1], replace(kept[-1], last=True))
 
 
-def _ends(view: RunView, started: float, seconds: float, events: Sequence[Event]) -> list[End]:
+def _ends(view: RunView, timeline: Timeline, events: Sequence[Event]) -> list[End]:
     pins, last = _pins(events)
     ends: list[End] = []
     for each in sorted(view.submissions, key=lambda one: one.id):
-        at = max(each.accepted_at - started, ends[-1].at if ends else 0.0)
+        at = max(timeline.at(each.accepted_at), ends[-1].at if ends else 0.0)
         ends.append(End(at, each, pins.get(each.id)))
-    return [*ends, End(max(seconds, ends[-1].at if ends else 0.0), None, last)]
+    return [*ends, End(max(timeline.seconds, ends[-1].at if ends else 0.0), None, last)]
 
 
 def _pins(events: Sequence[Event]) -> tuple[dict[int, Pin], Pin | None]:
@@ -129,5 +131,6 @@ def _is_attempt(found: Sequence[Span], timeline: Timeline) -> bool:
         for stretch in timeline.stretches
         if stretch.kind == "training" and stretch.ended > last.began
     )
+    written = any(not path.startswith(MODELS) for path in last.changed)
     broke = any(BROKE in each.text for each in last.printed)
-    return len(found) == 1 or trained >= WORTH_SECONDS or bool(last.changed) or broke
+    return len(found) == 1 or trained >= WORTH_SECONDS or written or broke

@@ -1,4 +1,4 @@
-"""The events of a run, sorted by what they tell. Times are seconds since the agent's start."""
+"""The events of a run, sorted by what they tell. Times are seconds of the agent's time (`alive`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
+from agent2rl.analysis.alive import AgentTime
 from agent2rl.analysis.attempts import Ran, Weights
 from agent2rl.analysis.findings import TimeSplit
 from agent2rl.core.events import Asked, Began, Event, FileSeen, Gone, Sample
@@ -44,6 +45,8 @@ class Timeline:
     """Seconds since the epoch; None where the agent never started."""
     seconds: float
     """The agent's time: to its end, or as far as the record goes."""
+    time: AgentTime | None = None
+    """None: the agent was started once."""
     samples: tuple[tuple[float, Sample], ...] = ()
     processes: tuple[Ran, ...] = ()
     files: tuple[tuple[float, FileSeen], ...] = ()
@@ -55,6 +58,10 @@ class Timeline:
     revisions: tuple[tuple[float, Revision], ...] = ()
     graded: tuple[Piece, ...] = ()
     """From a submission to its verdict."""
+
+    def at(self, time: float) -> float:
+        """A time, in seconds since the epoch, as the agent's time."""
+        return self.time.at(time) if self.time else time - (self.started or 0.0)
 
     @cached_property
     def weights(self) -> tuple[Weights, ...]:
@@ -118,31 +125,38 @@ class Timeline:
 
 def read(events: Sequence[Event]) -> Timeline:
     """From what the recorder noted. What has another form than it should is passed over."""
-    started = next((event.time for event in events if event.kind == "started"), None)
-    if started is None:
+    time = AgentTime.of(events)
+    if not time.starts:
         return Timeline(None, 0.0)
-    turns = [event for event in events if event.kind in ("ended", "continued")]
-    over = bool(turns) and turns[-1].kind == "ended"
-    end = turns[-1].time if over else max(event.time for event in events)
-    files = tuple(
-        (event.time - started, seen) for event, seen in _of(events, "file", FileSeen) if event.time >= started
-    )
+    began = time.starts[0][0]
     return Timeline(
-        started=started,
-        seconds=max(0.0, end - started),
-        samples=tuple((event.time - started, sample) for event, sample in _of(events, "sample", Sample)),
-        processes=_processes(events, started),
-        files=files,
-        played=tuple(_played(events, started)),
+        started=began,
+        seconds=max(0.0, time.at(_end(events))),
+        time=time,
+        samples=tuple((time.at(event.time), sample) for event, sample in _of(events, "sample", Sample)),
+        processes=_processes(events, time),
+        files=tuple(
+            (time.at(event.time), seen)
+            for event, seen in _of(events, "file", FileSeen)
+            if event.time >= began
+        ),
+        played=tuple(_played(events, time)),
         requests=tuple(
             sorted(
-                ((asked.began - started, asked) for _, asked in _of(events, "request", Asked)),
+                ((time.at(asked.began), asked) for _, asked in _of(events, "request", Asked)),
                 key=lambda pair: pair[0],
             )
         ),
-        revisions=tuple((event.time - started, each) for event, each in _of(events, "revision", Revision)),
-        graded=tuple(_graded(events, started)),
+        revisions=tuple((time.at(event.time), each) for event, each in _of(events, "revision", Revision)),
+        graded=tuple(_graded(events, time)),
     )
+
+
+def _end(events: Sequence[Event]) -> float:
+    """When the agent ended for the last time, or as far as the record goes where it was started again."""
+    turns = [event for event in events if event.kind in ("started", "continued", "ended")]
+    over = turns[-1].kind == "ended"
+    return turns[-1].time if over else max(event.time for event in events)
 
 
 def _of(events: Iterable[Event], kind: str, form: type[R]) -> Iterable[tuple[Event, R]]:
@@ -154,24 +168,24 @@ def _of(events: Iterable[Event], kind: str, form: type[R]) -> Iterable[tuple[Eve
                 continue
 
 
-def _processes(events: Sequence[Event], started: float) -> tuple[Ran, ...]:
+def _processes(events: Sequence[Event], time: AgentTime) -> tuple[Ran, ...]:
     gone = {(each.pid, each.began): (event.time, each) for event, each in _of(events, "left", Gone)}
     found: dict[tuple[int, float], Ran] = {}
     for _, began in _of(events, "began", Began):
         name = (began.pid, began.began)
-        time, end = gone.get(name, (None, None))
+        gone_at, end = gone.get(name, (None, None))
         found[name] = Ran(
             pid=began.pid,
             command=began.command,
-            began=began.began - started,
-            ended=time - started if time is not None else None,
+            began=time.at(began.began),
+            ended=time.at(gone_at) if gone_at is not None else time.end(began.began),
             cpu_seconds=end.cpu_seconds if end else 0.0,
             peak_bytes=end.peak_bytes if end else 0,
         )
     return tuple(found.values())
 
 
-def _played(events: Iterable[Event], started: float) -> Iterable[tuple[float, Rollouts]]:
+def _played(events: Iterable[Event], time: AgentTime) -> Iterable[tuple[float, Rollouts]]:
     for event in events:
         if event.kind != "rollouts":
             continue
@@ -182,10 +196,10 @@ def _played(events: Iterable[Event], started: float) -> Iterable[tuple[float, Ro
         except ValidationError:
             continue
         claimed = event.data.get("source") == "claimed"
-        yield event.time - started, Rollouts(claimed=new) if claimed else Rollouts(witnessed=new)
+        yield time.at(event.time), Rollouts(claimed=new) if claimed else Rollouts(witnessed=new)
 
 
-def _graded(events: Iterable[Event], started: float) -> Iterable[Piece]:
+def _graded(events: Iterable[Event], time: AgentTime) -> Iterable[Piece]:
     waiting: dict[int, float] = {}
     for event in events:
         if event.kind in ("submitted", "graded"):
@@ -196,7 +210,7 @@ def _graded(events: Iterable[Event], started: float) -> Iterable[Piece]:
             if event.kind == "submitted":
                 waiting[number] = event.time
             elif number in waiting:
-                yield waiting.pop(number) - started, event.time - started
+                yield time.at(waiting.pop(number)), time.at(event.time)
 
 
 def _overlaps(piece: Piece, others: Iterable[Piece]) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from agent2rl.core.errors import UserError
+from agent2rl.core.units import size
 from agent2rl.runner.settings import settings
 from agent2rl.store.paths import RunPaths, find_run
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -41,10 +41,10 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([MGT])i?B?", str(value))
-        if not match or float(match[1]) <= 0:
-            self.fail(f"{value!r} is not a size. Write 512M, 16G or 1T.", param, ctx)
-        return int(float(match[1]) * BYTES[match[2]])
+        try:
+            return size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Count(click.ParamType[int]):
@@ -96,4 +96,5 @@ judge = click.option(
     help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
     "[default: the task's rule]",
 )
+no_report = click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

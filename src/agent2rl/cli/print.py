@@ -5,12 +5,13 @@ agent works, its own last line of output is shown: live on a terminal, every hal
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pydantic import JsonValue
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
@@ -55,7 +56,7 @@ class Progress:
 
     def notify(self, event: Event) -> None:
         line = describe(event)
-        if event.kind == "opened":
+        if event.kind in ("opened", "resumed"):
             self._log = RunPaths(self._runs / str(event.data["run_id"])).agent_log
         if event.kind == "started":
             every = LIVE_SECONDS if self._live else PLAIN_SECONDS
@@ -98,6 +99,8 @@ def describe(event: Event) -> str:
     match event.kind:
         case "opened":
             return f"run {data['run_id']}"
+        case "resumed":
+            return _resumed(data)
         case "phase":
             return PHASES.get(str(data["name"]), "{name}").format(**data)
         case "preparing":
@@ -150,6 +153,15 @@ def _submission(kind: str, submission: object) -> str:
     change = f" ({gain:+.2f})" if isinstance(gain, float) else ""
     message = f": {submission['message']}" if submission["message"] else ""
     return f"{name} {submission['verdict']}{score}{change}{message}"
+
+
+def _resumed(data: Mapping[str, JsonValue]) -> str:
+    mended = data["mended"] if isinstance(data["mended"], list) else []
+    told = [f"{data['ungraded']} submissions to grade", *map(str, mended)]
+    return (
+        f"run {data['run_id']} goes on: the agent has used {data['used_seconds']:.0f} s, "
+        f"{data['dead_seconds']:.0f} s were dead time; {'; '.join(told)}"
+    )
 
 
 def _score(score: object) -> str:

@@ -1,8 +1,5 @@
 """agent2rl run"""
 
-import signal
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +7,26 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.options import Count, Duration, Size, Temperature, as_json, judge, runs_dir, search
-from agent2rl.cli.print import Progress, print_run
+from agent2rl.cli.going import go
+from agent2rl.cli.options import (
+    Count,
+    Duration,
+    Size,
+    Temperature,
+    as_json,
+    judge,
+    no_report,
+    runs_dir,
+    search,
+)
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.environments.search.choosing import whole
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.report import export, page
 from agent2rl.runner.assets import default_engine, repeatable
 from agent2rl.runner.machine import default_limits, gpus
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
 
 MODES = ["free", "sft-only", "rl-only", "multi"]
 CONTINUES = 20
@@ -139,7 +143,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
 )
-@click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
+@no_report
 @runs_dir
 @as_json
 def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: Any) -> None:
@@ -161,20 +165,7 @@ def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: An
     where = settings()
     runs = (runs_dir or where.runs).absolute()
     spec = specification(options, where, runs)
-    stop = threading.Event()
-    _stop_on_signals(stop)
-    with Progress(as_json, runs) as progress:
-        finished = run(spec, replace(where, runs=runs), progress.notify, stop)
-    export.keep(finished.paths)
-    if as_json:
-        click.echo(finished.result.model_dump_json())
-    else:
-        print_run(read_run(finished.paths))
-    told = None if no_report else _report(finished.paths)
-    if not as_json:
-        click.echo(f"report: {_short(told)}" if told else "report: agent2rl report latest")
-        click.echo(f"ledger: {finished.ledger_head}")
-    sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
+    go(runs, as_json, no_report, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
 
 
 def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
@@ -220,17 +211,6 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
     )
 
 
-def _report(paths: RunPaths) -> Path | None:
-    """Where it is; a report that cannot be made costs the run nothing."""
-    try:
-        page.write(paths)
-    except Exception as error:
-        click.echo(f"warning: no report was made: {type(error).__name__}: {error}", err=True)
-        click.echo("         The run's record is whole; `agent2rl report` tries again.", err=True)
-        return None
-    return paths.report_page
-
-
 def _whole(path: Path | None) -> str | None:
     """So that the specification means the same from anywhere."""
     return str(path.resolve()) if path else None
@@ -252,20 +232,3 @@ def _agent(name: str) -> str:
     """A script by its whole path, so that the specification means the same from anywhere."""
     head, _, argument = name.partition(":")
     return f"script:{Path(argument).resolve()}" if head == "script" and argument else name
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    """The first Ctrl-C ends the run in order; the second one ends it at once."""
-
-    def handle(_: int, __: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        click.echo("stopping: the agent is ended and the record closed (once more to abandon it)", err=True)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handle)
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -62,7 +62,8 @@ class Brief:
     prefix: PurePosixPath | None = None
     """Where the agent's package is seen."""
     resumed: bool = False
-    """Whether the agent has ended once already and is to go on, with all that it left in HOME."""
+    """Whether the agent has worked before and is to go on, with all that it left in HOME: it ended early, or
+    its harness died."""
 
     @property
     def driver(self) -> Llm:

@@ -26,6 +26,7 @@ from agent2rl.core.record import Record
 
 LedgerKind = Literal[
     "opened",
+    "resumed",
     "isolation",
     "assets",
     "agent",

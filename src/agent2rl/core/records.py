@@ -487,9 +487,14 @@ class RunResult(Record):
     usage: Usage | None = None
     """What the driver LLM was asked; None where there is none."""
     judge_usage: Usage | None = None
-    """What the judge that grades was asked; None where there is none, or it runs here."""
+    """What the judge that grades was asked; None where there is none, it runs here, or the run was resumed:
+    then what it was asked before is not known."""
     rounds: int = 0
     """How often the agent was started."""
+    resumed: Annotated[int, Field(ge=0)] = 0
+    """How often its harness died and another one went on with it."""
+    dead_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """In which no harness was at work on it: they count as nobody's time."""
 
     @property
     def ended_well(self) -> bool:

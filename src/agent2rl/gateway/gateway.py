@@ -13,7 +13,7 @@ closed while it is still being served: `with serve(gateway.application) as socke
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 
 from agent2rl.core.errors import UserError
@@ -73,6 +73,10 @@ class Gateway:
         self._closed = False
 
     # For the run
+
+    def remember(self, exchanges: Sequence[Exchange]) -> None:
+        """What the run asked before, through another gateway."""
+        self._meter.remember(exchanges)
 
     @property
     def exhausted(self) -> threading.Event:

@@ -13,7 +13,7 @@ last words would make it free.
 import asyncio
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -108,6 +108,23 @@ class Meter:
         self._busy, self._stalled = Spans(), Spans()
         self._failing_since = 0.0
         self._guessed_usd = 0.0
+
+    def remember(self, exchanges: Sequence[Exchange]) -> None:
+        """What was asked before the gateway was there, by another one. It counts towards the caps."""
+        busy, stalled = Spans(), Spans()
+        for old in exchanges:
+            end = old.at + old.seconds
+            if old.outcome != "refused":
+                busy.add(old.at, end)
+            if old.stalled_seconds:
+                lost = old.at if old.outcome == "answered" else end
+                stalled.add(lost - old.stalled_seconds, lost)
+            if old.guessed:
+                self._guessed_usd += self._worth(old.model, old.guessed)
+            self._busy.seconds, self._stalled.seconds = busy.seconds, stalled.seconds
+            self._add(old)
+        if self._crossed():
+            self.exhausted.set()
 
     # Before
 

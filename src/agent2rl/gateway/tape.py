@@ -19,6 +19,7 @@ from agent2rl.core.records import Record
 from agent2rl.gateway.asking import Asked
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.wires import Call, Kind
+from agent2rl.store.files import cut_torn
 
 
 class Taped(Record):
@@ -51,15 +52,21 @@ class Taped(Record):
 class Recording:
     """A tape that is being written, by one run at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, again: bool = False) -> None:
+        """`again`: go on with the tape of a harness that died."""
         self.path = path
-        self._number = 0
+        if again:
+            cut_torn(path)
+        taped = read_tape(path) if again and path.exists() else []
+        self._number = max((one.number for one in taped), default=0)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("ab")
         except OSError as error:
             raise UserError(f"A tape cannot be written to {path}: {error.strerror}.") from error
-        if self._file.tell() or not _held(self._file):  # an empty one is what a refused run left
+        if (self._file.tell() and not again) or not _held(
+            self._file
+        ):  # an empty one is what a refused run left
             self._file.close()
             raise UserError(f"There is a tape at {path} already.", "Name another file.")
 

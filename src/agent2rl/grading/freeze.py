@@ -22,9 +22,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from agent2rl.core.errors import MachineError, Refusal
+from pydantic import ValidationError
+
+from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.records import FileHash, Manifest
-from agent2rl.store.files import sha256_file
+from agent2rl.store.files import sha256_file, sync_directory
+from agent2rl.store.paths import SubmissionPaths
 
 CHUNK = 4 * 2**20
 PATH_LENGTH = 4096
@@ -75,6 +78,7 @@ def freeze(workspace: Path, relative: PurePosixPath, destination: Path, limits: 
             raise
     finally:
         os.close(source)
+    sync_directory(destination)
     return _manifest(copy.files)
 
 
@@ -87,6 +91,17 @@ def manifest_of(directory: Path) -> Manifest:
         )
         for path in paths
     )
+
+
+def require_whole(where: SubmissionPaths, digest: str | None) -> None:
+    """A frozen copy that another harness made is what its manifest says, and the manifest what was noted."""
+    try:
+        noted = Manifest.model_validate_json(where.manifest.read_bytes())
+        whole = sha256_file(where.manifest) == digest and manifest_of(where.model) == noted
+    except (OSError, ValidationError):
+        whole = False
+    if not whole:
+        raise GradingError("The frozen copy was damaged when the harness died.", "Submit it again.")
 
 
 def _manifest(files: Iterable[FileHash]) -> Manifest:
@@ -188,6 +203,8 @@ def _copy(source: int, target: Path, size: int) -> str | None:
             digest.update(chunk)
             if not cloned:
                 copy.write(chunk)
+        copy.flush()
+        os.fsync(copy.fileno())  # a submission is not acknowledged before it would outlive the machine's end
     return digest.hexdigest() if count == size else None
 
 

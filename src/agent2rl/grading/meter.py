@@ -66,14 +66,15 @@ class Meter:
         self._limit = budget.environment_steps
         self._recorder = recorder
         self._lock = threading.Lock()
-        self._began = time.monotonic()
-        self._claimed: dict[str, tuple[int, Counts]] = {}
+        past = recorder.past
+        self._began = time.monotonic() - past.used_seconds
+        self._claimed: dict[str, tuple[int, Counts]] = dict(past.played.claimed)
         """Of each reporter: its last sequence number, and the sum of its reports."""
-        self._reports = 0
-        self._total = Counts()
-        self._witnessed = dict.fromkeys(NAMES, 0)
-        self._flushed = dict.fromkeys(NAMES, 0)
-        self._flushed_at = self._began
+        self._reports = past.played.reports
+        self._total = sum((mine for _, mine in self._claimed.values()), Counts())
+        self._witnessed: dict[str, int] = past.played.witnessed.model_dump()
+        self._flushed = dict(self._witnessed)
+        self._flushed_at = time.monotonic()
 
     def left(self) -> int | None:
         """Steps; None where there is no limit."""

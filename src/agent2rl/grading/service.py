@@ -19,7 +19,7 @@ from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refu
 from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
 from agent2rl.grading.checks import BaseModel, check
 from agent2rl.grading.child import Child
-from agent2rl.grading.freeze import FreezeLimits, freeze
+from agent2rl.grading.freeze import FreezeLimits, freeze, require_whole
 from agent2rl.grading.lane import Lane
 from agent2rl.grading.lineage import lineage
 from agent2rl.grading.meter import Meter
@@ -87,7 +87,7 @@ class Service:
         self._changed = threading.Lock()
         self._open = False
         self._noted = 0
-        self._submissions: dict[int, Submission] = {}
+        self._submissions: dict[int, Submission] = dict(recorder.past.submissions)
         self._lanes = {gpu: Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
 
     # What the agent can ask
@@ -137,12 +137,24 @@ class Service:
 
     # What the runner does
 
+    def catch_up(self) -> None:
+        """Give a verdict to what an earlier harness took in and did not come to grade, in its order."""
+        past = self._recorder.past
+        for submission in past.submissions.values():
+            if submission.id not in past.pinned:
+                self._taken(submission.id)
+            if submission.verdict is None:
+                self._grade(submission.id, 0.0)
+            elif submission.id not in past.graded:
+                self._recorder.graded(submission)
+
     def start(self) -> float:
-        """The clock starts and submissions are taken; returns when it will end."""
-        self.started_at = time.time()
-        self._deadline = time.monotonic() + self.budget.wall_seconds
+        """The clock starts, or goes on, and submissions are taken; returns when it will end."""
+        left = self.budget.wall_seconds - self._recorder.past.used_seconds
+        self.started_at = time.time() - self._recorder.past.used_seconds
+        self._deadline = time.monotonic() + left
         self._open = True
-        return self.started_at + self.budget.wall_seconds
+        return time.time() + left
 
     def finish(self) -> None:
         """Take no more, and wait until everything taken has its verdict."""
@@ -194,6 +206,11 @@ class Service:
             known = ", ".join(self.graded.gpus) or "none"
             raise Refusal(f"This run has no GPU {gpu[:40]!r} (it has: {known}).", "Leave `gpu` out.")
         return gpu, self._lanes[gpu or "cpu"]
+
+    def _gpu(self, submission: Submission) -> str | None:
+        """The one it asked for, unless this machine is another one and lacks it."""
+        gpus = self.graded.gpus
+        return submission.gpu if submission.gpu in gpus or not gpus else gpus[0]
 
     def _take(self, submission: Submission) -> "_Taken":
         """Freeze it, or say why not."""
@@ -274,6 +291,8 @@ class Service:
                 f"The same files as submission {earlier.id}: its verdict stands. {earlier.message}".strip()
             )
             return {**shared, "same_as": earlier.id, "message": message}
+        if submission.id in self._recorder.past.submissions:
+            require_whole(paths, self._recorder.past.manifests[submission.id])
         check(paths.model, graded.base)
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:
@@ -282,10 +301,12 @@ class Service:
         self._recorder.lineage(paths, origin)
         if origin.verdict == "copied":
             return self._copied(digest)
-        self._recorder.event("grading", submission=submission.id)
-        child = replace(graded.child, gpu=submission.gpu)
-        found = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
-        self._recorder.results(paths, "feedback", found)
+        found = self._recorder.past.results(self._recorder.paths, paths, "feedback")
+        if found is None:
+            self._recorder.event("grading", submission=submission.id)
+            child = replace(graded.child, gpu=self._gpu(submission))
+            found = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
+            self._recorder.results(paths, "feedback", found)
         score = statistics.score(found, "feedback")
         return {
             "verdict": "scored",

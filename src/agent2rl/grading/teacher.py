@@ -7,6 +7,8 @@ What fails says so: status 502, and no text.
 """
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -21,6 +23,8 @@ from agent2rl.grading.api import BodyLimit
 from agent2rl.grading.desk import Judging
 
 BODY_BYTES = 1 << 20
+NOTE_SECONDS = 2.0
+COUNTED = ("questions", "refused", "failed", "characters", "tokens")
 MODEL = "judge"
 """Its name to the agent; which model it is stands in the run's specification."""
 
@@ -46,12 +50,20 @@ class UsedUp(Refusal):
 class Teacher:
     """Counts what it is asked, and answers so many questions."""
 
-    def __init__(self, judging: Judging, limit: int) -> None:
+    def __init__(
+        self,
+        judging: Judging,
+        limit: int,
+        before: JudgeUse | None = None,
+        note: Callable[[JudgeUse], None] = lambda _: None,
+    ) -> None:
+        """`before` is what was asked of another harness; `note` hears of the counts now and then."""
         self._judging = judging
+        self._note, self._noted_at = note, 0.0
         self._limit = limit
         self._counting = threading.Lock()
         self._turn = threading.Lock()
-        self._counts = dict.fromkeys(("questions", "refused", "failed", "characters", "tokens"), 0)
+        self._counts: dict[str, int] = {name: getattr(before, name, 0) for name in COUNTED}
 
     def use(self) -> JudgeUse:
         with self._counting:
@@ -83,6 +95,10 @@ class Teacher:
                 raise UsedUp(f"All {self._limit:,} questions to this judge have been asked.")
             self._counts["questions"] += 1
             self._counts["characters"] += characters
+            due = time.monotonic() - self._noted_at >= NOTE_SECONDS
+            self._noted_at = time.monotonic() if due else self._noted_at
+        if due:
+            self._note(self.use())
 
     def _count(self, **more: int) -> None:
         with self._counting:

@@ -53,16 +53,22 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
     """None for each thing that holds, a sentence for each that does not, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
+    graded: set[int] = set()
+    pins = {entry.data.get("file"): entry.index for entry in entries if entry.kind in PINS}
     for entry in entries:
         data = entry.data
         try:
             if entry.kind == "opened":
                 yield _file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
-                yield _file(paths, str(data["file"]), data["sha256"])
+                if pins[data["file"]] == entry.index:  # a run that was resumed may have written it anew
+                    yield _file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in ("submitted", "graded"):
                 submission = Submission.model_validate(data["submission"])
                 latest[submission.id] = submission
+                if entry.kind == "graded" and submission.id in graded:
+                    yield f"ledger record {entry.index} grades submission {submission.id} a second time"
+                graded |= {submission.id} if entry.kind == "graded" else set()
                 if entry.kind == "submitted":
                     manifests[submission.id] = data["manifest_sha256"]
             elif entry.kind == "closed" and paths.result.exists():

@@ -1,6 +1,6 @@
 """The two figures that tell a run's story: the course of the scores, and where the time went."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -35,12 +35,17 @@ def reach(end: float, view: RunView) -> float:
     return budget if end == 0 or 0.7 * budget <= end <= budget else end
 
 
-def scores(view: RunView, started: float | None, end: float, narrow: bool = False) -> Figure | None:
-    """Every scored submission with its interval, the best so far, and what is left of it on held-out data."""
+def scores(
+    view: RunView, at: Callable[[float], float] | None, end: float, narrow: bool = False
+) -> Figure | None:
+    """Every scored submission with its interval, the best so far, and what is left of it on held-out data.
+
+    `at` tells the agent's time of a time; None where it never started.
+    """
     scored = [(one, one.score) for one in view.submissions if one.score]
-    if started is None or not scored:
+    if at is None or not scored:
         return None
-    end = max(end, *(one.accepted_at - started for one, _ in scored))
+    end = max(end, *(at(one.accepted_at) for one, _ in scored))
     heldout = _held_out(view)
     figure, (axes, *apart) = drawing.panels(
         drawing.NARROW if narrow else drawing.WIDE,
@@ -53,7 +58,7 @@ def scores(view: RunView, started: float | None, end: float, narrow: bool = Fals
     if heldout:
         _beside_the_rest(apart[0], heldout)
     seconds = drawing.time_axis(axes, end * 1.02, narrow)
-    places = [(one.accepted_at - started) / seconds for one, _ in scored]
+    places = [at(one.accepted_at) / seconds for one, _ in scored]
     values = [score.value for _, score in scored]
     if view.baseline:
         axes.axhline(view.baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
@@ -67,9 +72,7 @@ def scores(view: RunView, started: float | None, end: float, narrow: bool = Fals
         if len(scored) <= LABELS:
             _beside(axes, place, score.value, str(one.id))
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
-    missed = [
-        (one.accepted_at - started) / seconds for one in view.submissions if one.verdict and not one.score
-    ]
+    missed = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
     bounds = [bound for _, score in scored for bound in (score.ci.low, score.ci.high)]
     bounds += [view.baseline.value] if view.baseline else []
     bounds += heldout.bounds if heldout else []
@@ -163,12 +166,11 @@ def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
         axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
     lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
-    started = line.started or 0.0
-    submitted = [(one.accepted_at - started) / seconds for one in shown.view.submissions]
+    submitted = [line.at(one.accepted_at) / seconds for one in shown.view.submissions]
     axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
     saved = drawing.thin_marks((at for at, seen in line.files if seen.what == "weights"), end)
     axes.plot([at / seconds for at in saved], [1.4] * len(saved), "D", color=HELD, markersize=3.5)
-    changed = drawing.thin_marks((each.at - started for each in line.revisions), end)
+    changed = drawing.thin_marks((line.at(each.at) for each in line.revisions), end)
     axes.vlines([at / seconds for at in changed], 0.1, 0.7, color=DIM, linewidth=1)
     axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "activity"])
     axes.grid(visible=False)

@@ -60,7 +60,7 @@ def published(view: RunView) -> Row:
         "base_model": spec.model,
         **_scores(result),
         "submissions": len(view.submissions),
-        "duration_s": round(result.ended_at - result.started_at, 1) if result else None,
+        "duration_s": round(result.ended_at - result.started_at - result.dead_seconds, 1) if result else None,
         "success": result.ended_well if result else None,
         "workspace": f"{view.paths.run_id}/workspace",
     }

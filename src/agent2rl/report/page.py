@@ -89,6 +89,7 @@ def _timeline(record: Recorded) -> Timeline:
         requests=timeline.requests,
         revisions=tuple(each for _, each in timeline.revisions),
         files=timeline.files,
+        time=timeline.time,
     )
 
 

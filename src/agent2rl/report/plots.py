@@ -22,9 +22,10 @@ NARROW = ".narrow"
 def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
     """By name; what there is nothing to draw of is not there."""
     end = charts.end_of_time(shown)
+    at = None if shown.timeline.started is None else shown.timeline.at
     with mpl.rc_context(STYLE):
         figures = {
-            "scores": charts.scores(shown.view, shown.timeline.started, end, narrow),
+            "scores": charts.scores(shown.view, at, end, narrow),
             "timeline": charts.timeline(shown, end, narrow),
             "rollouts": series.rollouts(shown, end, narrow),
             "tokens": series.tokens(shown, end, narrow),

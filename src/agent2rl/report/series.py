@@ -73,7 +73,7 @@ def tokens(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     priced = any(each.usd for each in asked)
     width = drawing.NARROW if narrow else drawing.WIDE
     figure, panels = _two(narrow) if priced else drawing.panels(width, 2.4)
-    times = [max(0.0, each.at - started) for each in asked]
+    times = [max(0.0, shown.timeline.at(each.at)) for each in asked]
     end = max(end, times[-1])
     seconds = drawing.time_axis(panels[0], end, narrow, label=not (priced and narrow))
     places = [at / seconds for at in times]

@@ -1,6 +1,6 @@
 """How a run was set up, in rows."""
 
-from agent2rl.report import words
+from agent2rl.report import tables, words
 from agent2rl.report.shown import Shown
 
 Rows = list[tuple[str, str]]
@@ -37,6 +37,10 @@ def setup(shown: Shown) -> Rows:
         "expert": None if spec.expert else "withheld",
     }
     rows += [(name, words.name(str(value))) for name, value in optional.items() if value is not None]
-    if shown.view.result:
-        rows += [(f"sha256 of {each.name}", each.sha256) for each in shown.view.result.assets]
+    result = shown.view.result
+    if result and result.resumed:
+        dead = f"{words.duration(result.dead_seconds)} of dead time left out"
+        rows.append(("resumed after its harness died", f"{tables.many(result.resumed, 'time')}, {dead}"))
+    if result:
+        rows += [(f"sha256 of {each.name}", each.sha256) for each in result.assets]
     return rows

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agent2rl.analysis.alive import AgentTime
 from agent2rl.analysis.findings import Cited, Findings, Played
 from agent2rl.analysis.timeline import Doing as Doing
 from agent2rl.analysis.timeline import Stretch as Stretch
@@ -20,7 +21,7 @@ Answers = Mapping[int, Sequence[ExampleResult]]
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened when. Times are seconds since the agent's start, but where a record has its own."""
+    """What happened when. Times are of the agent's time, but where a record has its own."""
 
     started: float | None = None
     """When the agent started, in seconds since the epoch; None where it never did."""
@@ -31,6 +32,12 @@ class Timeline:
     requests: tuple[tuple[float, Asked], ...] = ()
     revisions: tuple[Revision, ...] = ()
     files: tuple[tuple[float, FileSeen], ...] = ()
+    time: AgentTime | None = None
+    """None: the agent was started once."""
+
+    def at(self, time: float) -> float:
+        """A time that is told in seconds since the epoch."""
+        return self.time.at(time) if self.time else time - (self.started or 0.0)
 
 
 class LlmSummary(Record):

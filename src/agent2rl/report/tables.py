@@ -31,6 +31,8 @@ def headline(view: RunView) -> Rows:
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
+    if view.state == "crashed" and not view.chain.fault:
+        rows.append(("to go on", f"agent2rl resume {view.paths.run_id} goes on with it"))
     if spec.prompts:
         rows.append(("prompts", f"{spec.prompts.name}: the user's, not the task's"))
     if spec.search:
@@ -85,6 +87,9 @@ def _result(result: RunResult) -> Rows:
         rows.append(("judge's work", used(result.judge_usage)))
     if result.rounds > 1:
         rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
+    if result.resumed:
+        dead = f"{result.dead_seconds:.0f} s of dead time count as nobody's"
+        rows.append(("resumed", f"{many(result.resumed, 'time')}, after its harness died: {dead}"))
     if result.clock:
         clock = result.clock
         rows.append(

@@ -38,13 +38,18 @@ def keep(agent: Agent, home: Path, recorder: Recorder) -> None:
 
 
 def _note_calls(transcript: Transcript, recorder: Recorder) -> None:
-    """With the time that the agent gives; on the timeline they come after all else that it did."""
+    """With the time that the agent gives; on the timeline they come after all else that it did.
+
+    Those that a harness noted before it died are not noted again.
+    """
+    calls = []
     for step in transcript.steps:
         failed = {seen.call for seen in step.observations if seen.failed}
         for call in step.calls:
             name, shown = plain(call.name, LONGEST_NAME), plain(call.shown, LONGEST_CALL)
-            called = Called(at=step.at, name=name, shown=shown, failed=call.id in failed)
-            recorder.event("tool", **called.model_dump())
+            calls.append(Called(at=step.at, name=name, shown=shown, failed=call.id in failed))
+    for called in calls[recorder.past.events.get("tool", 0) :]:
+        recorder.event("tool", **called.model_dump())
 
 
 def read_claims(workspace: Path) -> Claims:

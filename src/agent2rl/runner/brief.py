@@ -1,9 +1,10 @@
-"""What an agent is told: one brief for all of them, and what is said to one that ended too early.
+"""What an agent is told: one brief for all of them, and what is said to one that goes on.
 
-The words are in instructions.md, go_on.md and skill.md beside this module. Agents of different makers look
-for instructions in files of different names; each of those points to the one skill.
+The words are in instructions.md, go_on.md, resumed.md and skill.md beside this module. Agents of different
+makers look for instructions in files of different names; each of those points to the one skill.
 """
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from string import Template
 
@@ -12,6 +13,7 @@ from agent2rl.core.records import Score, Submission
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"
+MOST_LISTED, LONGEST_MESSAGE = 20, 200
 POINTER = (
     f"Read `instructions.md` (what you are to do) and `{SKILL}` (how to keep the record of it), then begin.\n"
 )
@@ -34,12 +36,38 @@ def prompt(instructions: str, description: str) -> str:
 
 
 def go_on(seconds: float, baseline: Score, best: Submission | None) -> str:
+    return text("go_on.md", left=_spoken(seconds), state=_state(baseline, best))
+
+
+def resumed(
+    seconds: float, baseline: Score, best: Submission | None, submissions: Sequence[Submission]
+) -> str:
+    """How things stand, for an agent whose harness died."""
+    listed = [_verdict(one) for one in submissions[-MOST_LISTED:]]
+    left_out = len(submissions) - len(listed)
+    said = "Your submissions:\n\n" if listed else "You have submitted nothing yet."
+    said += f"- {left_out} earlier ones: `GET $GRADING_SERVER_URL/submissions`\n" if left_out else ""
+    return text(
+        "resumed.md",
+        left=_spoken(seconds),
+        state=_state(baseline, best),
+        submissions=said + "\n".join(listed),
+    )
+
+
+def _verdict(one: Submission) -> str:
+    score = f" {one.score.value:.2f}" if one.score else ""
+    message = f" ({one.message[:LONGEST_MESSAGE]})" if one.message else ""
+    return f"- {one.id}, `{one.path}`: {one.verdict or 'not graded yet'}{score}{message}"
+
+
+def _state(baseline: Score, best: Submission | None) -> str:
     if best is None or best.score is None:
-        state = f"Nothing that you submitted has a score yet; the base model's is {baseline.value:.2f}."
-    else:
-        state = f"Your best submission has {best.score.value:.2f}; the base model has {baseline.value:.2f}."
-    return text("go_on.md", left=_spoken(seconds), state=state)
+        return f"Nothing that you submitted has a score yet; the base model's is {baseline.value:.2f}."
+    return f"Your best submission has {best.score.value:.2f}; the base model has {baseline.value:.2f}."
 
 
 def _spoken(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
     return f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds / 60:.0f} minutes"

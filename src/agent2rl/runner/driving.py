@@ -108,11 +108,12 @@ class _Over(threading.Event):
 class Ready:
     """A run's driver before the run begins: all that can be refused has been."""
 
-    def __init__(self, spec: RunSpec, agent: Agent, settings: Settings) -> None:
+    def __init__(self, spec: RunSpec, agent: Agent, settings: Settings, again: bool = False) -> None:
+        """`again`: the run goes on after its harness died."""
         self._agent = agent
         self._driver = _driver(spec, agent)
         self._write: list[Recorder] = []
-        self._gateway = _gateway(spec, self._driver, settings, self._note) if self._driver else None
+        self._gateway = _gateway(spec, self._driver, settings, self._note, again) if self._driver else None
 
     @contextmanager
     def serving(self, prefix: Path | None, recorder: Recorder, stop: threading.Event) -> Iterator[Driving]:
@@ -120,6 +121,7 @@ class Ready:
             yield Driving(self._agent, stop)
             return
         self._write.append(recorder)
+        self._gateway.remember(recorder.past.exchanges)
         over, gateway = _Over(stop, self._gateway.over), self._gateway
         with serve(gateway.application, connections=CONNECTIONS) as socket:
             try:
@@ -151,16 +153,18 @@ def _driver(spec: RunSpec, agent: Agent) -> Driver | None:
     return driver
 
 
-def _gateway(spec: RunSpec, driver: Driver, settings: Settings, note: Callable[[Exchange], None]) -> Gateway:
+def _gateway(
+    spec: RunSpec, driver: Driver, settings: Settings, note: Callable[[Exchange], None], again: bool
+) -> Gateway:
     keys = secrets(driver.key_names)
     key = next((Key(keys[name]) for name in driver.key_names if name in keys), None)
     caps = Caps(spec.budget.tokens, spec.budget.usd)
-    return Gateway(driver, key, caps, load(settings.prices), note, _tape(spec))
+    return Gateway(driver, key, caps, load(settings.prices), note, _tape(spec, again))
 
 
-def _tape(spec: RunSpec) -> Tape | None:
+def _tape(spec: RunSpec, again: bool) -> Tape | None:
     if spec.replay_driver and spec.record_driver:
         raise UserError("A replay is a record already.", "Leave out --record-driver.")
     if spec.replay_driver:
         return Replay(Path(spec.replay_driver))
-    return Recording(Path(spec.record_driver)) if spec.record_driver else None
+    return Recording(Path(spec.record_driver), again) if spec.record_driver else None

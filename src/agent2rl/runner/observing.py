@@ -70,7 +70,7 @@ class Observer:
         self._looks: Queue[_Look] = Queue(MOST_WAITING)
         self._over = threading.Event()
         self._lives = Lives(recorder)
-        self._files = Sightings(recorder.paths.workspace)
+        self._files = Sightings(recorder.paths.workspace, recorder.past.files)
         self._load: _Load | None = None
         self._gpus_due = self._files_due = 0.0
         self._since = time.monotonic()

@@ -1,8 +1,9 @@
 """What is known of a run so far. A result can be made of it at any point, and says no more than is known."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Self
 
 from agent2rl.core.llm import Usage
 from agent2rl.core.records import (
@@ -21,18 +22,7 @@ from agent2rl.core.records import (
 )
 from agent2rl.grading.service import Service
 from agent2rl.runner.driving import Driving
-from agent2rl.runner.rounds import Ended
-
-ENDINGS: dict[str, Ending] = {
-    "deadline": "deadline",
-    "stopped": "interrupted",
-    "memory": "out-of-memory",
-    "processes": "too-many-processes",
-    "disk": "disk-full",
-}
-
-
-LAST_WORDS = 4000
+from agent2rl.store.past import Over, Past
 
 
 @dataclass
@@ -58,29 +48,29 @@ class Outcome:
     usage: Usage | None = None
     judge_usage: Usage | None = None
     rounds: int = 0
+    resumed: int = 0
+    dead_seconds: float = 0.0
 
-    def agent_ended(self, ended: Ended, driving: Driving, service: Service, log: Path) -> None:
+    @classmethod
+    def of(cls, run_id: str, spec: RunSpec, past: Past) -> Self:
+        """With what another harness had found out before it died, where there was one."""
+        known = cls(run_id, spec, resumed=past.resumed, dead_seconds=past.dead_seconds)
+        known.started_at = past.opened_at or known.started_at
+        known.baseline = past.baselines.get("feedback")
+        known.count(past.submissions.values())
+        return known
+
+    def agent_ended(self, over: Over, driving: Driving, service: Service) -> None:
         """The agent is gone and everything it submitted has its verdict."""
-        last, blame = ended.last, driving.blame()
-        gave_up = last.reason in ("exited", "stopped") and last.code != 0
-        in_vain = last.reason == "deadline" and not driving.answered()
-        if blame and (gave_up or in_vain):
-            self.ending, self.reason = blame
-            self.reason += _last_words(log)
-        elif last.reason == "exited" and last.code != 0:
-            self.ending = "agent-failed"
-            self.reason = (
-                f"The agent ended with exit code {last.code}; agent.log says more.{_last_words(log)}"
-            )
-        elif last.reason == "exited":
-            self.ending, self.reason = "completed", ""
-        else:
-            self.ending, self.reason = ENDINGS[last.reason], last.detail
-        self.rounds, self.usage = ended.rounds, driving.usage()
+        self.ending, self.reason, self.rounds = over.ending, over.reason, over.rounds
+        self.usage = driving.usage()
         self.best = service.best()
-        self.submissions = len(service.submissions())
-        self.scored = sum(submission.verdict == "scored" for submission in service.submissions())
-        self.clock = service.clock(ended.wall_seconds)
+        self.count(service.submissions())
+        self.clock = service.clock(over.agent_seconds)
+
+    def count(self, submissions: Collection[Submission]) -> None:
+        self.submissions = len(submissions)
+        self.scored = sum(submission.verdict == "scored" for submission in submissions)
 
     def failed(self, reason: str) -> None:
         self.ending = "failed"
@@ -121,13 +111,6 @@ class Outcome:
             usage=self.usage,
             judge_usage=self.judge_usage,
             rounds=self.rounds,
+            resumed=self.resumed,
+            dead_seconds=self.dead_seconds,
         )
-
-
-def _last_words(log: Path) -> str:
-    """Why an agent failed stands in its log, most likely at the end."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_WORDS))
-        lines = file.read().decode(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return f" Its last line: {said[-1][:300]}" if said else ""

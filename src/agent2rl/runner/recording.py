@@ -33,7 +33,7 @@ class Recording:
         self._recorder = recorder
         self._reader = Reader(recorder.paths.workspace, given)
         self._revisions = Revisions(recorder.paths.revisions, self._reader)
-        self._known = 0
+        self._known = recorder.past.revisions
         self._warned = False
         self._noting = threading.Lock()
         self._over = threading.Event()
@@ -64,7 +64,7 @@ class Recording:
         What the agent brings along is read once: it cannot be written.
         """
         self._reader.brought = brought([(mount.source, mount.target) for mount in brings])
-        self.take("as it was given")
+        self.take("when the run was resumed" if self._recorder.past.started else "as it was given")
         thread = threading.Thread(target=self._watch, name="revisions", daemon=True)
         thread.start()
         try:

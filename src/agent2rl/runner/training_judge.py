@@ -36,7 +36,11 @@ def offered(spec: RunSpec, settings: Settings, recorder: Recorder) -> Iterator[O
         yield Offered()
         return
     with judges.judge(spec.train_judge, settings) as judging:
-        teacher = Teacher(judging, spec.train_judge_questions)
+
+        def note(use: JudgeUse) -> None:
+            recorder.event("train_judge", **use.model_dump())
+
+        teacher = Teacher(judging, spec.train_judge_questions, recorder.past.train_judge, note)
         try:
             with serve(application(teacher)) as socket:
                 yield Offered((Door(VARIABLE, socket),), teacher.use)

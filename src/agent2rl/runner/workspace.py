@@ -26,6 +26,7 @@ from agent2rl.core.task import Task, Written
 from agent2rl.runner import brief as told
 from agent2rl.runner import data, training_judge, worlds
 from agent2rl.runner.assets import Assets, is_directory
+from agent2rl.store.files import remove_tree
 
 MODES = {
     "free": "Train in any way you like.",
@@ -63,7 +64,8 @@ def model_path(spec: RunSpec) -> PurePosixPath:
     return PurePosixPath("models") / name
 
 
-def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> Brief:
+def lay(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> None:
+    """All that the agent is given, in a workspace that is not there yet."""
     for name in ("data", "code", "output", str(model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
     data.write(workspace / "data", task, assets.train, assets.folders, assets.base.templated)
@@ -76,10 +78,14 @@ def build(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, as
     if isinstance(task.evaluator, Written):
         (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
-    instructions = _instructions(seen_at, spec, task)
-    (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
+    (workspace / "instructions.md").write_text(_instructions(seen_at, spec, task), encoding="utf-8")
     told.lay_skill(workspace, seen_at)
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
+
+
+def brief(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> Brief:
+    """What the agent is told of it."""
+    instructions = _instructions(seen_at, spec, task)
     environment = {
         "TASK": task.id,
         "BASE_MODEL": str(model_path(spec).relative_to("models")),
@@ -108,7 +114,8 @@ def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
 
 
 def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
-    """The clock for programs, written when it starts."""
+    """The clock for programs, written when it starts. An agent that was there before may have put anything in
+    its place, so nothing is followed."""
     meta = {
         "task": task.id,
         "base_model": str(model_path(spec).relative_to("models")),
@@ -120,7 +127,12 @@ def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) ->
         "max_submissions": spec.budget.submissions,
         "max_environment_steps": spec.budget.environment_steps,
     }
-    (workspace / "run_meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    path = workspace / "run_meta.json"
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(meta, indent=2) + "\n")
 
 
 def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:

@@ -50,6 +50,20 @@ def write_lines(path: Path, records: Iterable[BaseModel]) -> str:
     return sha256_text(text)
 
 
+def cut_torn(path: Path) -> bool:
+    """Cut off a last line that has no end: a crash came in the midst of it. Says whether there was one."""
+    if not path.exists():
+        return False
+    with path.open("r+b") as file:
+        raw = file.read()
+        whole = raw.rfind(b"\n") + 1
+        if whole == len(raw):
+            return False
+        file.truncate(whole)
+        os.fsync(file.fileno())
+    return True
+
+
 def remove_tree(path: Path) -> None:
     """Delete what a sandbox left, also where it took away its own permissions. Nothing may be alive in it."""
     for command in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):  # any depth, any length of path

@@ -11,13 +11,13 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
 from agent2rl.core.records import LedgerEntry, Record
-from agent2rl.store.files import canonical, sha256_text, write_atomically
+from agent2rl.store.files import canonical, cut_torn, sha256_text, write_atomically
 
 START = "0" * 64
 
@@ -91,6 +91,26 @@ def read(path: Path, head: Path) -> Reading:
         entries.append(entry)
         previous = entry.hash
     return Reading(tuple(entries), _end_fault(entries, head), torn=bool(rest))
+
+
+def mend(path: Path, head: Path) -> tuple[Reading, tuple[str, ...]]:
+    """Undo what a crash leaves: a line that was cut off, a head that lags. Returns what was done.
+
+    What no crash leaves is a fault, and stays as it is.
+    """
+    reading = read(path, head)
+    if reading.fault:
+        return reading, ()
+    done: tuple[str, ...] = (
+        ("a ledger line that was cut off is gone",) if reading.torn and cut_torn(path) else ()
+    )
+    if reading.entries:
+        last = reading.entries[-1]
+        noted = Head(index=last.index, hash=last.hash).model_dump_json()
+        if not head.exists() or head.read_text(encoding="utf-8") != noted:
+            write_atomically(head, noted)
+            done += ("ledger.head, which lagged behind, was written",)
+    return replace(reading, torn=False), done
 
 
 def _link(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, str]:

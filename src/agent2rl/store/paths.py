@@ -1,9 +1,16 @@
 """Where a run keeps its files. No other module knows their names.
 
 <runs>/results.csv            one line a run, in the published columns
+<runs>/.claims/<experiment>/  who is at work on it: one file a claim, the one with the highest number counts
+<runs>/.campaigns/<name>/<session>/   one `agent2rl campaign run`
+  session.json                who began it, where and when
+  stop                        there when it was asked to stop
+  ended                       there when it has ended
+  logs/<experiment>.log       what the command of its run said on stderr; .json: its result
+  jobs/                       what a cluster's scheduler is given, and what it gives back
 <runs>/<run_id>/              0700, the harness's
   spec.json                   what was asked for
-  lock                        held while a harness works on the run
+  lock                        held while a harness works on the run, with the time it was last alive
   ledger.jsonl                hash-chained: each decision, before the agent hears of it
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
@@ -23,7 +30,7 @@
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
-  result.json                 written last
+  result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
 """
@@ -163,8 +170,18 @@ class RunPaths:
         return self.root / "result.json"
 
     @property
+    def pending_result(self) -> Path:
+        """The result before its hash is in the ledger."""
+        return self.root / "result.pending.json"
+
+    @property
     def scratch(self) -> Path:
         return self.root / "scratch"
+
+    @property
+    def agent_scratch(self) -> Path:
+        """HOME and /tmp of the agent."""
+        return self.scratch / "agent"
 
     @property
     def workspace(self) -> Path:
@@ -173,6 +190,43 @@ class RunPaths:
     def relative(self, path: Path) -> str:
         """A path as records name it: below the run directory."""
         return path.relative_to(self.root).as_posix()
+
+
+@dataclass(frozen=True)
+class SessionPaths:
+    """One `agent2rl campaign run`."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        return self.root / "session.json"
+
+    @property
+    def stop(self) -> Path:
+        return self.root / "stop"
+
+    @property
+    def ended(self) -> Path:
+        return self.root / "ended"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def log(self, experiment: str) -> Path:
+        return self.root / "logs" / f"{experiment[:16]}.log"
+
+    def output(self, experiment: str) -> Path:
+        return self.log(experiment).with_suffix(".json")
+
+
+def claims_folder(runs: Path) -> Path:
+    return runs / ".claims"
+
+
+def sessions_folder(runs: Path, campaign: str) -> Path:
+    return runs / ".campaigns" / campaign
 
 
 def find_run(name: str, runs: Path) -> RunPaths:

@@ -1,6 +1,5 @@
 """Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
 
-import fcntl
 import re
 import secrets
 import threading
@@ -8,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -30,25 +30,28 @@ from agent2rl.store.files import (
     canonical,
     remove_tree,
     sha256_file,
-    sha256_text,
-    write_atomically,
+    sync_directory,
     write_lines,
     write_record,
 )
+from agent2rl.store.hold import Hold
 from agent2rl.store.ledger import Ledger
+from agent2rl.store.mending import mend_files, mend_lines, read_spec
+from agent2rl.store.past import Past
+from agent2rl.store.past import read as read_past
 from agent2rl.store.paths import RunPaths, SubmissionPaths
 
 Notify = Callable[[Event], None]
 
 
 class Recorder:
-    def __init__(self, paths: RunPaths, notify: Notify) -> None:
+    def __init__(self, paths: RunPaths, notify: Notify, hold: Hold, past: Past) -> None:
         self.paths = paths
+        self.past = past
         self._notify = notify
         self._lock = threading.Lock()
-        self._counts: Counter[Kind] = Counter()
-        self._held = paths.lock.open("w")
-        fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._counts: Counter[str] = Counter(past.events)
+        self._hold = hold
         self._events = paths.events.open("a", encoding="utf-8")
         self._ledger = Ledger(paths.ledger, paths.ledger_head)
 
@@ -62,10 +65,40 @@ class Recorder:
             paths.root.mkdir(parents=True, mode=0o700)
         except OSError as error:
             raise UserError(f"Cannot create the run directory {paths.root}: {error.strerror}.") from error
-        recorder = cls(paths, notify)
-        digest = write_record(paths.spec, spec)
-        recorder.entry("opened", run_id=paths.run_id, spec_sha256=digest, spec=spec.model_dump(mode="json"))
+        recorder = cls(paths, notify, Hold(paths.lock), Past())
+        write_record(paths.spec, spec)
+        recorder._opened(spec)
+        recorder._hold.beat()
         return recorder
+
+    @classmethod
+    def open(cls, paths: RunPaths, notify: Notify, hold: Hold) -> Self:
+        """Go on with the record of a harness that died, once what it left half done is mended."""
+        entries, mended = mend_lines(paths)
+        spec = read_spec(paths)
+        if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
+            raise UserError(f"{paths.spec} was changed: the ledger pins another content.", "Restore it.")
+        past = read_past(paths, entries, hold.last_beat)
+        mended = (*mended, *mend_files(paths, past))
+        dead = max(0.0, time.time() - past.last_alive) if past.last_alive else 0.0
+        past = replace(past, resumed=past.resumed + 1, dead_seconds=past.dead_seconds + dead)
+        recorder = cls(paths, notify, hold, past)
+        if not entries:
+            recorder._opened(spec)
+        recorder.entry(
+            "resumed",
+            run_id=paths.run_id,
+            used_seconds=past.used_seconds,
+            dead_seconds=dead,
+            ungraded=len(past.submissions) - len(past.graded),
+            mended=list(mended),
+        )
+        hold.beat()
+        return recorder
+
+    def _opened(self, spec: RunSpec) -> None:
+        digest = sha256_file(self.paths.spec)
+        self.entry("opened", run_id=self.paths.run_id, spec_sha256=digest, spec=spec.model_dump(mode="json"))
 
     @property
     def ledger_head(self) -> str:
@@ -115,7 +148,7 @@ class Recorder:
         digest = write_lines(where.results(split), found.results)
         name = self.paths.relative(where.results(split))
         more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
-        self.entry("results", file=name, sha256=digest, n=len(found.results), **more)
+        self.entry("results", file=name, sha256=digest, n=len(found.results), how={**found.how}, **more)
 
     def lineage(self, where: SubmissionPaths, report: Record) -> None:
         """Whose weights a submission has."""
@@ -154,19 +187,20 @@ class Recorder:
         self.entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
 
     def close(self, result: RunResult) -> None:
-        """The last word: its hash goes into the ledger, then it is written."""
-        text = result.model_dump_json(indent=2) + "\n"
-        self.entry("closed", ending=result.ending, result_sha256=sha256_text(text))
-        write_atomically(self.paths.result, text)
+        """The last word: its hash goes into the ledger, then it takes its place."""
+        digest = write_record(self.paths.pending_result, result)
+        self.entry("closed", ending=result.ending, result_sha256=digest)
+        self.paths.pending_result.replace(self.paths.result)
+        sync_directory(self.paths.root)
+        remove_tree(self.paths.scratch)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        remove_tree(self.paths.scratch)
         self._events.close()
         self._ledger.close()
-        self._held.close()
+        self._hold.close()
 
 
 def _short(plugin: str) -> str:

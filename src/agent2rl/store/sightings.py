@@ -8,8 +8,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -28,15 +27,18 @@ Size = tuple[int, float]
 """Bytes, and when the last of them was written."""
 
 
-@dataclass
 class Sightings:
     """Looks again and again; what has not changed is not told twice."""
 
-    root: Path
-    seen: int = 0
-    """Names that the last look met."""
-    _noted: dict[tuple[str, What], Size] = field(default_factory=dict)
-    _last: dict[tuple[str, What], Size] = field(default_factory=dict)
+    def __init__(self, root: Path, told: Iterable[FileSeen] = ()) -> None:
+        """`told` is what somebody else has found and told already."""
+        self.root = root
+        self.seen = 0
+        """Names that the last look met."""
+        self._noted: dict[tuple[str, What], Size] = {
+            (one.path, one.what): (one.bytes, one.changed) for one in told
+        }
+        self._last: dict[tuple[str, What], Size] = {}
 
     def look(self, last: bool = False) -> list[FileSeen]:
         """What is new, and what has changed and come to rest; the last time, all that has changed."""

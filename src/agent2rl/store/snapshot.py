@@ -26,7 +26,6 @@ SCRIPTS = (
     ".yml",
     ".toml",
     ".cfg",
-    ".jinja",
     ".js",
     ".ts",
     ".c",

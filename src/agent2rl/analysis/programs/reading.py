@@ -75,8 +75,9 @@ def _read(given: tuple[Source, ...], processes: tuple[Ran, ...], changed: tuple[
 def _seen(processes: Sequence[Ran], files: Files) -> list[Began]:
     """What processes started, once each; a process with the command of one that still runs is its child."""
     found: dict[Launch, Began] = {}
+    started = {command: commands.launches(command, files) for command in {each.command for each in processes}}
     for process in sorted(processes, key=lambda process: (process.began, process.pid)):
-        for launch in commands.launches(process.command, files):
+        for launch in started[process.command]:
             before = found.get(launch)
             if before and before.process:
                 ended = before.process.ended

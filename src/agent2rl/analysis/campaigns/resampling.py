@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis import student
-from agent2rl.analysis.digest import Digest
+from agent2rl.analysis.campaigns import student
+from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.record import Record
 from agent2rl.core.records import Interval
 
@@ -37,8 +37,8 @@ LEVEL = 0.95
 
 
 def draws_of(runs: int) -> int:
-    """Fewer draws of very many runs, whose ends are no longer far out."""
-    return max(RESAMPLES // 4, min(RESAMPLES, BLOCK_VALUES // max(1, runs)))
+    """Fewer of many runs, whose intervals do not end far out in the draws."""
+    return max(RESAMPLES // 4, min(RESAMPLES, 50 * RESAMPLES // max(1, runs)))
 
 
 NotEnough = Literal["not enough runs to say"]
@@ -121,7 +121,31 @@ class Gains:
     def widened(self, means: Floats) -> Floats:
         """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n."""
         n = len(self)
-        return self.mean + (means - self.mean) * float(np.sqrt(n / (n - 1))) if n > 1 else means
+        if n < 2:
+            return means
+        centre = np.full(len(means), self.mean)
+        for each in self.sets:
+            centre += each.shifts(len(means)) * (len(each.rows) / n)
+        widened: Floats = centre + (means - centre) * np.sqrt(n / (n - 1))
+        return widened
+
+    def variances(self) -> list[tuple[float, int]]:
+        """What the runs and each set of examples add to the variance of the mean, by how many degrees of
+        freedom that is known."""
+        n = len(self)
+        found = [(float(self.values.var(ddof=1)) / n, n - 1)]
+        for each in self.sets:
+            m, share = len(each.effects), len(each.rows) / n
+            found.append((share**2 * float(np.square(each.effects).sum()) / m**2, m - 1))
+        return found
+
+
+def freedom(samples: Sequence[Gains]) -> float:
+    """Welch's and Satterthwaite's degrees of freedom of a sum of means."""
+    parts = [part for each in samples for part in each.variances()]
+    below = sum(variance**2 / degrees for variance, degrees in parts)
+    least = min(len(each) for each in samples) - 1
+    return max(1.0, sum(variance for variance, _ in parts) ** 2 / below) if below > 0 else float(least)
 
 
 def counted(digests: Iterable[Digest]) -> tuple[Digest, ...]:

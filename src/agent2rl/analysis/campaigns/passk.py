@@ -8,8 +8,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agent2rl.analysis.digest import Digest, count_excluded
-from agent2rl.analysis.resampling import LEAST_RUNS, NOT_ENOUGH, Figure, Floats, counted, gains, plain_figure
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded
+from agent2rl.analysis.campaigns.resampling import (
+    LEAST_RUNS,
+    NOT_ENOUGH,
+    Figure,
+    Floats,
+    counted,
+    gains,
+    plain_figure,
+)
 from agent2rl.core.record import Record
 
 ALL_UP_TO = 32

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent2rl.analysis.cells import Cell, cells
-from agent2rl.analysis.comparisons import holm
-from agent2rl.analysis.digest import Digest
+from agent2rl.analysis.campaigns.cells import Cell, cells
+from agent2rl.analysis.campaigns.comparisons import holm
+from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.record import Record
 
 ALPHA = 0.05

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.comparisons import freedom
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import (
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     LEVEL,
     NOT_ENOUGH,
@@ -18,6 +17,7 @@ from agent2rl.analysis.resampling import (
     counted,
     draws_of,
     figure,
+    freedom,
     gains,
 )
 from agent2rl.core.record import Record

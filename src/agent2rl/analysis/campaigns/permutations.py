@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.resampling import BLOCK_VALUES, Floats
+from agent2rl.analysis.campaigns.resampling import BLOCK_VALUES, Floats
 
 MOST_WAYS = 1 << 16
 DRAWS = 20_000

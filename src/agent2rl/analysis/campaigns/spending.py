@@ -34,10 +34,8 @@ class Meter:
         started = timeline.started or 0.0
         self._tokens = _Sum((_done(each) - started, _tokens(each)) for each in record.usage)
         self._usd = _Sum((_done(each) - started, each.usd or 0.0) for each in record.usage)
-        self._unpriced = min(
-            (_done(each) - started for each in record.usage if _tokens(each) and each.usd is None),
-            default=float("inf"),
-        )
+        unpriced = (each for each in record.usage if _tokens(each) and each.usd is None)
+        self._unpriced = _Sum((_done(each) - started, 1) for each in unpriced)
         told = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
         self._gpu = _Sum(_gpu(timeline)) if timeline.samples and told else None
         self._steps = _Sum((at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played)
@@ -46,7 +44,7 @@ class Meter:
         return Spent(
             seconds=round(max(0.0, seconds), 3),
             tokens=round(self._tokens.at(seconds)),
-            usd=None if self._unpriced <= seconds else round(self._usd.at(seconds), PLACES),
+            usd=None if self._unpriced.at(seconds) else round(self._usd.at(seconds), PLACES),
             gpu_seconds=round(self._gpu.at(seconds), 3) if self._gpu else None,
             environment_steps=round(self._steps.at(seconds)),
         )

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent2rl.analysis.cells import rate
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import Figure, counted
+from agent2rl.analysis.campaigns.cells import rate
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import Figure, counted
 from agent2rl.core.record import Record
 
 LEFT_BASE = "untouched model"

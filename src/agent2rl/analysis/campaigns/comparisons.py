@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from agent2rl.analysis import permutations
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import (
+from agent2rl.analysis.campaigns import permutations
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
     ExampleSet,
@@ -21,6 +21,7 @@ from agent2rl.analysis.resampling import (
     counted,
     draws_of,
     figure,
+    freedom,
     gains,
     seed_of,
     shared_effects,
@@ -177,12 +178,3 @@ def _averaged(samples: Sequence[Gains], signs: Sequence[int], enough: bool = Tru
         start=np.zeros(1),
     )
     return figure(value, draws / scale, freedom(samples))
-
-
-def freedom(samples: Sequence[Gains]) -> float:
-    """Welch's and Satterthwaite's degrees of freedom of a sum of independent means."""
-    parts = [(float(each.values.var(ddof=1)) / len(each), len(each) - 1) for each in samples]
-    below = sum(part * part / degrees for part, degrees in parts)
-    if below <= 0:
-        return float(sum(degrees for _, degrees in parts))
-    return max(1.0, sum(part for part, _ in parts) ** 2 / below)

@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.digest import Digest, count_excluded, group_by
-from agent2rl.analysis.resampling import (
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
     Figure,
     Gains,
     counted,
     figure,
+    freedom,
     gains,
     p_value,
     plain_figure,
@@ -94,9 +95,9 @@ def _middle(sample: Gains) -> tuple[Figure, Figure, float | None]:
         block.sort(axis=1)  # several times as fast as np.median on many short rows
         medians.append((block[:, (len(sample) - 1) // 2] + block[:, len(sample) // 2]) / 2)
     drawn = sample.widened(np.concatenate(means))
-    freedom = len(sample) - 1
+    degrees = freedom([sample])
     return (
-        figure(mean, drawn, freedom),
+        figure(mean, drawn, degrees),
         plain_figure(median, np.concatenate(medians)),
-        p_value(mean, drawn, freedom),
+        p_value(mean, drawn, degrees),
     )

@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from agent2rl.analysis.campaigns.spending import PLACES, Meter, Spent
 from agent2rl.analysis.findings import Findings
 from agent2rl.analysis.recorded import Recorded
-from agent2rl.analysis.spending import PLACES, Meter, Spent
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Interval, Mode, Protocol, RunResult, Split, Submission
 from agent2rl.store.reader import State

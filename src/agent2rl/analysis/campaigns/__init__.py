@@ -1,0 +1,1 @@
+"""What many runs say together: cells, comparisons, ranks, scaling. Pure functions over digests of runs."""

@@ -1,0 +1,135 @@
+"""The best so far against what was spent for it: time, tokens, dollars, GPU time, submissions, steps.
+
+Gains are those that the agent was told, on the split that answers: what chose them flatters them a little.
+Every run starts at 0, the untouched model. A run that ended earlier keeps its last best, which it could not
+lose. How many runs got as far as each point is told, because beyond most of them the line says little.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from agent2rl.analysis.campaigns.digest import Digest, count_excluded
+from agent2rl.analysis.campaigns.resampling import BLOCK_VALUES, Floats, counted
+from agent2rl.core.record import Record
+
+Axis = Literal["seconds", "tokens", "usd", "gpu_seconds", "submissions", "environment_steps"]
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+STEPS = 100
+AXES: tuple[Axis, ...] = get_args(Axis)
+_POINT = attrgetter(*(axis if axis == "submissions" else f"spent.{axis}" for axis in AXES), "best")
+_TOTAL = attrgetter(*(axis if axis == "submissions" else f"total.{axis}" for axis in AXES))
+
+
+class Scaling(Record):
+    axis: Axis
+    n: int
+    excluded: dict[str, int]
+    unknown: int
+    """Runs that have a gain, but of which nobody knows what they spent."""
+    grid: tuple[float, ...] = ()
+    quantiles: dict[float, tuple[float, ...]] = Field(default_factory=dict)
+    """Of the best so far over runs, at each point of the grid: 0.5 is the median, the others are bands."""
+    mean: tuple[float, ...] = ()
+    reached: tuple[int, ...] = ()
+    """Runs that spent at least so much."""
+
+
+@dataclass(frozen=True)
+class _Courses:
+    """All points of all runs in one table, a column for each axis and the last for the best so far."""
+
+    points: Floats
+    starts: NDArray[np.intp]
+    """Of each run's points, and the end of the last's."""
+    totals: Floats
+    """Of each run on each axis; what nobody knows is NaN."""
+    excluded: dict[str, int]
+
+    def some(self, chosen: NDArray[np.bool_], axis: int, grid: Floats) -> Floats:
+        """The best so far of some runs at each point of the grid: runs × grid."""
+        blocks = []
+        places = np.flatnonzero(chosen)
+        step = max(1, BLOCK_VALUES // (len(grid) * max(1, int(np.diff(self.starts).max(initial=0)))))
+        for first in range(0, len(places), step):
+            blocks.append(self._block(places[first : first + step], axis, grid))
+        return np.concatenate(blocks)
+
+    def _block(self, places: NDArray[np.intp], axis: int, grid: Floats) -> Floats:
+        low, high = self.starts[places[0]], self.starts[places[-1] + 1]
+        passed = self.points[low:high, axis, None] <= grid
+        counts = np.zeros((high - low + 1, len(grid)), dtype=np.int32)
+        np.cumsum(passed, axis=0, out=counts[1:])
+        mine = counts[self.starts[places + 1] - low] - counts[self.starts[places] - low]
+        best = np.append(self.points[:, -1], 0.0)
+        found: Floats = best[np.where(mine > 0, self.starts[places][:, None] + mine - 1, len(best) - 1)]
+        return found
+
+
+def _courses(digests: Sequence[Digest]) -> _Courses:
+    runs = counted(digests)
+    points = [_POINT(point) for run in runs for point in run.curve]
+    starts = np.cumsum([0, *(len(run.curve) for run in runs)])
+    table = np.array(points, dtype=np.float64).reshape(-1, len(AXES) + 1)
+    totals = np.array([_TOTAL(run) for run in runs], dtype=np.float64).reshape(-1, len(AXES))
+    has = np.diff(starts) > 0
+    # A grade may come after the agent's end: a run spent at least what it had at its last score.
+    totals[has] = np.maximum(totals[has], table[starts[1:][has] - 1, :-1])
+    return _Courses(table, starts, totals, count_excluded(digests))
+
+
+def scaling(
+    digests: Sequence[Digest],
+    axis: Axis,
+    grid: Sequence[float] | None = None,
+    quantiles: Sequence[float] = QUANTILES,
+) -> Scaling:
+    """On a grid from 0 to the most that any run spent, or on the one that is given."""
+    return _scaling(_courses(digests), axis, grid, quantiles)
+
+
+def scalings(digests: Sequence[Digest]) -> dict[Axis, Scaling]:
+    courses = _courses(digests)
+    return {axis: _scaling(courses, axis, None, QUANTILES) for axis in AXES}
+
+
+def _scaling(
+    courses: _Courses, axis: Axis, grid: Sequence[float] | None, quantiles: Sequence[float]
+) -> Scaling:
+    column = AXES.index(axis)
+    known = ~np.isnan(courses.totals[:, column])
+    counts = {"n": int(known.sum()), "unknown": int((~known).sum())}
+    if not known.any():
+        return Scaling(axis=axis, excluded=courses.excluded, **counts)
+    ends = np.sort(courses.totals[known, column])
+    places = np.linspace(0, ends[-1], STEPS + 1) if grid is None else np.asarray(grid, np.float64)
+    found = courses.some(known, column, places)
+    bands = _quantiles(found, quantiles)
+    return Scaling(
+        axis=axis,
+        excluded=courses.excluded,
+        grid=_rounded(places),
+        quantiles={share: _rounded(band) for share, band in zip(quantiles, bands, strict=True)},
+        mean=_rounded(found.mean(axis=0)),
+        reached=tuple(int(each) for each in len(ends) - np.searchsorted(ends, places, side="left")),
+        **counts,
+    )
+
+
+def _quantiles(values: Floats, shares: Sequence[float]) -> Floats:
+    """Of each column: as np.quantile, which takes many times as long."""
+    ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
+    at = np.asarray(shares) * (len(values) - 1)
+    below = np.floor(at).astype(np.intp)
+    above = np.minimum(below + 1, len(values) - 1)
+    found: Floats = ordered[:, below] + (at - below) * (ordered[:, above] - ordered[:, below])
+    return found.T
+
+
+def _rounded(values: Floats) -> tuple[float, ...]:
+    return tuple(round(float(value), 6) for value in values)

@@ -1,0 +1,209 @@
+"""Who works on which experiment, on storage that several machines share.
+
+An experiment's claims are files with rising numbers, of which the highest counts. To claim is to create the
+next number, which the file system lets one process do and no other (a hard link, atomic on NFS too); that is
+allowed where the highest one is given back or its holder is dead. Nothing is ever replaced or removed, so
+whoever looks at an old state of the directory can only come too late, never take what is another's.
+
+A holder touches its claim every few seconds. A claim that was not touched for the lease's time has a dead
+holder: by the clock of the storage, so that machines need not agree on the time. Where the holder was a
+process of this machine that is gone, nobody waits. A holder that could not touch its claim for that long
+gives up by itself.
+"""
+
+import errno
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.record import Record
+
+LEASE_SECONDS = 120.0
+"""Without a sign of life, after which a claim is anybody's. Longer than NFS keeps attributes (60 s)."""
+BEAT_SECONDS = 5.0
+UNSUPPORTED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Claim(Record):
+    """Who holds an experiment."""
+
+    token: str
+    host: str
+    machine: str
+    """One boot of one machine, and one space of process ids on it."""
+    pid: int
+    born: str
+    """When the process began, in the kernel's own count: process ids are used again."""
+    at: float
+    session: str = ""
+
+
+class _Seen(NamedTuple):
+    number: int
+    claim: Claim | None
+    """None: it cannot be read."""
+    touched: float
+
+
+class Held:
+    """A claim of this process."""
+
+    def __init__(self, path: Path, lease: float) -> None:
+        self._next = path.with_name(str(int(path.name) + 1))
+        self._file = os.open(path, os.O_RDWR)
+        self._lease = lease
+        self._beaten = _awake()
+
+    def beat(self) -> bool:
+        """A sign of life, every few seconds; False where it came too late, or the claim was given back."""
+        if _awake() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
+            return True
+        if self._file < 0 or _awake() - self._beaten >= self._lease or self._next.exists():
+            return False
+        try:
+            os.utime(self._file)
+        except OSError:  # for a while the storage may be away
+            return True
+        self._beaten = _awake()
+        return True
+
+    def release(self) -> None:
+        """From here on it is anybody's."""
+        if self._file >= 0:
+            with suppress(OSError):
+                os.utime(self._file, (0, 0))
+            os.close(self._file)
+            self._file = -1
+
+
+class Claims:
+    def __init__(self, folder: Path, lease: float = LEASE_SECONDS) -> None:
+        self._folder = folder
+        self._lease = lease
+
+    def take(self, experiment: str, session: str = "") -> Held | None:
+        """The experiment, for this process alone; None where another has it."""
+        place = self._folder / experiment
+        place.mkdir(parents=True, exist_ok=True)
+        mine = place / f".{secrets.token_hex(8)}"
+        with mine.open("x", encoding="utf-8") as file:
+            file.write(_me(mine.name[1:], session).model_dump_json() + "\n")
+        try:
+            last = _last(place)
+            if last and self._holds(last, mine.stat().st_mtime):
+                return None
+            target = place / str(last.number + 1 if last else 1)
+            return Held(target, self._lease) if _linked(mine, target) else None
+        finally:
+            mine.unlink(missing_ok=True)
+
+    def holder(self, experiment: str, now: float | None = None) -> Claim | None:
+        """Who is at work on it; `now` is from `clock`."""
+        last = _last(self._folder / experiment)
+        if last is None or not self._holds(last, self.clock() if now is None else now):
+            return None
+        return last.claim
+
+    def clock(self) -> float:
+        """The storage's time."""
+        probe = self._folder / f".{secrets.token_hex(8)}"
+        try:
+            probe.touch()
+            now = probe.stat().st_mtime
+            probe.unlink()
+        except OSError:  # nothing was ever claimed here, or one may only look and has to trust its own
+            return time.time()
+        return now
+
+    def _holds(self, seen: _Seen, now: float) -> bool:
+        if now - seen.touched >= self._lease:
+            return False
+        return seen.claim is None or not _is_dead(seen.claim)
+
+
+def _last(place: Path) -> _Seen | None:
+    """The claim that counts. Opened, so that NFS asks the server what it is now."""
+    try:
+        numbers = [int(path.name) for path in place.iterdir() if path.name.isdigit()]
+    except FileNotFoundError:
+        return None
+    if not numbers:
+        return None
+    with (place / str(max(numbers))).open(encoding="utf-8") as file:
+        touched = os.fstat(file.fileno()).st_mtime
+        try:
+            claim = Claim.model_validate_json(file.read())
+        except (ValidationError, UnicodeDecodeError):
+            claim = None
+    return _Seen(max(numbers), claim, touched)
+
+
+def _linked(mine: Path, target: Path) -> bool:
+    """Whether the name is ours. An answer of NFS can be lost, so what counts is the number of names."""
+    try:
+        os.link(mine, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno in UNSUPPORTED:
+            raise MachineError(
+                f"{target.parent} is on storage without hard links, so that nothing can be claimed there.",
+                "Keep runs on a local disk, NFS, Lustre or the like (--runs-dir).",
+            ) from error
+        raise
+    return mine.stat().st_nlink == 2
+
+
+def _me(token: str, session: str) -> Claim:
+    pid = os.getpid()
+    return Claim(
+        token=token,
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=pid,
+        born=_born(pid) or "",
+        at=time.time(),
+        session=session,
+    )
+
+
+def _is_dead(claim: Claim) -> bool:
+    """Whether the holder was a process of this machine that is gone. Of others' nothing is known."""
+    if claim.machine != _machine():
+        return False
+    try:
+        os.kill(claim.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    born = _born(claim.pid)
+    return born is not None and born != claim.born
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
+
+
+def _born(pid: int) -> str | None:
+    """None where it may not be looked at; a process that has ended and was not fetched yet is nobody."""
+    try:
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return None
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _awake() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

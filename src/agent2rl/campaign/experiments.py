@@ -1,0 +1,92 @@
+"""From a campaign's file to its experiments. Equal specifications are the same experiment."""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from agent2rl.campaign.record import Campaign, Chosen, Setting
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import RunSpec
+from agent2rl.store.files import canonical, sha256_text
+
+Cell = Mapping[str, str | int]
+"""A value on each axis."""
+Parse = Callable[[Sequence[str], bool], RunSpec]
+"""What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
+MACHINES = {"limits"}
+"""Fields that say what of a machine a run may use; they depend on the machine, and are not the experiment."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    id: str
+    spec: RunSpec
+    cell: Cell
+    arguments: tuple[str, ...]
+    """Of `agent2rl run`, with what else would depend on when and where it is called."""
+
+    @property
+    def command(self) -> str:
+        return f"agent2rl run {shlex.join(self.arguments)}"
+
+
+def identity(spec: RunSpec) -> str:
+    """Equal for equal specifications, on whatever machine they were made."""
+    return sha256_text(canonical(spec.model_dump(mode="json", exclude=MACHINES)))
+
+
+def experiments(campaign: Campaign, parse: Parse) -> tuple[Experiment, ...]:
+    found: dict[str, Experiment] = {}
+    for cell in cells(campaign):
+        arguments = options(campaign, cell)
+        try:
+            spec = parse(arguments, campaign.resources.gpus > 0)
+        except UserError as error:
+            raise UserError(f"{campaign.name}, {told(cell)}: {error.message}", error.mend) from error
+        new = Experiment(identity(spec), spec, cell, _pinned(arguments, spec))
+        if (old := found.setdefault(new.id, new)) is not new:
+            raise UserError(
+                f"{campaign.name}: {told(old.cell)} and {told(cell)} are the same experiment.",
+                "Exclude one of them, or vary something that the run depends on.",
+            )
+    if not found:
+        raise UserError(f"{campaign.name}: nothing is left to run.", "Its exclusions fit every combination.")
+    return tuple(found.values())
+
+
+def cells(campaign: Campaign) -> list[Cell]:
+    """Every combination that is not left out; the last axis varies fastest."""
+    axes = campaign.axes.model_dump(exclude_none=True)
+    every = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return [cell for cell in every if not any(fits(chosen, cell) for chosen in campaign.exclude)]
+
+
+def fits(chosen: Chosen, cell: Cell) -> bool:
+    return all(cell[axis] in values for axis, values in chosen.model_dump(exclude_none=True).items())
+
+
+def options(campaign: Campaign, cell: Cell) -> tuple[str, ...]:
+    """A combination as arguments of `agent2rl run`."""
+    settings = dict(campaign.settings)
+    for override in campaign.override:
+        if fits(override.where, cell):
+            settings |= override.set
+    values: dict[str, Setting] = {axis: value for axis, value in cell.items() if value != ""}
+    return tuple(part for name, value in (values | settings).items() for part in _option(name, value))
+
+
+def told(cell: Cell) -> str:
+    return " ".join(f"{axis}={value}" for axis, value in cell.items())
+
+
+def _pinned(arguments: Sequence[str], spec: RunSpec) -> tuple[str, ...]:
+    """With the engine that was chosen for it, and the commit that a hub model's name stands for now."""
+    kept = [each for each in arguments if not each.startswith(("--engine=", "--model="))]
+    return (*kept, f"--model={spec.model}", f"--engine={spec.engine}")
+
+
+def _option(name: str, value: Setting) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}"] if value else []
+    return [f"--{name}={one}" for one in (value if isinstance(value, tuple) else (value,))]

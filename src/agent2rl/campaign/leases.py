@@ -1,0 +1,107 @@
+"""What of this machine a run gets: GPUs by lock file, so that no two campaigns share one, and cores.
+
+A lease is the lock on the GPU's file. The run's own process holds it too, so that it ends when nothing uses
+the GPU any more and not before, however the run ends. Runs that were started by hand take no lease.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent2rl.campaign.record import Resources
+from agent2rl.core.errors import MachineError
+from agent2rl.runner import machine
+
+FOLDER = Path(tempfile.gettempdir()) / "agent2rl-gpus"
+
+
+def capacity(resources: Resources, gpus: Sequence[str]) -> int:
+    """How many runs fit on this machine at once."""
+    cores, memory = len(os.sched_getaffinity(0)), machine.memory_bytes()
+    wanted = resources.memory_bytes
+    fits = [1 if resources.cpus is None and not resources.gpus else cores]
+    for what, have, each in (
+        ("cores", cores, resources.cpus),
+        ("GPUs", len(gpus), resources.gpus),
+        ("bytes of memory", memory, wanted),
+    ):
+        if each and have < each:
+            raise MachineError(
+                f"A run of this campaign needs {each:,} {what}, and this machine has {have:,}.",
+                "Ask for less under [resources], or run it elsewhere: --executor ray or slurm.",
+            )
+        if each:
+            fits.append(have // each)
+    return min(fits)
+
+
+class Cores:
+    """Disjoint sets of cores, as far as they reach; further runs have no cores of their own."""
+
+    def __init__(self, each: int | None, slots: int) -> None:
+        every = sorted(os.sched_getaffinity(0))
+        fits = each is not None and each * slots <= len(every)
+        self._free = (
+            [tuple(every[slot * each : (slot + 1) * each]) for slot in range(slots)] if fits and each else []
+        )
+
+    @contextmanager
+    def some(self) -> Iterator[tuple[int, ...] | None]:
+        mine = self._free.pop() if self._free else None
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._free.append(mine)
+
+
+class Gpus:
+    def __init__(self, names: Sequence[str], folder: Path = FOLDER) -> None:
+        self._names, self._folder = names, folder
+
+    @contextmanager
+    def some(self, count: int, wait: Callable[[], bool]) -> Iterator[dict[str, int] | None]:
+        """So many GPUs, each with its lock. Where not enough are free, `wait` is asked whether to go on."""
+        leased = self._lease(count)
+        while leased is None and wait():
+            leased = self._lease(count)
+        try:
+            yield leased
+        finally:
+            for file in (leased or {}).values():
+                os.close(file)
+
+    def _lease(self, count: int) -> dict[str, int] | None:
+        """All of them or none, so that two that wait for several do not wait for each other."""
+        leased: dict[str, int] = {}
+        for name in self._names:
+            if len(leased) < count and (file := self._locked(name)) is not None:
+                leased[name] = file
+        if len(leased) == count:
+            return leased
+        for file in leased.values():
+            os.close(file)
+        return None
+
+    def _locked(self, name: str) -> int | None:
+        file = _open(self._folder, f"{name.replace('/', '-')}.lock")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        return file
+
+
+def _open(folder: Path, name: str) -> int:
+    """Whoever came first made it; a lock needs no right to write."""
+    if not folder.is_dir():
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)  # every user of the machine leases here
+    try:
+        return os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)

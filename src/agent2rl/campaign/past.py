@@ -1,0 +1,138 @@
+"""What a runs directory says of experiments: which were run, how they ended, which are going."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import ValidationError
+
+from agent2rl.campaign.experiments import identity
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Ending, RunResult, RunSpec
+from agent2rl.report.export import runs_below
+from agent2rl.store import reader
+from agent2rl.store.paths import RunPaths
+
+State = Literal["todo", "running", "done", "failed", "stopped", "crashed"]
+NOT_THE_AGENTS: frozenset[Ending] = frozenset({"failed", "login-failed", "rate-limited", "driver-failed"})
+"""Endings that say nothing of the agent. All others are what came of the experiment, good or bad: to run
+those again until one goes well would be to choose the result."""
+ENDINGS: tuple[Ending, ...] = get_args(Ending)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A run, as far as a campaign wants to know."""
+
+    paths: RunPaths
+    spec: RunSpec
+    state: State
+    ending: Ending | None = None
+    reason: str = ""
+    seconds: float | None = None
+    """From its beginning to its end, or to now."""
+    agent_seconds: float | None = None
+    score: float | None = None
+    """That ranks; while it runs, the best of the feedback split so far."""
+    improvement: float | None = None
+    usd: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is over for good. One that was stopped is not: it is run anew."""
+        return self.state in ("done", "failed")
+
+
+class Past:
+    """The runs of a directory by experiment. What cannot change any more is read once."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+        self._specs: dict[str, tuple[str, RunSpec] | None] = {}
+        self._settled: dict[str, Glance] = {}
+
+    def look(self) -> dict[str, list[Glance]]:
+        """By experiment, the oldest run first."""
+        found: defaultdict[str, list[Glance]] = defaultdict(list)
+        for paths in runs_below(self._runs):
+            known = self._known(paths)
+            if known:
+                found[known[0]].append(self._glance(paths, known[1]))
+        return dict(found)
+
+    def of(self, experiment: str) -> list[Glance]:
+        """The runs of one experiment, the oldest first."""
+        known = ((paths, self._known(paths)) for paths in runs_below(self._runs))
+        return [self._glance(paths, one[1]) for paths, one in known if one and one[0] == experiment]
+
+    def _known(self, paths: RunPaths) -> tuple[str, RunSpec] | None:
+        if paths.run_id not in self._specs:
+            try:
+                spec = RunSpec.model_validate_json(paths.spec.read_bytes())
+            except (OSError, ValidationError):
+                self._specs[paths.run_id] = None  # of another version, or damaged: nobody's experiment
+            else:
+                self._specs[paths.run_id] = identity(spec), spec
+        return self._specs[paths.run_id]
+
+    def _glance(self, paths: RunPaths, spec: RunSpec) -> Glance:
+        if paths.run_id in self._settled:
+            return self._settled[paths.run_id]
+        try:
+            result = RunResult.model_validate_json(paths.result.read_bytes())
+        except FileNotFoundError:
+            return _unfinished(paths, spec)
+        except (OSError, ValidationError):
+            return Glance(paths, spec, "crashed", reason="result.json cannot be read")
+        self._settled[paths.run_id] = _finished(paths, result)
+        return self._settled[paths.run_id]
+
+
+def state_of(runs: Sequence[Glance], claimed: bool) -> State:
+    """Of an experiment: what is going on now, else the best that came of it, else the last."""
+    states = [run.state for run in runs]
+    if claimed or "running" in states:
+        return "running"
+    if "done" in states:
+        return "done"
+    return states[-1] if states else "todo"
+
+
+def _finished(paths: RunPaths, result: RunResult) -> Glance:
+    ending = result.ending
+    return Glance(
+        paths=paths,
+        spec=result.spec,
+        state="stopped" if ending == "interrupted" else "failed" if ending in NOT_THE_AGENTS else "done",
+        ending=ending,
+        reason=result.reason,
+        seconds=result.ended_at - result.started_at,
+        agent_seconds=result.clock.agent if result.clock else None,
+        score=result.score,
+        improvement=result.improvement,
+        usd=result.usage.usd if result.usage else None,
+    )
+
+
+def _unfinished(paths: RunPaths, spec: RunSpec) -> Glance:
+    """Going, or crashed. The ledger tells how far it is."""
+    try:
+        view = reader.read_run(paths)
+    except (UserError, OSError) as error:
+        return Glance(paths, spec, "crashed", reason=str(error))
+    scored = [each for each in view.submissions if each.score]
+    best = max(scored, key=lambda each: each.score.value if each.score else 0.0, default=None)
+    began = view.chain.entries[0].time if view.chain.entries else None
+    running = view.state == "running"
+    return Glance(
+        paths=paths,
+        spec=spec,
+        state="running" if running else "crashed",
+        reason="" if running else "its harness ended without a result",
+        seconds=time.time() - began if began and running else None,
+        score=best.score.value if best and best.score else None,
+        improvement=best.improvement if best else None,
+    )

@@ -1,0 +1,83 @@
+"""One `agent2rl campaign run`, as others can see it: that it is there, and how to ask it to stop.
+
+Whoever works for a session, on whatever machine, looks for its stop file. A file of one session means
+nothing to another, so that nothing is left that could stop a later one.
+"""
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import ValidationError
+
+from agent2rl.core.record import Record
+from agent2rl.store.files import write_atomically, write_record
+from agent2rl.store.paths import SessionPaths, sessions_folder
+
+Asked = Literal["", "stop", "now"]
+"""Nothing; to end each run in order; to end them at once."""
+
+
+class SessionRecord(Record):
+    campaign: str
+    executor: str
+    host: str
+    pid: int
+    began: float
+
+
+class Session:
+    def __init__(self, paths: SessionPaths) -> None:
+        self.paths = paths
+
+    @classmethod
+    def open(cls, runs: Path, campaign: str, executor: str) -> Self:
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+        paths = SessionPaths(sessions_folder(runs, campaign) / name)
+        paths.jobs.mkdir(parents=True)
+        paths.log("").parent.mkdir()
+        who = SessionRecord(
+            campaign=campaign,
+            executor=executor,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            began=time.time(),
+        )
+        write_record(paths.record, who)
+        return cls(paths)
+
+    @property
+    def token(self) -> str:
+        return self.paths.root.name
+
+    def ask(self, how: Asked) -> None:
+        write_atomically(self.paths.stop, how)
+
+    def asked(self) -> Asked:
+        return asked(self.paths)
+
+    def close(self) -> None:
+        self.paths.ended.touch()
+
+
+def asked(paths: SessionPaths) -> Asked:
+    try:
+        return "now" if paths.stop.read_text(encoding="ascii") == "now" else "stop"
+    except FileNotFoundError:
+        return ""
+
+
+def going(runs: Path, campaign: str) -> list[tuple[Session, SessionRecord]]:
+    """The sessions of a campaign that have not ended, as far as they could say so."""
+    found = []
+    for path in sorted(sessions_folder(runs, campaign).glob("*/session.json")):
+        session = Session(SessionPaths(path.parent))
+        if not session.paths.ended.exists():
+            try:
+                found.append((session, SessionRecord.model_validate_json(path.read_bytes())))
+            except (OSError, ValidationError):
+                continue
+    return found

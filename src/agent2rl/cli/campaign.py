@@ -1,0 +1,223 @@
+"""agent2rl campaign"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from agent2rl.campaign import executors
+from agent2rl.campaign.past import ENDINGS
+from agent2rl.campaign.sessions import going
+from agent2rl.campaign.standing import failed, free
+from agent2rl.cli import campaigning
+from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
+from agent2rl.cli.campaigning import Opened, opened, see_through
+from agent2rl.cli.options import as_json, runs_dir
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Ending
+
+POLL_SECONDS = 0.5
+
+
+@click.group("campaign")
+def command() -> None:
+    """Run a matrix of experiments from a TOML file.
+
+    \b
+    agent2rl campaign plan campaigns/smoke.toml       what there is to run, and what it takes
+    agent2rl campaign run campaigns/smoke.toml        run what is not done yet
+    agent2rl campaign status campaigns/smoke.toml     how it stands
+    agent2rl campaign stop campaigns/smoke.toml       end what is running, in order
+    agent2rl campaign retry --failed campaigns/smoke.toml
+    """
+
+
+campaign_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+def where(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where a campaign is run."""
+    for option in reversed(
+        (
+            click.option(
+                "--executor",
+                type=click.Choice(["local", "ray", "slurm"]),
+                default="local",
+                show_default=True,
+                help="Where runs are done: processes of this machine, a Ray cluster, a Slurm cluster.",
+            ),
+            click.option(
+                "--parallel",
+                type=click.IntRange(1),
+                help="Runs at once.  [default: as many as fit here; on a cluster, as it lets]",
+            ),
+            click.option(
+                "--address", metavar="HOST:PORT", help="Ray: of a cluster that runs.  [default: this machine]"
+            ),
+            click.option(
+                "--fetch", is_flag=True, help="Ray: workers do not share the runs directory; bring runs here."
+            ),
+            click.option(
+                "--slurm",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="Slurm: a parameter of sbatch, e.g. partition=gpu. May be given several times.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+again = click.option("--again", is_flag=True, help="Run those that are done once more.")
+limit = click.option("--limit", type=click.IntRange(1), help="Run so many at most.")
+
+
+@command.command("plan")
+@campaign_file
+@where
+@again
+@limit
+@runs_dir
+@as_json
+def plan_command(
+    file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **asked: Any
+) -> None:
+    """Print a campaign's runs: how each stands, and what the rest will take and cost."""
+    campaign, wanted = opened(file, runs_dir), _wanted(asked)
+    standings = campaign.stand()
+    found = campaign.plan(standings, free(standings, again)[:limit], wanted)
+    click.echo(found.model_dump_json()) if as_json else print_plan(found)
+
+
+@command.command("run")
+@campaign_file
+@where
+@again
+@limit
+@click.option("--detach", is_flag=True, help="Slurm: submit the jobs and leave.")
+@runs_dir
+@as_json
+def run_command(
+    file: Path,
+    again: bool,
+    limit: int | None,
+    detach: bool,
+    runs_dir: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Run what is not done yet. Ctrl-C ends each run in order; a second one ends them at once.
+
+    Whoever else runs the same campaign on the same runs directory, here or on another machine, shares the
+    work: no experiment is run by two.
+
+    Exit code: 0 where every experiment is done, 1 where one is not, 130 where it was stopped.
+    """
+    wanted = _wanted(asked)
+    if detach and wanted.executor != "slurm":
+        raise UserError("--detach is for --executor slurm.", "The others' runs end with this command.")
+    see_through(opened(file, runs_dir), wanted, lambda found: free(found, again)[:limit], as_json, detach)
+
+
+@command.command("retry")
+@campaign_file
+@click.option("--failed", "all_failed", is_flag=True, help="Those that failed for no fault of the agent.")
+@click.option(
+    "--ending",
+    type=click.Choice(ENDINGS),
+    multiple=True,
+    help="Those whose last run ended so, e.g. out-of-memory.",
+)
+@where
+@limit
+@runs_dir
+@as_json
+def retry_command(
+    file: Path,
+    all_failed: bool,
+    ending: tuple[str, ...],
+    limit: int | None,
+    runs_dir: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Run once more what went wrong.
+
+    What the agent did wrong is a result (agent-failed, out-of-memory, …) and is retried only where --ending
+    names it: the better of two runs is not a fair one.
+    """
+    if not all_failed and not ending:
+        raise UserError("Say what to retry.", "--failed, or --ending NAME.")
+    endings = cast(tuple[Ending, ...], ending)
+    see_through(
+        opened(file, runs_dir),
+        _wanted(asked),
+        lambda found: failed(found, all_failed, endings)[:limit],
+        as_json,
+    )
+
+
+@command.command("status")
+@campaign_file
+@click.option("--once", is_flag=True, help="Print the table once.  [default where there is no terminal]")
+@runs_dir
+@as_json
+def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool) -> None:
+    """Show how a campaign stands, until all of it is done."""
+    campaign = opened(file, runs_dir)
+    standings = campaign.stand()
+    if as_json:
+        click.echo(campaigning.as_json(campaign, standings))
+    elif once or not sys.stdout.isatty():
+        print_standings(standings)
+    else:
+        with Watch(quiet=False) as watch:
+            while any(one.state != "done" for one in standings):
+                watch.show(standings)
+                time.sleep(1)
+                standings = campaign.stand()
+            watch.show(standings)
+
+
+@command.command("stop")
+@campaign_file
+@click.option("--now", is_flag=True, help="Do not wait for runs to end in order.")
+@runs_dir
+def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
+    """Ask everybody who runs this campaign to stop, and wait until all its runs have ended."""
+    campaign = opened(file, runs_dir)
+    sessions = going(campaign.runs, campaign.campaign.name)
+    for session, _ in sessions:
+        session.ask("now" if now else "stop")
+    mine = {session.token for session, _ in sessions}
+    told = -1
+    while left := _held_by(campaign, mine):
+        if len(left) != told:
+            click.echo(f"{len(left)} still running: {', '.join(left)}", err=True)
+        told = len(left)
+        time.sleep(POLL_SECONDS)
+    click.echo("nothing was running" if told < 0 else "all have ended")
+
+
+def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:
+    """The runs that work for these sessions, by host."""
+    now = campaign.claims.clock()
+    holders = (campaign.claims.holder(each.id, now) for each in campaign.experiments)
+    return [f"{holder.host}:{holder.pid}" for holder in holders if holder and holder.session in sessions]
+
+
+def _wanted(asked: dict[str, Any]) -> executors.Wanted:
+    pairs = [each.partition("=") for each in asked["slurm"]]
+    if bad := [key for key, sign, _ in pairs if not key or not sign]:
+        raise UserError(f"--slurm {bad[0]}: there is no '=' in it.", "Write it as --slurm partition=gpu.")
+    return executors.Wanted(
+        executor=asked["executor"],
+        parallel=asked["parallel"],
+        address=asked["address"],
+        fetch=asked["fetch"],
+        slurm={key: value for key, _, value in pairs},
+    )

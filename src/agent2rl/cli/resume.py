@@ -1,0 +1,49 @@
+"""agent2rl resume"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from agent2rl.cli.going import go
+from agent2rl.cli.options import as_json, find, no_report, runs_dir
+from agent2rl.cli.print import print_run
+from agent2rl.runner.run import resume
+from agent2rl.runner.settings import settings
+from agent2rl.store.reader import read_run
+
+
+@click.command("resume")
+@click.argument("run")
+@no_report
+@runs_dir
+@as_json
+def command(run: str, no_report: bool, runs_dir: Path | None, as_json: bool) -> None:
+    """Go on with a run whose harness, machine or job died.
+
+    RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
+
+    The ledger says how far the run came, and nothing in it is done a second time. Submissions that were taken
+    in and not graded are graded first. An agent that was at work is started again in its workspace as it was,
+    for the time that was left when the harness died; it is told how things stand, and a program finds the
+    variable RESUMED=1. Its processes are gone: a training goes on only from a checkpoint. Tokens, dollars,
+    submissions and environment steps go on counting.
+
+    Model and data must be those that the run began with. Keys are read from your environment, as for `run`.
+    A run that is finished stays as it is.
+
+    \b
+    agent2rl resume latest
+    agent2rl resume 20261116-101500 --json
+
+    Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are,
+    which leaves it as it was.
+    """
+    paths, where = find(run, runs_dir), settings()
+    if paths.result.exists():
+        view = read_run(paths)
+        click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
+        click.echo(view.result.model_dump_json()) if as_json and view.result else print_run(view)
+        return
+    here = replace(where, runs=paths.root.parent)
+    go(here.runs, as_json, no_report, lambda notify, stop: resume(paths, here, notify, stop))

@@ -1,0 +1,188 @@
+"""The steps of a run, each noted on its record. What the record has already is not done a second time."""
+
+import threading
+import traceback
+from pathlib import Path
+
+import agent2rl
+from agent2rl.analysis import statistics
+from agent2rl.core.agent import Agent, Brief, Driven
+from agent2rl.core.errors import Agent2RLError, MachineError, UserError
+from agent2rl.core.records import Contamination, EvalResult, EvalSettings, Isolation, RunSpec, Score, Split
+from agent2rl.core.sandbox import Door, Enclosure, Sandbox
+from agent2rl.core.task import Task
+from agent2rl.grading.baseline import Baseline
+from agent2rl.grading.child import Child
+from agent2rl.grading.programs import program_sandboxes
+from agent2rl.grading.scan import Scan
+from agent2rl.grading.service import Graded
+from agent2rl.runner import machine, workspace
+from agent2rl.runner.assets import Assets, prepare
+from agent2rl.runner.installing import install
+from agent2rl.runner.outcome import Outcome
+from agent2rl.runner.settings import Settings, secrets
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.recorder import Recorder
+
+
+def try_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
+    """Every promise is tried before anything untrusted starts."""
+    recorder.event("phase", name="self-test")
+    isolation = sandbox.check()
+    recorder.entry("isolation", **isolation.model_dump(mode="json"))
+    if isolation.broken:
+        broken = isolation.broken[0]
+        raise MachineError(f"The sandbox does not hold: {broken.name}.", broken.mend)
+    return isolation
+
+
+def prepare_assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -> Assets:
+    """The same as before, where the run is resumed: another model or other data would be another run."""
+    recorder.event("phase", name="assets")
+    assets = prepare(spec, task, settings.cache, lambda text: recorder.event("preparing", text=text))
+    before = recorder.past.assets
+    if not before:
+        recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
+    elif changed := [old.name for old in before if old not in assets.records]:
+        raise UserError(
+            f"The run began with other inputs: {', '.join(changed)} changed since.",
+            "Restore what it began with, then resume again; the ledger has the hashes.",
+        )
+    return assets
+
+
+def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Recorder) -> Path | None:
+    """Where somebody else's program is; the first time it is wanted, it is installed."""
+    if not isinstance(agent, Driven):
+        return None
+    name = spec.agent.partition(":")[0]
+    prefix = install(name, agent.package, settings.cache, lambda text: recorder.event("preparing", text=text))
+    recorder.entry("agent", name=name, package=agent.package.name, version=agent.package.version)
+    return prefix
+
+
+def lay_workspace(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, recorder: Recorder) -> Brief:
+    """An agent that has begun finds its workspace as it left it."""
+    paths = recorder.paths
+    seen_at = sandbox.workspace(paths.workspace)
+    if not recorder.past.started:
+        workspace.lay(paths.workspace, seen_at, spec, task, assets)
+    return workspace.brief(seen_at, spec, task)
+
+
+def grading_child(
+    spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
+) -> Child:
+    before = recorder.past.limits
+    limits = before or spec.limits or machine.default_limits(settings.runs)
+    if before is None:
+        recorder.entry("limits", **limits.model_dump())
+    return Child(
+        sandbox=sandbox,
+        task=spec.task,
+        engine=spec.engine,
+        settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
+        prompts=spec.prompts,
+        splits=assets.splits,
+        beside=assets.beside,
+        limits=limits,
+        seconds=spec.grading_seconds,
+        code=task.code,
+        programs=program_sandboxes(task),
+        python_path=settings.python_path,
+    )
+
+
+def grade_baseline(
+    baseline: Baseline, split: Split, recorder: Recorder, stop: threading.Event
+) -> tuple[Score, EvalResult]:
+    past, where = recorder.past, recorder.paths.baseline
+    found, cached = past.results(recorder.paths, where, split), True
+    if found and split in past.baselines:
+        return past.baselines[split], found
+    if found is None:
+        recorder.event("phase", name="baseline", split=split)
+        where.root.mkdir(parents=True, exist_ok=True)
+        found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
+        recorder.results(where, split, found)
+    score = statistics.score(found, split)
+    recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
+    return score, found
+
+
+def grade_against(
+    spec: RunSpec, brief: Brief, assets: Assets, baseline: Score, child: Child, settings: Settings
+) -> Graded:
+    return Graded(
+        seen_at=brief.workspace,
+        base=assets.base,
+        base_seen_at=workspace.model_path(spec),
+        baseline=baseline,
+        child=child,
+        gpus=machine.gpus(settings.gpus),
+    )
+
+
+def find_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
+    found = secrets(agent.secrets)
+    for name in sorted(set(agent.secrets) - set(found)):
+        recorder.event("warning", text=f"The agent asks for {name}, which is not set.")
+    return found
+
+
+def enclose(
+    spec: RunSpec, child: Child, assets: Assets, doors: tuple[Door, ...], paths: RunPaths
+) -> Enclosure:
+    return Enclosure(
+        role="agent",
+        workspace=paths.workspace,
+        scratch=paths.agent_scratch,
+        log=paths.agent_log,
+        wall_seconds=spec.budget.wall_seconds,
+        limits=child.limits,
+        mounts=workspace.mounts(paths.workspace, spec, assets),
+        hidden=_hidden(spec),
+        doors=doors,
+    )
+
+
+def _hidden(spec: RunSpec) -> tuple[Path, ...]:
+    """What of this package the agent must not read: evaluation data, and an expert that is withheld."""
+    package = Path(agent2rl.__file__).parent
+    experts = () if spec.expert else package.glob("environments/*/expert")
+    return (package / "tasks", *experts)
+
+
+def look_for_contamination(outcome: Outcome, scan: Scan, recorder: Recorder, stop: threading.Event) -> None:
+    """Look through what the agent left. What goes wrong here costs this answer, never the run's result."""
+    outcome.contamination = recorder.past.contamination
+    if outcome.contamination:
+        return
+    recorder.event("phase", name="contamination")
+    try:
+        found = scan.run(recorder.paths.contamination_log, recorder.paths.scratch, stop)
+    except Agent2RLError as error:
+        found = Contamination(done=False, reason=str(error))
+    except Exception as error:
+        recorder.event("fault", where="contamination", trace=traceback.format_exc())
+        found = Contamination(done=False, reason=f"A fault of agent2rl: {type(error).__name__}: {error}")
+    recorder.contamination(found)
+    outcome.contamination = found.summary
+
+
+def grade_heldout(outcome: Outcome, baseline: Baseline, recorder: Recorder, stop: threading.Event) -> None:
+    """The held-out split is opened now, once: for the baseline and for the submission that feedback chose."""
+    best = outcome.best
+    if best is None or outcome.spec.protocol != "heldout" or stop.is_set():
+        return
+    outcome.baseline_heldout, before = grade_baseline(baseline, "heldout", recorder, stop)
+    where = recorder.paths.submission(best.id)
+    after = recorder.past.results(recorder.paths, where, "heldout")
+    if after is None:
+        recorder.event("phase", name="held-out", submission=best.id)
+        after = baseline.child.grade(where.model, "heldout", where.log, recorder.paths.scratch, stop)
+        recorder.results(where, "heldout", after)
+    outcome.best_heldout = recorder.past.heldout or statistics.score(after, "heldout")
+    outcome.heldout = statistics.compare(before, after)
+    if recorder.past.heldout is None:
+        recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

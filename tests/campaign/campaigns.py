@@ -1,0 +1,92 @@
+"""Small campaigns for tests."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_run
+from tests.runs import Bench
+
+SECONDS = 120
+
+
+def write(bench: Bench, agents: list[str], seeds: int = 1, more: str = "", name: str = "small") -> str:
+    """A campaign's file, of runs that take a second or two each."""
+    path = bench.home / f"{name}.toml"
+    path.write_text(
+        f'name = "{name}"\n[axes]\ntask = ["gsm8k-mini"]\nagent = {json.dumps(agents)}\n'
+        f"seed = {list(range(seeds))}\n[settings]\nno-report = true\n{more}",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def standing(bench: Bench, file: str, **environment: str) -> list[dict[str, Any]]:
+    done = bench.cli("campaign", "status", file, "--json", **environment)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+    return found
+
+
+def states(bench: Bench, file: str) -> list[str]:
+    return [run["state"] for run in standing(bench, file)]
+
+
+def runs(bench: Bench) -> list[RunPaths]:
+    return [RunPaths(path.parent) for path in sorted(bench.runs.glob("*/spec.json"))]
+
+
+def resumed(bench: Bench) -> int:
+    """How many runs were taken up after a crash."""
+    chains = (read_run(paths).chain for paths in runs(bench))
+    return sum(any(entry.kind == "resumed" for entry in chain.entries) for chain in chains)
+
+
+@contextmanager
+def going(bench: Bench, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """`agent2rl campaign …`, while the test looks at it."""
+    process = subprocess.Popen(
+        bench.command("campaign", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=bench.home,
+        env=bench.environment(**environment),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def until(true: Callable[[], object], seconds: float = SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.05)
+
+
+def agent_started(bench: Bench) -> bool:
+    """Whether some run's agent has said something."""
+    return any(run.agent_log.exists() and run.agent_log.stat().st_size for run in runs(bench))
+
+
+def alive(marker: Path) -> bool:
+    """Whether a process whose command line names this path is alive."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(marker).encode() in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,180 @@
+"""Claims, by real processes that race for them."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from agent2rl.campaign.claims import Claim, Claims
+
+PROCESSES, EXPERIMENTS = 8, 100
+
+
+def start(count: int, function: Callable[..., None], *arguments: object) -> list[BaseProcess]:
+    context = multiprocessing.get_context("fork")
+    processes: list[BaseProcess] = [
+        context.Process(target=function, args=(number, *arguments)) for number in range(count)
+    ]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def grab(number: int, folder: Path, notes: Path) -> None:
+    """Takes all it can get, in an order of its own, and stays until it is ended."""
+    claims, order = Claims(folder), [f"e{index}" for index in range(EXPERIMENTS)]
+    random.Random(number).shuffle(order)
+    held = [(name, claims.take(name)) for name in order]
+    (notes / str(number)).write_text("\n".join(name for name, mine in held if mine))
+    time.sleep(60)
+
+
+def test_eight_processes_that_race_for_a_hundred_experiments_take_each_once(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    processes = start(PROCESSES, grab, tmp_path / "claims", notes)
+    until = time.monotonic() + 60
+    while len(list(notes.iterdir())) < PROCESSES and time.monotonic() < until:
+        time.sleep(0.02)
+    for process in processes:
+        process.kill()
+        process.join()
+    taken = [name for path in notes.iterdir() for name in path.read_text().split()]
+    assert sorted(taken) == sorted(f"e{index}" for index in range(EXPERIMENTS))
+    assert sum(bool(path.read_text()) for path in notes.iterdir()) > 1, "one took all: that was no race"
+
+
+def labour(number: int, folder: Path, done: Path) -> None:
+    """Does what is not done, as a campaign does: claim, look whether it is done, do it, give it back."""
+    claims, dice, claimed = Claims(folder), random.Random(number), 0
+    while left := [name for name in (f"e{i}" for i in range(EXPERIMENTS)) if not (done / name).exists()]:
+        name = dice.choice(left)
+        held = claims.take(name)
+        if held is None:
+            continue
+        if not (done / name).exists():
+            claimed += 1
+            if number < PROCESSES // 2 and claimed == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with (done / f".{name}").open("a") as file:
+                file.write("x")
+            (done / name).touch()
+        held.release()
+
+
+def test_what_killed_processes_had_claimed_is_done_by_others_exactly_once(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    done.mkdir()
+    processes = start(PROCESSES, labour, tmp_path / "claims", done)
+    for process in processes:
+        process.join(60)
+    codes = {process.exitcode for process in processes}
+    assert codes == {0, -signal.SIGKILL}, "some were killed, the others ended by themselves"
+    times = {path.name: path.read_text() for path in done.glob(".e*")}
+    assert times == {f".e{index}": "x" for index in range(EXPERIMENTS)}
+
+
+def take_once(number: int, folder: Path, notes: Path, lease: float) -> None:
+    if Claims(folder, lease).take("one"):
+        (notes / str(number)).touch()
+        time.sleep(60)
+
+
+def elsewhere(folder: Path, experiment: str) -> None:
+    """The claim as a process of another machine would leave it: whether that lives cannot be seen here."""
+    place = folder / experiment
+    path = max(place.iterdir(), key=lambda path: int(path.name))
+    before = path.stat().st_mtime
+    claim = Claim.model_validate_json(path.read_text())
+    path.write_text(claim.model_copy(update={"machine": "another"}).model_dump_json())
+    os.utime(path, (before, before))
+
+
+def test_a_claim_of_another_machine_is_taken_over_after_the_lease_and_by_one_alone(tmp_path: Path) -> None:
+    folder, notes, lease = tmp_path / "claims", tmp_path / "notes", 0.8
+    notes.mkdir()
+    claims = Claims(folder, lease)
+    first = claims.take("one")
+    assert first is not None
+    elsewhere(folder, "one")
+    assert claims.take("one") is None
+    assert claims.holder("one") is not None
+    time.sleep(lease)
+    assert claims.holder("one") is None
+    processes = start(PROCESSES, take_once, folder, notes, 60.0 * 60)
+    for process in processes:
+        process.join(0.1)
+    assert not list(notes.iterdir()), "a longer lease has not run out"
+    for process in processes:
+        process.kill()
+        process.join()
+    processes = start(PROCESSES, take_once, folder, notes, lease)
+    until = time.monotonic() + 30
+    while not list(notes.iterdir()) and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(lease / 2)
+    assert len(list(notes.iterdir())) == 1
+    for process in processes:
+        process.kill()
+        process.join()
+    assert first.beat() is False, "whoever was taken over from is told"
+
+
+def test_a_holder_that_gives_signs_of_life_keeps_its_claim(tmp_path: Path) -> None:
+    claims = Claims(tmp_path, lease=0.4)
+    held = claims.take("one", session="s")
+    assert held is not None
+    elsewhere(tmp_path, "one")
+    until = time.monotonic() + 1.2
+    while time.monotonic() < until:
+        assert held.beat()
+        assert claims.take("one") is None
+        time.sleep(0.05)
+    holder = claims.holder("one")
+    assert holder is not None
+    assert holder.session == "s"
+
+
+def test_a_holder_that_slept_through_its_lease_gives_up_though_nobody_came(tmp_path: Path) -> None:
+    held = Claims(tmp_path, lease=0.2).take("one")
+    assert held is not None
+    time.sleep(0.25)
+    assert held.beat() is False
+
+
+def test_what_is_given_back_can_be_taken_at_once(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    for _ in range(3):
+        held = claims.take("one")
+        assert held is not None
+        assert claims.take("one") is None
+        held.release()
+        assert claims.holder("one") is None
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["1", "2", "3"]
+
+
+def test_a_claim_that_cannot_be_read_is_somebodys_until_its_time_is_over(tmp_path: Path) -> None:
+    claims = Claims(tmp_path, lease=0.3)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "1").write_bytes(b"\xff\x00")
+    assert claims.take("one") is None
+    time.sleep(0.3)
+    assert claims.take("one") is not None
+
+
+def test_the_claim_of_a_process_that_is_gone_is_nobodys_at_once(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (process,) = start(1, take_once, tmp_path / "claims", notes, 600.0)
+    until = time.monotonic() + 30
+    while not list(notes.iterdir()) and time.monotonic() < until:
+        time.sleep(0.02)
+    claims = Claims(tmp_path / "claims")
+    assert claims.take("one") is None
+    process.kill()
+    process.join()
+    assert claims.take("one") is not None

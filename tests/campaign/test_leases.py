@@ -1,0 +1,104 @@
+"""What of this machine a run gets, and that it does not outlive whoever waits for it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent2rl.campaign.leases import Cores, Gpus, capacity
+from agent2rl.campaign.record import Resources
+from agent2rl.campaign.work import LAUNCH
+from agent2rl.core.errors import MachineError
+
+
+def never() -> bool:
+    return False
+
+
+def test_two_campaigns_never_have_the_same_gpu(tmp_path: Path) -> None:
+    mine, theirs = Gpus(["0", "1", "2"], tmp_path), Gpus(["0", "1", "2"], tmp_path)
+    with mine.some(2, never) as first, theirs.some(1, never) as second:
+        assert first is not None
+        assert second is not None
+        assert {*first, *second} == {"0", "1", "2"}
+        with theirs.some(1, never) as third:
+            assert third is None
+    with theirs.some(3, never) as all_of_them:
+        assert all_of_them is not None
+
+
+def test_whoever_waits_for_several_gpus_holds_none_meanwhile(tmp_path: Path) -> None:
+    gpus, asked = Gpus(["0", "1"], tmp_path), []
+
+    def wait() -> bool:
+        with gpus.some(1, never) as other:
+            asked.append(other is not None)
+        return len(asked) < 3
+
+    with gpus.some(1, never), gpus.some(2, wait) as both:
+        assert both is None
+    assert asked == [True, True, True]
+
+
+def test_a_gpu_is_leased_as_long_as_the_run_lives_that_was_given_it(tmp_path: Path) -> None:
+    gpus = Gpus(["0"], tmp_path)
+    with gpus.some(1, never) as leased:
+        assert leased is not None
+        run = subprocess.Popen(["sleep", "60"], pass_fds=tuple(leased.values()))
+    with gpus.some(1, never) as taken:
+        assert taken is None
+    run.kill()
+    run.wait()
+    with gpus.some(1, never) as free:
+        assert free is not None
+
+
+def test_runs_that_fit_have_cores_of_their_own() -> None:
+    cores = Cores(1, len(os.sched_getaffinity(0)))
+    with cores.some() as first:
+        assert first is not None
+        assert len(first) == 1
+    with Cores(10**6, 1).some() as none:
+        assert none is None
+
+
+def test_as_many_runs_go_at_once_as_fit() -> None:
+    every = len(os.sched_getaffinity(0))
+    assert capacity(Resources(), ()) == 1
+    assert capacity(Resources(cpus=1), ()) == every
+    assert capacity(Resources(cpus=every), ()) == 1
+    assert capacity(Resources(gpus=1), ("0",)) == 1
+    with pytest.raises(MachineError, match="needs 3 GPUs, and this machine has 2"):
+        capacity(Resources(gpus=3), ("0", "1"))
+    with pytest.raises(MachineError, match="bytes of memory"):
+        capacity(Resources(memory="900T"), ())
+
+
+def test_what_is_launched_has_its_cores_and_its_gpus_and_dies_with_its_parent(tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    code = (
+        'import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(f"{os.getpid()} '
+        "{sorted(os.sched_getaffinity(0))} {os.environ['CUDA_VISIBLE_DEVICES']}\"); time.sleep(60)"
+    )
+    parent = (
+        "import os, subprocess, sys; subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), "
+        "*sys.argv[2:]]).wait()"
+    )
+    said = tmp_path / "said"
+    launch = [str(LAUNCH), str(core), "CUDA_VISIBLE_DEVICES=3", "--", sys.executable, "-c", code, str(said)]
+    process = subprocess.Popen([sys.executable, "-c", parent, *launch])
+    until = time.monotonic() + 30
+    while (not said.exists() or not said.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    pid, what = said.read_text().split(" ", 1)
+    assert what == f"[{core}] 3"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while Path(f"/proc/{pid}/exe").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or ") Z" in stat.read_text()

@@ -1,0 +1,121 @@
+"""Campaigns on this machine, through the command line, with whole runs."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from agent2rl.store.reader import read_run
+from tests.campaign.campaigns import (
+    agent_started,
+    alive,
+    going,
+    resumed,
+    runs,
+    standing,
+    states,
+    until,
+    write,
+)
+from tests.runs import Bench
+
+
+def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(bench: Bench) -> None:
+    file = write(bench, ["nop"], seeds=2, more='budget = "1m"\n[resources]\ncpus = 1\nmemory = "2G"\n')
+    before = json.loads(bench.cli("campaign", "plan", file, "--parallel", "2", "--json").stdout)
+    assert [run["state"] for run in before["runs"]] == ["todo"] * 2
+    assert before["run_seconds"] == 120
+    assert before["wall_seconds"] == 60
+    assert not before["runs"][0]["beside_known"]
+    with (
+        going(bench, "run", file, "--parallel", "1") as one,
+        going(bench, "run", file, "--parallel", "1") as two,
+    ):
+        outputs = [process.communicate(timeout=120)[0] for process in (one, two)]
+    assert [one.returncode, two.returncode] == [0, 0], outputs
+    assert len(runs(bench)) == 2, outputs
+    assert "Traceback" not in "".join(outputs)
+    third = bench.cli("campaign", "run", file, "--json")
+    assert third.returncode == 0, third.stderr
+    assert len(runs(bench)) == 2
+    after = json.loads(bench.cli("campaign", "plan", file, "--json").stdout)
+    assert [(run["state"], run["chosen"]) for run in after["runs"]] == [("done", False)] * 2
+    assert after["runs"][0]["seconds"] > 60, "what grading takes is learnt from the runs there are"
+    once_more = json.loads(bench.cli("campaign", "plan", file, "--again", "--limit", "1", "--json").stdout)
+    assert [run["chosen"] for run in once_more["runs"]] == [True, False]
+    (view, *_) = [read_run(paths) for paths in runs(bench)]
+    assert view.spec.limits is not None
+    assert view.spec.limits.memory_bytes == 2 << 30
+
+
+def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: Bench) -> None:
+    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write(bench, [f"script:{script}"], seeds=2, more="[resources]\ncpus = 1\n")
+    with going(bench, "run", file, "--parallel", "1") as campaign:
+        until(lambda: agent_started(bench))
+        assert states(bench, file) == ["running", "todo"]
+        stopped = bench.cli("campaign", "stop", file)
+        output, _ = campaign.communicate(timeout=60)
+    assert campaign.returncode == 130, output
+    assert "all have ended" in stopped.stdout
+    assert states(bench, file) == ["stopped", "todo"]
+    (paths,) = runs(bench)
+    assert read_run(paths).result is not None
+    assert "nothing was running" in bench.cli("campaign", "stop", file).stdout
+
+
+def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it(bench: Bench) -> None:
+    script = bench.script("print('here', flush=True)\ntime.sleep(600)", "sleeper.py")
+    file = write(bench, [f"script:{script}"], more='budget = "3s"\n')
+    with going(bench, "run", file) as campaign:
+        until(lambda: agent_started(bench))
+        os.kill(campaign.pid, signal.SIGKILL)
+        campaign.wait()
+        until(lambda: not alive(Path("--runs-dir=" + str(bench.runs))), 20)
+    assert states(bench, file) == ["crashed"]
+    done = bench.cli("campaign", "run", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert states(bench, file) == ["done"]
+    assert len(runs(bench)) == 1
+    assert resumed(bench) == 1
+
+
+def test_what_the_harness_failed_waits_until_somebody_asks_for_it_again(bench: Bench, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "broken.py").write_text(
+        "def open_model(directory):\n    raise RuntimeError('no such thing')\n"
+    )
+    file = write(bench, ["nop"], more='engine = "scripted:broken:open_model"\n')
+    path = {"PYTHONPATH": str(plugins)}
+    assert bench.cli("campaign", "run", file, **path).returncode == 1
+    (found,) = standing(bench, file, **path)
+    assert (found["state"], found["ending"]) == ("failed", "failed")
+    assert "no such thing" in found["detail"]
+    again = bench.cli("campaign", "run", file, **path)
+    assert again.returncode == 1
+    assert "retry --failed" in again.stdout
+    assert len(runs(bench)) == 1
+    (plugins / "broken.py").write_text("from agent2rl.models.abacus import solver as open_model\n")
+    mended = bench.cli("campaign", "retry", "--failed", file, **path)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert len(runs(bench)) == 2
+    assert bench.cli("campaign", "retry", file).returncode == 2
+
+
+def test_what_run_refuses_is_refused_before_anything_is_begun(bench: Bench) -> None:
+    wrong = bench.cli("campaign", "plan", write(bench, ["nop"], more='bugdet = "1m"\n'))
+    assert wrong.returncode == 2
+    assert "small, task=gsm8k-mini agent=nop seed=0: No such option '--bugdet'" in wrong.stderr
+    many = bench.cli("campaign", "run", write(bench, ["nop"], more="[resources]\ngpus = 64\n"))
+    assert many.returncode == 1
+    assert "needs 64 GPUs" in many.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_run_that_cannot_begin_is_said_and_not_held_against_the_experiment(bench: Bench) -> None:
+    file = write(bench, ["nop"], more="max-usd = 3\n")
+    done = bench.cli("campaign", "run", file)
+    assert done.returncode == 1
+    assert "Without a driver there is nothing to limit" in done.stderr
+    assert states(bench, file) == ["todo"]

@@ -1,0 +1,172 @@
+"""Where experiments stand, and what a plan says of them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent2rl.campaign.claims import Claims
+from agent2rl.campaign.experiments import Experiment, experiments
+from agent2rl.campaign.past import ENDINGS, NOT_THE_AGENTS, Past
+from agent2rl.campaign.plan import Experience, makespan, plan
+from agent2rl.campaign.record import parse
+from agent2rl.campaign.standing import failed, free, stand
+from agent2rl.core.llm import Usage
+from agent2rl.core.records import Budget, Clock, Ending, RunResult, RunSpec
+from agent2rl.store.files import write_record
+from agent2rl.store.paths import RunPaths
+from tests.runs import Bench
+
+CAMPAIGNS = Path(__file__).resolve().parents[2] / "campaigns"
+COUNTS = {"drivers": 90, "paper": 414, "smoke": 12}
+TEXT = 'name = "n"\n[axes]\ntask = ["a", "b"]\nagent = ["x"]\ndriver = ["d"]\nseed = [0, 1]'
+
+
+def spec(arguments: Sequence[str], gpus: bool) -> RunSpec:
+    said = dict(each.removeprefix("--").partition("=")[::2] for each in arguments)
+    budget = Budget(wall_seconds=100, usd=float(said["max-usd"]) if "max-usd" in said else None)
+    seed, driver = int(said["seed"]), said["driver"]
+    return RunSpec(
+        task=said["task"], agent=said["agent"], driver=driver, model="m", engine="e", seed=seed, budget=budget
+    )
+
+
+def finished(
+    runs: Path, name: str, made: RunSpec, ending: Ending = "completed", usd: float | None = 2.0
+) -> None:
+    """A run that took 130 s, 100 of them the agent's."""
+    paths = RunPaths(runs / name)
+    paths.root.mkdir(parents=True)
+    write_record(paths.spec, made)
+    write_record(
+        paths.result,
+        RunResult(
+            run_id=name,
+            spec=made,
+            ending=ending,
+            started_at=1000,
+            ended_at=1130,
+            clock=Clock(agent=100, queue=0, grading=10),
+            usage=Usage(usd=usd),
+        ),
+    )
+
+
+def crashed(runs: Path, name: str, made: RunSpec) -> None:
+    paths = RunPaths(runs / name)
+    paths.root.mkdir(parents=True)
+    write_record(paths.spec, made)
+
+
+def made(text: str = TEXT) -> tuple[Experiment, ...]:
+    return experiments(parse(text, "n"), spec)
+
+
+def test_an_experiment_stands_where_its_runs_left_it(tmp_path: Path) -> None:
+    first, second, third, fourth = made()
+    finished(tmp_path, "1", first.spec, "interrupted")
+    finished(tmp_path, "2", first.spec)
+    finished(tmp_path, "3", second.spec, "rate-limited")
+    crashed(tmp_path, "4", third.spec)
+    standings = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
+    assert [one.state for one in standings] == ["done", "failed", "crashed", "todo"]
+    assert [one.experiment.id for one in free(standings, again=False)] == [third.id, fourth.id]
+    assert len(free(standings, again=True)) == 4
+    assert [one.experiment.id for one in failed(standings, True, ())] == [second.id]
+    assert [one.experiment.id for one in failed(standings, False, ("completed",))] == [first.id]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_is_a_result_a_failure_or_a_stop(tmp_path: Path, ending: Ending) -> None:
+    first, *_ = made()
+    finished(tmp_path, "1", first.spec, ending)
+    (one, *_) = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
+    expected = "failed" if ending in NOT_THE_AGENTS else "stopped" if ending == "interrupted" else "done"
+    assert one.state == expected
+
+
+def test_what_somebody_has_claimed_is_running_and_comes_last(tmp_path: Path) -> None:
+    first, *_ = made()
+    claims = Claims(tmp_path / ".claims")
+    held = claims.take(first.id)
+    assert held is not None
+    standings = stand(made(), Past(tmp_path), claims)
+    assert standings[0].state == "running"
+    assert free(standings, again=False)[-1].experiment == first
+    held.release()
+    assert stand(made(), Past(tmp_path), claims)[0].state == "todo"
+
+
+def test_a_run_of_another_version_is_nobodys_experiment(tmp_path: Path) -> None:
+    crashed(tmp_path, "1", made()[0].spec)
+    (tmp_path / "1" / "spec.json").write_text('{"unheard": "of"}')
+    assert Past(tmp_path).look() == {}
+
+
+def test_what_is_settled_is_read_once_and_what_is_new_is_seen(tmp_path: Path) -> None:
+    past, (first, second, *_) = Past(tmp_path), made()
+    finished(tmp_path, "1", first.spec)
+    crashed(tmp_path, "2", second.spec)
+    assert {key: [run.state for run in runs] for key, runs in past.look().items()} == {
+        first.id: ["done"],
+        second.id: ["crashed"],
+    }
+    (tmp_path / "1" / "result.json").unlink()
+    finished(tmp_path, "3", second.spec)
+    assert [run.state for run in past.of(first.id)] == ["done"]
+    assert [run.state for run in past.of(second.id)] == ["crashed", "done"]
+
+
+def test_a_plan_learns_from_earlier_runs_of_the_task_and_of_the_driver(tmp_path: Path) -> None:
+    first, *_ = made()
+    finished(tmp_path, "1", first.spec)
+    past = Past(tmp_path)
+    standings = stand(made(), past, Claims(tmp_path / ".claims"))
+    found = plan("n", "", standings, free(standings, again=False), Experience(past.look()), 2)
+    assert [run.seconds for run in found.runs] == [130, 130, 100, 100]
+    assert [run.beside_known for run in found.runs] == [True, True, False, False]
+    assert [run.chosen for run in found.runs] == [False, True, True, True]
+    assert found.run_seconds == 330
+    assert found.wall_seconds == 200
+    assert found.usd == 6.0
+
+
+def test_a_cost_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
+    standings = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
+    found = plan("n", "", standings, free(standings, again=False), Experience({}), None)
+    assert [run.usd for run in found.runs] == [None] * 4
+    assert found.usd_unknown == 4
+    assert found.wall_seconds is None
+    capped = stand(made(TEXT + "\n[settings]\nmax-usd = 5"), Past(tmp_path), Claims(tmp_path / ".claims"))
+    assert plan("n", "", capped, free(capped, again=False), Experience({}), None).usd == 20
+
+
+def test_a_limit_for_a_scheduler_leaves_room_for_grading(tmp_path: Path) -> None:
+    (first, *_) = made()
+    assert Experience({}).limit_seconds(first.spec) == 100 + 3600
+    finished(tmp_path, "1", first.spec)
+    assert Experience(Past(tmp_path).look()).limit_seconds(first.spec) == 100 + 600
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slots", "expected"),
+    [([], 2, 0), ([5, 5, 5], 1, 15), ([5, 5, 5], 2, 10), ([9, 1, 1, 1], 2, 9)],
+)
+def test_runs_that_begin_as_soon_as_there_is_room(seconds: list[float], slots: int, expected: float) -> None:
+    assert makespan(seconds, slots) == expected
+
+
+def test_every_campaign_of_the_repository_is_known_here() -> None:
+    assert {path.stem for path in CAMPAIGNS.glob("*.toml")} == set(COUNTS)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_campaign_of_the_repository_can_be_planned(bench: Bench, name: str) -> None:
+    done = bench.cli("campaign", "plan", str(CAMPAIGNS / f"{name}.toml"), "--executor", "slurm", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["campaign"] == name
+    assert len(found["runs"]) == COUNTS[name]
+    assert all(run["state"] == "todo" for run in found["runs"])
+    assert not bench.runs.exists(), "looking at a plan leaves nothing"

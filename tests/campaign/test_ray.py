@@ -1,0 +1,49 @@
+"""Campaigns on a Ray cluster: several processes on this machine. `make test-campaigns` installs Ray."""
+
+import importlib.util
+import os
+import signal
+
+import pytest
+
+from agent2rl.campaign.claims import Claims
+from agent2rl.campaign.experiments import identity
+from agent2rl.store.paths import claims_folder
+from agent2rl.store.reader import read_run
+from tests.campaign.campaigns import agent_started, going, resumed, runs, standing, states, until, write
+from tests.runs import Bench
+
+pytestmark = [
+    pytest.mark.clusters,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+]
+
+
+def test_the_run_of_a_killed_worker_is_done_in_the_end_and_none_is_done_twice(bench: Bench) -> None:
+    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write(bench, [f"script:{script}"], seeds=3, more='budget = "4s"\n[resources]\ncpus = 1\n')
+    claims = Claims(claims_folder(bench.runs))
+    with going(bench, "run", file, "--executor", "ray") as campaign:
+        until(lambda: agent_started(bench))
+        holders = [claims.holder(run["experiment"]) for run in standing(bench, file)]
+        victim = next(holder.pid for holder in holders if holder)
+        assert victim != campaign.pid
+        os.kill(victim, signal.SIGKILL)
+        output, _ = campaign.communicate(timeout=240)
+    assert campaign.returncode == 0, output
+    assert states(bench, file) == ["done"] * 3
+    views = [read_run(paths) for paths in runs(bench)]
+    assert [view.state for view in views] == ["finished"] * 3
+    assert len({identity(view.spec) for view in views}) == 3
+    assert resumed(bench) == 1
+
+
+def test_runs_of_workers_that_share_nothing_are_fetched_whole(bench: Bench) -> None:
+    file = write(bench, ["nop"], seeds=2, more="[resources]\ncpus = 1\n")
+    with going(bench, "run", file, "--executor", "ray", "--fetch") as campaign:
+        output, _ = campaign.communicate(timeout=240)
+    assert campaign.returncode == 0, output
+    assert states(bench, file) == ["done", "done"]
+    for paths in runs(bench):
+        assert bench.cli("verify", paths.run_id).returncode == 0
+    assert len((bench.runs / "results.csv").read_text().splitlines()) == 3

@@ -1,0 +1,137 @@
+"""A campaign's file: what it may say, and what is said of one that is wrong."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from agent2rl.campaign.experiments import Cell, cells, experiments, identity, options
+from agent2rl.campaign.record import parse
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Budget, Limits, RunSpec
+
+WHOLE = """
+name = "whole"
+[axes]
+task = ["a", "b"]
+agent = ["x", "y"]
+driver = ["", "d"]
+seed = [0, 1]
+[settings]
+budget = "4m"
+no-report = true
+no-expert = false
+tasks-dir = ["t", "u"]
+[[exclude]]
+agent = "x"
+driver = "d"
+[[exclude]]
+task = ["a", "b"]
+agent = "y"
+seed = 1
+[[override]]
+where = { task = "b" }
+set = { budget = "8m", max-usd = 5 }
+"""
+
+
+def test_every_combination_that_is_not_left_out_is_there_once() -> None:
+    found = cells(parse(WHOLE, "whole.toml"))
+    assert len(found) == 2 * (2 + 2)
+    assert {"task": "a", "agent": "x", "driver": "", "seed": 1} in found
+    assert not any(cell["agent"] == "x" and cell["driver"] == "d" for cell in found)
+
+
+def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
+    campaign = parse(WHOLE, "whole.toml")
+    cell: Cell = {"task": "b", "agent": "y", "driver": "d", "seed": 0}
+    assert options(campaign, cell) == (
+        *("--task=b", "--agent=y", "--driver=d", "--seed=0", "--budget=8m", "--no-report"),
+        *("--tasks-dir=t", "--tasks-dir=u", "--max-usd=5"),
+    )
+    assert "--driver=" not in " ".join(options(campaign, {**cell, "driver": ""}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("name = 3", "name"),
+        ('name = "n"', "axes: Field required"),
+        ('name = "n"\n[axes]\ntask = ["a"]', "axes.agent: Field required"),
+        ('nmae = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]', "name"),
+        ('name = "n"\ncolour = 1\n[axes]\ntask = ["a"]\nagent = ["x"]', "Known keys: name, about, axes"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\nsize = [1]', "axes.size: there is no such key"),
+        ('name = "n"\n[axes]\ntask = []\nagent = ["x"]', "axes.task"),
+        ('name = "n"\n[axes]\ntask = ["a", "a"]\nagent = ["x"]', "stands there twice"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\nseed = ["0"]', "axes.seed.1"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[settings]\nseed = {a = 1}', "settings.seed"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[settings]\ntask = "b"', "is an axis already"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[settings]\njson = true', "campaign's own"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\nmemory = "4"', "not a size"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\ncpus = 0', "resources.cpus"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = "c"', "not on the axis task"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\nseed = 1', "no axis 'seed'"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\ntsk = "a"', "exclude 1: tsk"),
+        (
+            'name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[override]]\nwhere = {task = "b"}\nset = {}',
+            "override 1: where",
+        ),
+        ("name =", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_says_where(wrong: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(wrong, "wrong.toml")
+    assert says in str(caught.value)
+    assert "wrong.toml" in caught.value.message
+
+
+def spec(arguments: Sequence[str], gpus: bool) -> RunSpec:
+    said = dict(each.removeprefix("--").partition("=")[::2] for each in arguments)
+    if said["task"] == "bad":
+        raise UserError("There is no task 'bad'.", "Known tasks: good.")
+    return RunSpec(
+        task=said["task"],
+        agent=said["agent"],
+        model="m",
+        engine="vllm" if gpus else "transformers",
+        seed=int(said.get("seed", 0)),
+        budget=Budget(wall_seconds=60),
+    )
+
+
+def campaign(text: str) -> str:
+    return f'name = "n"\n[axes]\n{text}'
+
+
+def test_an_experiment_is_the_same_wherever_its_specification_is_made() -> None:
+    one = spec(["--task=a", "--agent=x"], False)
+    limits = Limits(memory_bytes=1, disk_bytes=2, processes=3)
+    assert identity(one) == identity(one.model_copy(update={"limits": limits}))
+    assert identity(one) == identity(RunSpec.model_validate_json(one.model_dump_json()))
+    assert identity(one) != identity(one.model_copy(update={"seed": 1}))
+
+
+def test_gpus_under_resources_decide_the_engine_and_not_the_machine_that_plans() -> None:
+    text = campaign('task = ["a"]\nagent = ["x"]')
+    (without,) = experiments(parse(text, "n"), spec)
+    (with_one,) = experiments(parse(text + "\n[resources]\ngpus = 1", "n"), spec)
+    assert without.arguments[-1] == "--engine=transformers"
+    assert with_one.arguments[-1] == "--engine=vllm"
+    assert without.id != with_one.id
+
+
+def test_an_error_of_run_says_which_combination_it_is_about() -> None:
+    with pytest.raises(UserError, match="task=bad agent=x: There is no task 'bad'"):
+        experiments(parse(campaign('task = ["good", "bad"]\nagent = ["x"]'), "n"), spec)
+
+
+def test_two_combinations_that_are_the_same_experiment_are_refused() -> None:
+    text = campaign('task = ["a"]\nagent = ["x"]\nmode = ["free", "multi"]')
+    with pytest.raises(UserError, match="are the same experiment"):
+        experiments(parse(text, "n"), spec)
+
+
+def test_a_campaign_that_leaves_everything_out_is_refused() -> None:
+    text = campaign('task = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = "a"')
+    with pytest.raises(UserError, match="nothing is left"):
+        experiments(parse(text, "n"), spec)

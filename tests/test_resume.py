@@ -1,0 +1,305 @@
+"""A run whose harness died goes on: nothing that was acknowledged is lost, and nothing is done twice."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.records import Budget, JudgeUse, RunResult, RunSpec, Submission
+from agent2rl.engines.scripted import Scripted
+from agent2rl.gateway.scripted.library import parse
+from agent2rl.gateway.scripted.server import running
+from agent2rl.gateway.tape import Recording, Taped, read_tape
+from agent2rl.grading.desk import Judging
+from agent2rl.grading.freeze import FreezeLimits, freeze, require_whole
+from agent2rl.grading.meter import Meter, OutOfOrder
+from agent2rl.grading.teacher import Question, Teacher, UsedUp
+from agent2rl.grading.verify import verify
+from agent2rl.runner.assets import model_directory, prepare
+from agent2rl.runner.outcome import Outcome
+from agent2rl.runner.workspace import write_meta
+from agent2rl.store import ledger
+from agent2rl.store.files import write_record
+from agent2rl.store.hold import Hold
+from agent2rl.store.mending import read_spec
+from agent2rl.store.past import Past
+from agent2rl.store.paths import SubmissionPaths
+from agent2rl.store.reader import read_run
+from agent2rl.store.recorder import Recorder
+from agent2rl.tasks.gsm8k.mini import TASK as MINI
+from tests.dying import Death, Dying, faults, kill_at_random
+from tests.meters import Metered, metered
+from tests.runs import Bench
+
+KILLED = -9
+
+
+def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: Bench) -> None:
+    """Thirteen harnesses after each other; what each finds is what the one before left."""
+    dying = Dying(bench)
+    deaths = (
+        Death("results"),
+        Death("started", "torn"),
+        Death("submitted", "no-head"),
+        Death("grading", "told"),
+        Death("results"),
+        Death("graded", "torn"),
+        Death("graded", which=2),
+        Death("submitted", "told"),
+        Death("ended"),
+        Death("contamination", "before"),
+        Death("heldout", "before"),
+        Death("closed"),
+    )
+    for death in deaths:
+        assert dying.live(death) == KILLED, (death, dying.errors)
+    assert dying.live() == 0, dying.errors
+    assert list(faults(dying, len(deaths))) == []
+    finished = dying.paths.ledger.read_bytes()
+    again = bench.cli("resume", dying.paths.run_id, "--json")
+    assert again.returncode == 0
+    assert "there is nothing to resume" in again.stderr
+    assert RunResult.model_validate_json(again.stdout).resumed == len(deaths) - 1  # the last one was over
+    assert dying.paths.ledger.read_bytes() == finished
+    assert "11 times, after its harness died" in bench.cli("show", dying.paths.run_id).stdout
+
+
+def test_a_harness_that_is_killed_at_any_time_loses_nothing(bench: Bench) -> None:
+    dying, seed = Dying(bench, ("--sandbox", "bubblewrap")), random.randrange(1000)
+    deaths = kill_at_random(dying, seed, most=2, seconds=4.0)
+    assert list(faults(dying, deaths)) == [], (seed, dying.errors)
+
+
+def test_time_that_was_used_up_is_not_given_a_second_time(bench: Bench) -> None:
+    dying = Dying(
+        bench, ("--sandbox", "local", "--budget", "3s"), "print('begun', flush=True)\ntime.sleep(60)"
+    )
+    assert dying.live(Death("ended", "before")) == KILLED, dying.errors
+    assert dying.live() == 0, dying.errors
+    result = RunResult.model_validate_json(dying.said)
+    assert (result.ending, result.resumed) == ("deadline", 1)
+    assert result.clock is not None
+    assert 2.9 < result.clock.agent < 10
+    assert dying.paths.agent_log.read_text().count("begun") == 1
+    assert "used up when the harness died" in result.reason
+
+
+def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(bench: Bench) -> None:
+    script = parse('[[step]]\nsay = "Well."\n')
+    with running(script) as url:
+        driven = ("--agent", "tests.talker:AGENT", "--driver", f"scripted-1@{url}", "--max-tokens", "100")
+        dying = Dying(bench, ("--sandbox", "local", "--continues", "0", *driven))
+        assert dying.live(Death("request", "told", which=2)) == KILLED, dying.errors
+        assert dying.live() == 1, dying.errors
+    result = RunResult.model_validate_json(dying.said)
+    assert result.ending == "budget-exhausted", result.reason
+    assert result.usage is not None
+    assert (result.usage.answered, result.usage.refused, result.usage.tokens.total) == (4, 1, 100)
+    assert result.usage.requests == len(dying.paths.usage.read_text().splitlines())
+    first, going, anew = dying.notes()
+    assert (first["goes_on"], going["goes_on"], anew["goes_on"]) == ("False", "True", "False")
+    assert (first["resumed"], going["resumed"], anew["resumed"]) == (None, "1", "1")
+    assert "broke down" in going["prompt"]
+    assert "10 minutes of your time are left" in going["prompt"]
+    assert anew["prompt"] == f"{first['prompt']}\n{going['prompt']}"
+    assert verify(dying.paths).holds
+
+
+# What cannot go on
+
+
+@contextmanager
+def begun(bench: Bench, **more: object) -> Iterator[Recorder]:
+    """The record of a run that has just begun."""
+    spec = RunSpec.model_validate(
+        {
+            "task": "gsm8k-mini",
+            "agent": "nop",
+            "model": "abacus",
+            "engine": "scripted:agent2rl.models.abacus:solver",
+            "sandbox": "local",
+            "budget": {"wall_seconds": 60},
+            **more,
+        }
+    )
+    with Recorder.create(bench.runs, spec, lambda _: None) as recorder:
+        yield recorder
+
+
+def test_a_run_that_is_going_is_left_alone(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        asked = bench.cli("resume", recorder.paths.run_id)
+        assert asked.returncode == 2
+        assert "A harness is at work" in asked.stderr
+        before = recorder.ledger_head
+    assert ledger.read(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
+    assert f"agent2rl resume {recorder.paths.run_id} goes on" in bench.cli("show", "latest").stdout
+
+
+def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        recorder.entry("limits", memory_bytes=1, disk_bytes=1, processes=1)
+    paths = recorder.paths
+    whole = paths.ledger.read_bytes()
+    paths.ledger.write_bytes(whole.replace(b'"disk_bytes":1', b'"disk_bytes":9'))
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "ledger record 1 was changed" in asked.stderr
+    assert paths.ledger.read_bytes() != whole
+    paths.ledger.write_bytes(whole)
+    paths.spec.write_text(paths.spec.read_text().replace('"seed": 0', '"seed": 1'))
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "spec.json was changed" in asked.stderr
+    assert paths.ledger.read_bytes() == whole
+
+
+def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(bench: Bench) -> None:
+    model = bench.home / "model"
+    shutil.copytree(model_directory("abacus", bench.cache), model)
+    with begun(bench, model=str(model)) as recorder:
+        spec = read_spec(recorder.paths)
+        assets = prepare(spec, registry.task(spec.task), bench.cache)
+        recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
+    config = next(model.glob("*.json"))
+    config.write_text(config.read_text() + "\n")
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert "other inputs: model changed since" in asked.stderr
+    assert read_run(recorder.paths).state == "crashed"
+    assert verify(recorder.paths).holds
+
+
+def test_a_result_that_was_removed_is_not_made_up(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        recorder.close(Outcome.of(recorder.paths.run_id, read_spec(recorder.paths), Past()).result())
+    recorder.paths.result.unlink()
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert "is over, and its result was removed" in asked.stderr
+
+
+# What goes on counting
+
+
+def reopened(recorder: Recorder) -> Recorder:
+    return Recorder.open(recorder.paths, lambda _: None, Hold(recorder.paths.lock))
+
+
+def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
+    with metered(tmp_path, steps=100) as one:
+        one.meter.claim(one.report(1, steps=40, episodes=1))
+        one.meter.begin()
+        one.meter.stepped(won=True)
+        one.meter.close()
+    with reopened(one.recorder) as recorder:
+        again = Metered(Meter(Budget(wall_seconds=60, environment_steps=100), recorder), recorder)
+        assert again.meter.left() == 59
+        again.meter.claim(again.report(2, steps=50))
+        with pytest.raises(OutOfOrder):
+            again.meter.claim(again.report(1, steps=1))
+        assert again.meter.totals().claimed.steps == 90
+        assert again.meter.totals().witnessed.successes == 1
+        assert again.meter.left() == 9
+
+
+def test_questions_to_a_train_judge_go_on_counting(tmp_path: Path) -> None:
+    noted: list[JudgeUse] = []
+    judging = Judging("it", Scripted(lambda _: "Good."), tmp_path)
+    teacher = Teacher(judging, 3, note=noted.append)
+    question = Question.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
+    teacher.answer(question)
+    teacher = Teacher(judging, 3, before=noted[-1])
+    teacher.answer(question)
+    teacher.answer(question)
+    with pytest.raises(UsedUp):
+        teacher.answer(question)
+    assert teacher.use().questions == 3
+
+
+def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    taped = Taped(
+        number=1,
+        at=0,
+        wire="anthropic",
+        kind="generate",
+        model="m",
+        stream=False,
+        request="{}",
+        status=200,
+        headers={},
+        outcome="answered",
+        answer="",
+    )
+    tape = tmp_path / "tape"
+    with closing(Recording(tape)) as first:
+        first.write(taped)
+    tape.write_bytes(tape.read_bytes() + b'{"number": 2, "a')
+    with closing(Recording(tape, again=True)) as second:
+        second.write(taped.model_copy(update={"number": second._number + 1}))
+    assert [one.number for one in read_tape(tape)] == [1, 2]
+
+
+# What is mended, and what is not trusted
+
+
+def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    began = time.time()
+    with Hold(path) as first:
+        assert first.last_beat is None
+        first.beat()
+        with pytest.raises(UserError, match="A harness is at work"):
+            Hold(path)
+    with Hold(path) as second:
+        assert second.last_beat is not None
+        assert began - 0.01 <= second.last_beat <= time.time()
+        time.sleep(0.05)
+    with Hold(path) as third:
+        assert third.last_beat == second.last_beat
+
+
+def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:
+    where = SubmissionPaths(tmp_path / "1")
+    (tmp_path / "workspace" / "m").mkdir(parents=True)
+    (tmp_path / "workspace" / "m" / "weights").write_bytes(b"1" * 100)
+    where.root.mkdir()
+    manifest = freeze(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
+    digest = write_record(where.manifest, manifest)
+    require_whole(where, digest)
+    (where.model / "weights").write_bytes(b"1" * 99)
+    with pytest.raises(GradingError, match="damaged when the harness died"):
+        require_whole(where, digest)
+
+
+def test_a_second_verdict_on_a_submission_does_not_verify(bench: Bench) -> None:
+    one = Submission(id=1, path="m", accepted_at=0, verdict="rejected")
+    with begun(bench) as recorder:
+        recorder.frozen(one, None)
+        recorder.graded(one)
+    assert verify(recorder.paths).holds
+    with reopened(recorder) as again:
+        again.graded(one)
+    assert verify(recorder.paths).fault == "ledger record 4 grades submission 1 a second time"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "nothing"])
+def test_whatever_an_agent_put_in_place_of_the_clock_gives_way(tmp_path: Path, kind: str) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "workspace" / "run_meta.json"
+    outside.write_text("kept")
+    place.parent.mkdir()
+    if kind == "link":
+        place.symlink_to(outside)
+    elif kind == "folder":
+        (place / "deep").mkdir(parents=True)
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    write_meta(place.parent, spec, MINI, 1000.0)
+    assert json.loads(place.read_text())["start_time"] == 1000
+    assert outside.read_text() == "kept"
