@@ -143,7 +143,9 @@ def test_dead_time_is_no_part_of_the_agents_time() -> None:
 
 def test_what_is_graded_while_the_agent_is_dead_costs_it_no_time() -> None:
     found = resumed_course(
-        event(30, "submitted", submission={"id": 1}), event(1035, "graded", submission={"id": 1})
+        event(30, "submitted", submission={"id": 1}),
+        event(1035, "graded", submission={"id": 1}),
+        sample(1060, 0.0),
     )
     assert found.graded == ((30.0, 40.0),)
     split = found.split()
