@@ -183,7 +183,7 @@ def test_every_rank_is_given_once(gains: list[list[float]]) -> None:
         assert isinstance(place.rank, float)
         assert isinstance(place.rank_interval, tuple)
         assert place.rank == pytest.approx(np.dot(place.chances, np.arange(1, len(gains) + 1)))
-        assert place.rank_interval[0] <= place.rank <= place.rank_interval[1] or len(gains) > 1
+        assert 1 <= place.rank_interval[0] <= place.rank_interval[1] <= len(gains)
     assert rank(dict(reversed(entries.items()))) == found
 
 

@@ -119,15 +119,13 @@ class Gains:
         return self.widened(np.concatenate([block.mean(axis=1) for block in self.drawn(resamples)]))
 
     def widened(self, means: Floats) -> Floats:
-        """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n."""
+        """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n.
+
+        The examples' part is not, and widened as well: the degrees of freedom are only estimated, and without
+        this, campaigns in which nothing improves would have a star in 6% of cases and not in 5%.
+        """
         n = len(self)
-        if n < 2:
-            return means
-        centre = np.full(len(means), self.mean)
-        for each in self.sets:
-            centre += each.shifts(len(means)) * (len(each.rows) / n)
-        widened: Floats = centre + (means - centre) * np.sqrt(n / (n - 1))
-        return widened
+        return self.mean + (means - self.mean) * float(np.sqrt(n / (n - 1))) if n > 1 else means
 
     def variances(self) -> list[tuple[float, int]]:
         """What the runs and each set of examples add to the variance of the mean, by how many degrees of
