@@ -22,7 +22,7 @@ from agent2rl.core.records import LedgerEntry, RunResult
 from agent2rl.grading.verify import verify
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_events
+from agent2rl.store.reader import read_events, read_run
 from tests import forks
 from tests.runs import Bench
 
@@ -74,7 +74,8 @@ class Dying:
     bench: Bench
     options: tuple[str, ...] = ("--sandbox", "local")
     code: str = AGENT
-    died_at: list[float] = field(default_factory=list)
+    died_at: list[tuple[float, float]] = field(default_factory=list)
+    """Not before, and not after: a machine may stand still when somebody is to be killed."""
     unsure: list[float] = field(default_factory=list)
     """By how much the record was off with the agent's time, each time."""
 
@@ -103,7 +104,8 @@ class Dying:
         asked = self._asked()
         process = context.Process(target=_live, args=(at, asked, self.bench.home, environment, *names))
         process.start()
-        process.join(death if isinstance(death, float) else 240)
+        due = time.time() + (death if isinstance(death, float) else 240)
+        process.join(due - time.time())
         killed_at = time.time()
         process.kill()
         process.join()
@@ -111,7 +113,8 @@ class Dying:
         assert code is not None
         if code == -signal.SIGKILL:
             noted = self.bench.home / DIED
-            self.died_at.append(float(noted.read_text()) if noted.exists() else killed_at)
+            itself = float(noted.read_text()) if noted.exists() else None
+            self.died_at.append((itself or min(due, killed_at), itself or killed_at))
             noted.unlink(missing_ok=True)
             if not self.begun:
                 shutil.rmtree(self.bench.runs, ignore_errors=True)
@@ -194,7 +197,9 @@ def faults(dying: Dying, deaths: int) -> Iterator[str]:
     result = RunResult.model_validate_json(paths.result.read_bytes())
     kinds = Counter(entry.kind for entry in entries)
     if (result.ending, result.submissions, result.scored) != ("completed", SUBMISSIONS, SUBMISSIONS):
-        yield f"{result.ending}, {result.submissions} submissions, {result.scored} scored: {result.reason}"
+        said = [one.message for one in read_run(paths).submissions if one.verdict != "scored"]
+        counts = f"{result.submissions} submissions, {result.scored} scored"
+        yield f"{result.ending} {result.reason}, {counts}: {said}"
     if result.score is None or result.heldout is None or result.contamination is None:
         yield "the result is not complete"
     if not result.resumed == kinds["resumed"] <= deaths:
@@ -241,7 +246,8 @@ def _lost(entries: tuple[LedgerEntry, ...], notes: list[dict[str, Any]]) -> Iter
     for answer in told:
         said = (answer["verdict"], answer["score"])
         kept = graded.get(answer["submission_id"])
-        if kept is None or said != (kept["verdict"], kept["score"]["value"]):
+        score = kept["score"]["value"] if kept and kept["score"] else None
+        if kept is None or said != (kept["verdict"], score):
             yield f"the agent was told {said} of submission {answer['submission_id']}: {kept}"
 
 
@@ -272,13 +278,14 @@ def _time(dying: Dying, entries: tuple[LedgerEntry, ...]) -> Iterator[str]:
         elif entry.kind == "ended":
             used, since = used + entry.time - (since or entry.time), None
         elif entry.kind == "resumed":
-            died = max(at for at in dying.died_at if at < entry.time)
-            used, since = used + (died - since if since else 0.0), None
+            died = max(at for at in dying.died_at if at[1] < entry.time)
+            least, most = (used + (max(0.0, at - since) if since else 0.0) for at in died)
             said = float(entry.data["used_seconds"])  # type: ignore[arg-type]
-            dying.unsure.append(abs(said - used))
-            if abs(said - used) > UNSURE_SECONDS:
-                yield f"the agent has used {used:.2f} s, and the record says {said:.2f}"
-            used = said
+            off = max(least - said, said - most, 0.0)
+            dying.unsure.append(off)
+            if off > UNSURE_SECONDS:
+                yield f"the agent has used {least:.2f} to {most:.2f} s, and the record says {said:.2f}"
+            used, since = said, None
 
 
 def kill_at_random(dying: Dying, seed: int, most: int, seconds: float) -> int:

@@ -98,7 +98,13 @@ def test_what_is_launched_has_its_cores_and_its_gpus_and_dies_with_its_parent(tm
     assert what == f"[{core}] 3"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    while Path(f"/proc/{pid}/exe").exists() and time.monotonic() < until:
+    while _alive(int(pid)) and time.monotonic() < until:
         time.sleep(0.02)
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or ") Z" in stat.read_text()
+    assert not _alive(int(pid))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

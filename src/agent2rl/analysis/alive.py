@@ -30,7 +30,7 @@ class AgentTime:
         place = sum(began <= time for began, _ in self.starts)
         began, used = self.starts[max(0, place - 1)]
         end = self.starts[place][1] if 0 < place < len(self.starts) else float("inf")
-        return min(used + time - began, end)
+        return min(used + (time - began), end)
 
     def end(self, time: float) -> float | None:
         """Where the life ended in which something was seen; None in the last one."""

@@ -58,7 +58,7 @@ class Revisions:
         known = list(listed(path)) if path.exists() else []
         self._number = len(known)
         self._last = ObjectID(known[-1].commit.encode()) if known else None
-        self._bytes = 0
+        self._bytes = sum(each.stat().st_size for each in path.rglob("*"))  # of a run that is resumed, too
 
     @property
     def full(self) -> bool:
