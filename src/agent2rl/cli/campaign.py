@@ -1,5 +1,6 @@
 """agent2rl campaign"""
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any, cast
 
 import click
 
+from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.campaign import executors
 from agent2rl.campaign.past import ENDINGS
 from agent2rl.campaign.sessions import going
@@ -15,9 +17,11 @@ from agent2rl.campaign.standing import failed, free
 from agent2rl.cli import campaigning
 from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
 from agent2rl.cli.campaigning import Opened, opened, see_through
+from agent2rl.cli.gathering import gathered, traits
+from agent2rl.cli.leaderboard import protocol
 from agent2rl.cli.options import as_json, runs_dir
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Ending
+from agent2rl.core.records import Ending, Protocol
 
 POLL_SECONDS = 0.5
 
@@ -32,6 +36,7 @@ def command() -> None:
     agent2rl campaign status campaigns/smoke.toml     how it stands
     agent2rl campaign stop campaigns/smoke.toml       end what is running, in order
     agent2rl campaign retry --failed campaigns/smoke.toml
+    agent2rl campaign report campaigns/smoke.toml     what can be concluded from it
     """
 
 
@@ -201,6 +206,46 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
         told = len(left)
         time.sleep(POLL_SECONDS)
     click.echo("nothing was running" if told < 0 else "all have ended")
+
+
+@command.command("report")
+@click.argument("source", metavar="FILE|RUNS", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write it to this folder.  [default: campaign-NAME in the current one]",
+)
+@protocol
+@runs_dir
+@as_json
+def report_command(
+    source: Path, output: Path | None, protocol: Protocol, runs_dir: Path | None, as_json: bool
+) -> None:
+    """Say what many runs come to: those of a campaign's FILE, or all in the directory RUNS.
+
+    \b
+    campaign.html   one page with all figures
+    campaign.md     the same to read elsewhere; campaign.json for programs
+    figures/        each figure as SVG and PNG, and its data as CSV
+    leaderboard.csv, cells.csv
+
+    \b
+    agent2rl campaign report campaigns/smoke.toml -o docs/results/smoke
+    agent2rl campaign report runs/
+    """
+    name, about, runs = campaigning.runs_of(source, runs_dir)
+    found = gathered(runs)
+    made = campaign(found.digests, traits(found.digests), name, about, protocol, found.unreadable)
+    page = importlib.import_module("agent2rl.report.campaigns.page")  # matplotlib takes a second to load
+    written = page.write(made, output or Path(f"campaign-{name or 'all'}"))
+    if as_json:
+        click.echo(made.model_dump_json())
+        return
+    click.echo(page.sentence(made))
+    for note in page.notes(made):
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {written}")
 
 
 def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:

@@ -22,13 +22,14 @@ from agent2rl.campaign.standing import Standing, stand
 from agent2rl.campaign.work import Job
 from agent2rl.cli import run as one_run
 from agent2rl.cli.campaign_table import Watch, print_standings
+from agent2rl.cli.gathering import runs_in
 from agent2rl.cli.main import COMMANDS
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.runner import machine
 from agent2rl.runner.assets import repeatable
 from agent2rl.runner.settings import Settings, settings
-from agent2rl.store.paths import claims_folder
+from agent2rl.store.paths import RunPaths, claims_folder
 
 Choose = Callable[[Sequence[Standing]], list[Standing]]
 
@@ -157,6 +158,21 @@ def _stop_on_signals(session: Session, watch: Watch) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
+
+
+def runs_of(source: Path, runs_dir: Path | None) -> tuple[str, str, list[RunPaths]]:
+    """A campaign's name, what it is about, and all runs of its experiments; of a directory, all its runs."""
+    if source.is_dir():
+        return "", "", runs_in(source.absolute())
+    campaign = opened(source, runs_dir)
+    past = campaign.past.look()
+    found = [run.paths for each in campaign.experiments for run in past.get(each.id, [])]
+    if not found:
+        raise UserError(
+            f"Nothing of {campaign.campaign.name} has been run in {campaign.runs}.",
+            "`agent2rl campaign run` does it; --runs-dir names another runs directory.",
+        )
+    return campaign.campaign.name, campaign.campaign.about, found
 
 
 def as_json(campaign: Opened, standings: Sequence[Standing]) -> str:

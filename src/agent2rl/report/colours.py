@@ -21,3 +21,5 @@ COLOURS = {
 """As they are drawn, on white. No two are the same, so that a page can put its own in their place."""
 INK, DIM, LINE, CARD, ACCENT, HELD, BASE, BAD = (COLOURS[name] for name in list(COLOURS)[:8])
 DOING: tuple[Doing, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
+SERIES = tuple(COLOURS[name] for name in ("accent", "held", "coding", "grading", "thinking", "stalled"))
+"""Of lines that are shown together."""

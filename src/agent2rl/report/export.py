@@ -154,7 +154,7 @@ def keep(paths: RunPaths) -> None:
     target = paths.results_csv
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mine = {name: _cell(value) for name, value in published(read_run(paths)).items()}
+        mine = {name: csv_cell(value) for name, value in published(read_run(paths)).items()}
         rows = [row for row in _kept(target) if row.get("run_id") != paths.run_id]
         write_atomically(target, _csv([*rows, mine]))
 
@@ -168,7 +168,7 @@ def _kept(target: Path) -> list[dict[str, str]]:
 
 
 def as_csv(views: Iterable[RunView]) -> str:
-    return _csv([{name: _cell(value) for name, value in published(view).items()} for view in views])
+    return _csv([{name: csv_cell(value) for name, value in published(view).items()} for view in views])
 
 
 def as_jsonl(views: Iterable[RunView]) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _csv(rows: Iterable[dict[str, str]]) -> str:
     return out.getvalue()
 
 
-def _cell(value: JsonValue) -> str:
+def csv_cell(value: JsonValue) -> str:
     """A text that a spreadsheet would take for a formula gets a mark before it."""
     text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text

@@ -8,14 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agent2rl.analysis.analyse import analyse
+from agent2rl.analysis.campaigns.digest import digest
 from agent2rl.analysis.findings import Attempt, Played
 from agent2rl.analysis.recorded import Recorded, recorded
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Rollouts
-from agent2rl.report import html, markdown
+from agent2rl.report import digests, html, markdown
 from agent2rl.report.record import Report
 from agent2rl.report.shown import LlmSummary, Shown, Timeline
-from agent2rl.store.files import write_atomically, write_record
+from agent2rl.store.files import move_into, write_atomically, write_record
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.revisions import Code
 
@@ -36,6 +37,7 @@ def gather(paths: RunPaths) -> Shown:
         claims=record.claims,
         usage=record.usage,
         notes=notes,
+        digest=digest(record, findings),
     )
 
 
@@ -60,21 +62,15 @@ def write(paths: RunPaths, shown: Shown | None = None, folder: Path | None = Non
             write_record(made / paths.report_json.name, report)
             write_atomically(made / paths.report_text.name, markdown.page(shown))
             write_atomically(made / paths.report_page.name, html.page(shown, figures))
-            _put(made, target)
+            if shown.digest:
+                digests.keep(paths, shown.digest, made / paths.digest.name)
+            move_into(made, target)
     except OSError as error:
         raise UserError(
             f"The report cannot be written to {target}: {error.strerror}.",
             "Name a folder that you may write with --output, or make room.",
         ) from error
     return report
-
-
-def _put(made: Path, target: Path) -> None:
-    for path in sorted(made.rglob("*"), key=lambda one: len(one.parts), reverse=True):  # figures first
-        place = target / path.relative_to(made)
-        if path.is_file():
-            place.parent.mkdir(exist_ok=True)
-            path.replace(place)
 
 
 def _timeline(record: Recorded) -> Timeline:

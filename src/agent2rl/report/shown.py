@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent2rl.analysis.alive import AgentTime
+from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.analysis.findings import Cited, Findings, Played
 from agent2rl.analysis.timeline import Doing as Doing
 from agent2rl.analysis.timeline import Stretch as Stretch
@@ -64,3 +65,5 @@ class Shown:
     notes: tuple[str, ...] = ()
     """What could not be read, beyond what the view says of itself."""
     llm_summary: LlmSummary | None = None
+    digest: Digest | None = None
+    """What statistics over many runs need of this one."""

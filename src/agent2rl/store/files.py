@@ -36,6 +36,15 @@ def write_atomically(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
+def move_into(made: Path, target: Path) -> None:
+    """Put the files of a folder in place of another's, those in subfolders first: others refer to them."""
+    for path in sorted(made.rglob("*"), key=lambda one: (-len(one.parts), one)):
+        place = target / path.relative_to(made)
+        if path.is_file():
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
+
+
 def write_record(path: Path, record: BaseModel) -> str:
     """Write a record for people and programs; returns the sha256 of the bytes."""
     text = record.model_dump_json(indent=2) + "\n"

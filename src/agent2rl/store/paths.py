@@ -30,6 +30,7 @@
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
+    digest.json               of it, what statistics over many runs need
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
@@ -159,6 +160,10 @@ class RunPaths:
     @property
     def figures(self) -> Path:
         return self.report / "figures"
+
+    @property
+    def digest(self) -> Path:
+        return self.report / "digest.json"
 
     @property
     def results_csv(self) -> Path:

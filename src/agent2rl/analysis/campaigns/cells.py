@@ -21,21 +21,24 @@ from agent2rl.analysis.campaigns.resampling import (
 from agent2rl.core.record import Record
 
 
-class Cell(Record):
-    """Gains in points. What cannot be said is None, or `not enough runs to say`."""
+class Tally(Record):
+    """What can be counted of runs. Gains in points; what cannot be said is None."""
 
     n: int
     """Runs that have a gain."""
     excluded: dict[str, int]
     """Runs that have none, by why."""
-    mean: Figure | None = None
-    median: Figure | None = None
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
     """Runs whose gain is real; None where some run's protocol cannot tell."""
     success: Figure | None = None
-    """Their share, in percent."""
+    """Their share, in percent; its interval may be `not enough runs to say`, as all may."""
+
+
+class Cell(Tally):
+    mean: Figure | None = None
+    median: Figure | None = None
     sd: float | None = None
     """Of the gains, from run to run; None of fewer than two."""
     quartiles: tuple[float, float] | None = None
@@ -47,28 +50,37 @@ class Cell(Record):
         return self.n >= LEAST_RUNS
 
 
-def cell(digests: Sequence[Digest]) -> Cell:
+def tally(digests: Sequence[Digest]) -> Tally:
     excluded = count_excluded(digests)
     runs = counted(digests)
     if not runs:
-        return Cell(n=0, excluded=excluded)
-    sample = gains(runs)
-    values = sample.values
-    mean, median, p = _middle(sample)
-    first_best = int(np.argmax(values))
+        return Tally(n=0, excluded=excluded)
+    best = max(runs, key=lambda each: each.gain or 0.0)  # of equals the first
     told = [each.succeeded for each in runs]
     succeeded = None if None in told else sum(map(bool, told))
-    low, high = (float(each) for each in np.quantile(values, [0.25, 0.75]))
-    return Cell(
+    return Tally(
         n=len(runs),
         excluded=excluded,
-        mean=mean,
-        median=median,
-        best=float(values[first_best]),
-        best_run=runs[first_best].run_id,
+        best=best.gain,
+        best_run=best.run_id,
         succeeded=succeeded,
         success=None if succeeded is None else rate(succeeded, len(runs)),
-        sd=float(values.std(ddof=1)) if len(runs) > 1 else None,
+    )
+
+
+def cell(digests: Sequence[Digest]) -> Cell:
+    counts = dict(tally(digests))
+    runs = counted(digests)
+    if not runs:
+        return Cell(**counts)
+    sample = gains(runs)
+    mean, median, p = _middle(sample)
+    low, high = (float(each) for each in np.quantile(sample.values, [0.25, 0.75]))
+    return Cell(
+        **counts,
+        mean=mean,
+        median=median,
+        sd=float(sample.values.std(ddof=1)) if len(runs) > 1 else None,
         quartiles=(low, high),
         p_value=p,
     )

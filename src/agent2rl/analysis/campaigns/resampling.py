@@ -72,11 +72,7 @@ class ExampleSet:
 
     def shifts(self, resamples: int) -> Floats:
         """Of all these runs together, under each draw of examples."""
-        n = len(self.effects)
-        drawn, effects = example_draws(self.name, n)[:resamples], self.effects.astype(np.float32)
-        step = max(1, BLOCK_VALUES // n)
-        blocks = [drawn[first : first + step] @ effects for first in range(0, resamples, step)]
-        return np.concatenate(blocks).astype(np.float64) / n
+        return _shifts(self.name, self.effects.astype(np.float32).tobytes(), resamples)
 
 
 @dataclass(frozen=True)
@@ -202,6 +198,17 @@ def example_draws(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
         counts = np.bincount(places.ravel(), minlength=n * rows)
         found[first : first + rows] = np.minimum(counts, 255).reshape(rows, n)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _shifts(name: str, effects: bytes, resamples: int) -> Floats:
+    """Kept for a while: a cell, its rank and its table draw the same."""
+    values = np.frombuffer(effects, dtype=np.float32)
+    n = len(values)
+    drawn = example_draws(name, n)[:resamples]
+    step = max(1, BLOCK_VALUES // n)
+    blocks = [drawn[first : first + step] @ values for first in range(0, resamples, step)]
+    return np.concatenate(blocks).astype(np.float64) / n
 
 
 def seed_of(*names: str) -> int:

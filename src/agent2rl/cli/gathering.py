@@ -1,0 +1,53 @@
+"""The digests of many runs, and what their tasks are: where leaderboards and reports of campaigns start."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from agent2rl import registry
+from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.core.errors import UserError
+from agent2rl.report import digests
+from agent2rl.store.paths import RunPaths
+
+MINIATURE = "-mini"
+
+
+def runs_in(folder: Path) -> list[RunPaths]:
+    """All of a runs directory, which must have some."""
+    found = digests.runs_below(folder)
+    if not found:
+        raise UserError(f"There are no runs below {folder}.", "Name the runs directory, or use --runs-dir.")
+    return found
+
+
+def gathered(runs: Sequence[RunPaths]) -> digests.Gathered:
+    """With a bar on stderr: a run that has no digest yet takes a moment."""
+    columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=len(runs))
+        return digests.gather(runs, lambda done: progress.update(bar, completed=done))
+
+
+def traits(found: Sequence[Digest]) -> list[Traits]:
+    """Of all tasks that there are: of the miniatures where only miniatures were run, and the reverse."""
+    sizes = {each.task.endswith(MINIATURE) for each in found}
+    names = [each.name for each in registry.entries("tasks") if each.name.endswith(MINIATURE) in sizes]
+    tasks = []
+    for name in names:
+        with suppress(UserError):  # one that is made of an argument, such as a folder
+            tasks.append(registry.task(name))
+    return [
+        Traits(
+            task=task.id,
+            level=task.level,
+            world=task.world is not None,
+            judged=task.judged,
+            judge_offered="judge" in task.desk,
+        )
+        for task in tasks
+    ]

@@ -1,0 +1,107 @@
+"""agent2rl leaderboard"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.analysis.campaigns.leaderboard import Leaderboard, leaderboard
+from agent2rl.cli.gathering import gathered, runs_in
+from agent2rl.cli.options import runs_dir
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import Protocol
+from agent2rl.report.campaigns import board, data
+from agent2rl.runner.settings import settings
+from agent2rl.store.files import write_atomically
+
+protocol = click.option(
+    "--protocol",
+    type=click.Choice(get_args(Protocol)),
+    default="heldout",
+    show_default=True,
+    help="Whose runs: gains under two protocols are never put together.",
+)
+
+
+@click.command("leaderboard")
+@click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option("--task", multiple=True, help="Only of these tasks. May be given several times.")
+@protocol
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "html", "csv", "json"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file."
+)
+@runs_dir
+def command(
+    runs: Path | None,
+    task: tuple[str, ...],
+    protocol: Protocol,
+    form: str,
+    output: Path | None,
+    runs_dir: Path | None,
+) -> None:
+    """Rank what was run in the directory RUNS: every combination of agent, driver, model and mode.
+
+    By the mean over tasks of the mean gain, with how sure each rank is. Runs that the harness, the machine or
+    a provider broke say nothing of their agent: they are counted apart, and never as 0.
+
+    \b
+    agent2rl leaderboard
+    agent2rl leaderboard /shared/runs --task alfworld --format markdown
+    agent2rl leaderboard --format html -o leaderboard.html
+    """
+    folder = (runs or runs_dir or settings().runs).absolute()
+    found = gathered(runs_in(folder))
+    for each in found.unreadable:
+        click.echo(f"note: cannot be read: {each}", err=True)
+    made = leaderboard(_chosen(found.digests, task), protocol)
+    if not made.rows:
+        raise UserError(
+            f"No run of {folder} is under the protocol {protocol}.", "Name the other one with --protocol."
+        )
+    text = _text(made, form)
+    if output:
+        write_atomically(output, text)
+        click.echo(f"{len(made.rows)} {'row' if len(made.rows) == 1 else 'rows'} in {output}")
+    elif form == "table":
+        _print(made)
+    else:
+        click.echo(text, nl=False)
+
+
+def _chosen(digests: Sequence[Digest], tasks: tuple[str, ...]) -> list[Digest]:
+    known = sorted({each.task for each in digests})
+    if missing := [task for task in tasks if task not in known]:
+        raise UserError(f"There is no run of {missing[0]!r}.", f"There are runs of: {', '.join(known)}.")
+    return [each for each in digests if not tasks or each.task in tasks]
+
+
+def _text(made: Leaderboard, form: str) -> str:
+    if form == "csv":
+        return data.text(data.leaderboard(made))
+    if form == "json":
+        return made.model_dump_json() + "\n"
+    return board.html(made) if form == "html" else board.markdown(made)
+
+
+def _print(made: Leaderboard) -> None:
+    table = Table()
+    for name in board.columns(made):
+        table.add_column(escape(name), justify="left" if name == "entry" else "right")
+    for row in board.rows(made):
+        table.add_row(*map(escape, row))
+    console = Console(highlight=False)
+    console.print(table)
+    for note in board.notes(made):
+        console.print(escape(note), style="dim")

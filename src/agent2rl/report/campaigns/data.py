@@ -1,0 +1,208 @@
+"""What each figure of a campaign shows, as rows: unknown is empty, never 0."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from agent2rl.analysis.campaigns.campaign import Campaign
+from agent2rl.analysis.campaigns.cells import Cell
+from agent2rl.analysis.campaigns.families import Family
+from agent2rl.analysis.campaigns.heatmap import Heatmap
+from agent2rl.analysis.campaigns.leaderboard import Leaderboard
+from agent2rl.analysis.campaigns.resampling import Figure
+from agent2rl.core.records import Interval
+from agent2rl.report.export import csv_cell
+
+Value = str | int | float | None
+Table = list[Mapping[str, Value]]
+
+
+def text(rows: Sequence[Mapping[str, Value]]) -> str:
+    """As CSV. A text that a spreadsheet would take for a formula gets a mark before it."""
+    out = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def leaderboard(board: Leaderboard) -> Table:
+    return [
+        {
+            "entry": row.name,
+            "agent": row.agent,
+            "driver": row.driver,
+            "model": row.model,
+            "mode": row.mode,
+            **_ranked(row.place.rank, row.place.rank_interval),
+            **figure("mean_gain", row.place.mean),
+            "runs": row.all.n,
+            "excluded": sum(row.all.excluded.values()),
+            "succeeded": row.all.succeeded,
+            **figure("success", row.all.success),
+            "best_gain": rounded(row.all.best),
+            "best_run": row.all.best_run,
+            "seconds_per_run": rounded(row.cost.seconds) if row.cost else None,
+            "tokens_per_run": rounded(row.cost.tokens) if row.cost else None,
+            "usd_per_run": rounded(row.cost.usd) if row.cost else None,
+            **{f"gain:{task}": _mean(row.by_task.get(task)) for task in board.tasks},
+        }
+        for row in board.rows
+    ]
+
+
+def ranking(campaign: Campaign) -> Table:
+    return [
+        {
+            "entry": row.name,
+            "runs": row.place.n,
+            **figure("mean_gain", row.place.mean),
+            **_ranked(row.place.rank, row.place.rank_interval),
+            **{f"chance_of_rank_{rank}": chance for rank, chance in enumerate(row.place.chances, 1)},
+        }
+        for row in campaign.leaderboard.rows
+    ]
+
+
+def cells(board: Leaderboard) -> Table:
+    return [
+        {
+            "task": task,
+            "agent": row.agent,
+            "driver": row.driver,
+            "model": row.model,
+            "mode": row.mode,
+            **cell(found),
+        }
+        for row in board.rows
+        for task, found in row.by_task.items()
+    ]
+
+
+def heatmap(found: Heatmap) -> Table:
+    return [
+        {
+            found.row_axis: each.row,
+            found.column_axis: each.column,
+            **cell(each.cell),
+            "p_holm": each.p_holm,
+            "star": "yes" if each.star else "no",
+        }
+        for each in found.cells
+    ]
+
+
+def comparisons(family: Family) -> Table:
+    return [
+        {
+            "axis": family.axis,
+            "first": each.first,
+            "second": each.second,
+            "paired": "yes" if each.found.paired else "no",
+            "tasks": len(each.found.tasks),
+            "runs_first": each.found.n[0],
+            "runs_second": each.found.n[1],
+            **figure("difference", each.found.difference),
+            "cliffs_delta": rounded(each.found.effect),
+            "p_value": each.found.p_value,
+            "p_holm": each.p_holm,
+        }
+        for each in family.pairs
+    ]
+
+
+def best_of(campaign: Campaign) -> Table:
+    return [
+        {"line": line.name, "task": task, "runs": found.n, "k": k, **figure("expected_best_gain", value)}
+        for line in campaign.lines
+        for task, found in line.best_of.items()
+        for k, value in found.expected.items()
+    ]
+
+
+def scaling(campaign: Campaign) -> Table:
+    return [
+        {
+            "line": line.name,
+            "spent": axis,
+            "amount": found.grid[at],
+            "runs": found.n,
+            "runs_that_spent_it": found.reached[at],
+            "mean": found.mean[at],
+            **{f"quantile_{share}": band[at] for share, band in found.quantiles.items()},
+        }
+        for line in campaign.lines
+        for axis, found in line.scaling.items()
+        for at in range(len(found.grid))
+    ]
+
+
+def trajectories(campaign: Campaign) -> Table:
+    return [
+        {"task": each.task, "run": run.run_id, "line": run.line, "seconds": seconds, "best_gain": best}
+        for each in campaign.trajectories
+        for run in each.courses
+        for seconds, best in ((0.0, 0.0), *run.points)
+    ]
+
+
+def single_gains(campaign: Campaign) -> Table:
+    return [
+        {"task": each.task, "run": run.run_id, "line": run.line, "gain": rounded(run.gain)}
+        for each in campaign.trajectories
+        for run in each.courses
+    ]
+
+
+def routes(campaign: Campaign) -> Table:
+    return [
+        {"by": axis, "group": name, "route": route, "runs": count, **figure("share", found.shares[route])}
+        for axis, groups in (("task", campaign.routes_by_task), ("agent", campaign.routes_by_agent))
+        for name, found in groups.items()
+        for route, count in found.counts.items()
+    ]
+
+
+def cell(found: Cell) -> Mapping[str, Value]:
+    low, high = found.quartiles or (None, None)
+    return {
+        "runs": found.n,
+        "excluded": sum(found.excluded.values()),
+        **figure("mean_gain", found.mean),
+        **figure("median_gain", found.median),
+        "sd": rounded(found.sd),
+        "quartile_1": rounded(low),
+        "quartile_3": rounded(high),
+        "best_gain": rounded(found.best),
+        "best_run": found.best_run,
+        "succeeded": found.succeeded,
+        **figure("success", found.success),
+        "p_value": found.p_value,
+    }
+
+
+def _mean(found: Cell | None) -> float | None:
+    return rounded(found.mean.value) if found and found.mean else None
+
+
+def figure(name: str, found: Figure | None) -> Mapping[str, Value]:
+    interval = found.interval if found and isinstance(found.interval, Interval) else None
+    return {
+        name: rounded(found.value) if found else None,
+        f"{name}_low": rounded(interval.low) if interval else None,
+        f"{name}_high": rounded(interval.high) if interval else None,
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _ranked(rank: float | str, interval: Iterable[float] | str) -> Mapping[str, Value]:
+    low, high = (None, None) if isinstance(interval, str) else tuple(interval)
+    return {
+        "expected_rank": None if isinstance(rank, str) else rounded(rank),
+        "rank_low": low,
+        "rank_high": high,
+    }

@@ -1,0 +1,79 @@
+"""The digests of many runs. Each is kept with its run's report, so that ten thousand are read in seconds.
+
+A kept digest holds while the run's ledger ends where it ended then. One that does not hold, or is of another
+version, is made anew from the run's record and kept, where that may be written. What goes on is never kept.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from agent2rl.analysis.analyse import analyse
+from agent2rl.analysis.campaigns.digest import Digest, digest
+from agent2rl.analysis.recorded import recorded
+from agent2rl.core.errors import UserError
+from agent2rl.core.record import Record
+from agent2rl.report.export import runs_below as runs_below
+from agent2rl.store.files import write_atomically
+from agent2rl.store.paths import RunPaths
+
+VERSION = 1
+"""Grows when a digest of the same record would come out otherwise."""
+
+
+class Kept(Record):
+    version: int
+    ledger_head: str
+    """As the run's ledger ended when this was made."""
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Gathered:
+    digests: tuple[Digest, ...]
+    unreadable: tuple[str, ...] = ()
+    """Runs of which nothing can be said, and why."""
+
+
+def gather(runs: Sequence[RunPaths], tell: Callable[[int], None] = lambda _: None) -> Gathered:
+    """Of all these runs; `tell` hears how many are done."""
+    found, unreadable = [], []
+    for done, paths in enumerate(runs, 1):
+        try:
+            found.append(read(paths))
+        except (UserError, OSError, ValueError) as error:
+            unreadable.append(f"{paths.run_id}: {error}")
+        tell(done)
+    return Gathered(tuple(found), tuple(unreadable))
+
+
+def read(paths: RunPaths) -> Digest:
+    """The kept one, or a new one."""
+    try:
+        kept = Kept.model_validate_json(paths.digest.read_bytes())
+    except (OSError, ValidationError):
+        kept = None
+    if kept and kept.version == VERSION and kept.ledger_head == _head(paths):
+        return kept.digest
+    record = recorded(paths)
+    made = digest(record, analyse(record)[0])
+    with suppress(OSError):  # somebody else's run, or a full disk: it is made again the next time
+        paths.report.mkdir(exist_ok=True)
+        keep(paths, made, paths.digest)
+    return made
+
+
+def keep(paths: RunPaths, made: Digest, target: Path) -> None:
+    if made.state != "running":
+        kept = Kept(version=VERSION, ledger_head=_head(paths), digest=made)
+        write_atomically(target, kept.model_dump_json() + "\n")
+
+
+def _head(paths: RunPaths) -> str:
+    try:
+        return paths.ledger_head.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
