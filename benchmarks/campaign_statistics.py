@@ -1,26 +1,21 @@
-"""All statistics of a campaign of 10,000 runs: how long they take, and how much memory.
+"""The leaderboard and the report of 10,000 runs: how long they take, and how much memory.
 
 python -m benchmarks.campaign_statistics [--runs 10000] [--examples 200]
 """
 
 import argparse
-import resource
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from agent2rl.analysis.campaigns.cells import cells
-from agent2rl.analysis.campaigns.comparisons import compare
-from agent2rl.analysis.campaigns.digest import Digest, Point, group_by
-from agent2rl.analysis.campaigns.heatmap import heatmap
-from agent2rl.analysis.campaigns.passk import best_of
-from agent2rl.analysis.campaigns.ranking import rank
-from agent2rl.analysis.campaigns.scaling import scalings
-from agent2rl.analysis.campaigns.shares import route_shares
+from agent2rl.analysis.campaigns.digest import Digest, Point
 from agent2rl.analysis.campaigns.spending import Spent
+from agent2rl.report import digests
+from agent2rl.store.paths import RunPaths
 
 TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-only", "multi")
 POINTS = 10
@@ -77,13 +72,32 @@ def _spent(shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Spent:
     )
 
 
-def measured(name: str, work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    seconds = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"| {name} | {seconds:.2f} | {peak:.0f} |", flush=True)
+def lay(runs: Path, count: int, examples: int) -> None:
+    """Run directories, as far as a report of many looks into them."""
+    for number in range(count):
+        paths = RunPaths(runs / f"run-{number:06d}")
+        paths.report.mkdir(parents=True)
+        paths.spec.write_text("{}")
+        paths.ledger_head.write_text("1 head\n")
+        digests.keep(paths, made(number, examples), paths.digest)
+
+
+def measured(name: str, *command: str) -> float:
+    """CPU seconds of a program of its own; prints them with its wall time and the most memory that it had."""
+    began = time.monotonic()
+    child = os.spawnv(os.P_NOWAIT, command[0], command)
+    _, status, used = os.wait4(child, 0)
+    seconds = used.ru_utime + used.ru_stime
+    print(
+        f"| {name} | {seconds:.1f} | {time.monotonic() - began:.1f} | {used.ru_maxrss / 1024:.0f} |",
+        flush=True,
+    )
+    if status:
+        raise SystemExit(f"{name} failed")
     return seconds
+
+
+RIVAL = "import json, pathlib, sys; [json.loads(p.read_bytes()) for p in pathlib.Path(sys.argv[1]).glob('*/report/*')]"
 
 
 def main() -> None:
@@ -92,41 +106,15 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=200)
     settings = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "digests.jsonl"
-        with file.open("w") as out:
-            for number in range(settings.runs):
-                out.write(made(number, settings.examples).model_dump_json() + "\n")
-        print(f"{settings.runs} runs, {file.stat().st_size / settings.runs:.0f} bytes each\n")
-        runs: list[Digest] = []
-
-        def read() -> None:
-            with file.open("rb") as lines:
-                runs.extend(Digest.model_validate_json(line) for line in lines)
-
-        print("| what | CPU seconds | peak MB |")
-        total = measured("read", read)
-    by_agent = {key[0]: members for key, members in group_by(runs, ("agent",)).items()}
-    steps: dict[str, Callable[[], object]] = {
-        "cells: task x agent x driver x mode": lambda: cells(runs, ("task", "agent", "driver", "mode")),
-        "one cell of all": lambda: cells(runs, ()),
-        "heatmap: mode x task": lambda: heatmap(runs, "mode", "task"),
-        "heatmap: driver x task": lambda: heatmap(runs, "driver", "task"),
-        "pass@k by task and agent": lambda: [
-            best_of(members) for members in group_by(runs, ("task", "agent")).values()
-        ],
-        "pass@k of all": lambda: best_of(runs),
-        "scaling, 6 axes": lambda: scalings(runs),
-        "ranking of agents": lambda: rank(by_agent),
-        "ranking of agents with drivers": lambda: rank(
-            {" ".join(key): members for key, members in group_by(runs, ("agent", "driver")).items()}
-        ),
-        "25 comparisons of agents": lambda: [
-            compare(first, second) for first in by_agent.values() for second in by_agent.values()
-        ],
-        "routes by task and agent": lambda: route_shares(runs),
-    }
-    total += sum(measured(name, work) for name, work in steps.items())
-    print(f"\n{total:.1f} s of one core in all")
+        runs, program = Path(folder) / "runs", [sys.executable, "-m", "agent2rl.cli.main"]
+        lay(runs, settings.runs, settings.examples)
+        print("| what | CPU seconds | wall seconds | peak MB |\n|---|--:|--:|--:|")
+        rival = measured("reading the digests as JSON, nothing else", sys.executable, "-c", RIVAL, str(runs))
+        board = measured("leaderboard", *program, "leaderboard", str(runs), "-o", f"{folder}/board.txt")
+        report = measured(
+            "campaign report", *program, "campaign", "report", str(runs), "-o", f"{folder}/report"
+        )
+        print(f"\nleaderboard {board / rival:.1f}, report {report / rival:.1f} times the reading as JSON")
 
 
 if __name__ == "__main__":

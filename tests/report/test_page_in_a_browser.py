@@ -10,7 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
 from agent2rl.report import html, plots
+from agent2rl.report.campaigns import page
 from tests.report import shown
+from tests.report.test_campaigns import matrix, of
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 HOSTILE = (
@@ -62,7 +64,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in texts}
+    campaigns = {"campaign": page.write(of(matrix()), folder / "campaign")}
+    return {name: folder / f"{name}.html" for name in texts} | campaigns
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +243,17 @@ def test_nothing_that_an_agent_wrote_runs_even_if_it_were_not_escaped(
     assert page.evaluate("window.hit") is None
     assert asked == [leaky.as_uri()]
     page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_page_of_a_campaign_fits_any_width_and_every_file_that_it_names_is_there(
+    width: int, scheme: str, opened: Open, pages: dict[str, Path]
+) -> None:
+    page = opened("campaign", width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(CONTRAST) == []
+    links = page.eval_on_selector_all("a", "all => all.map((a) => a.getAttribute('href'))")
+    ids = set(page.eval_on_selector_all("[id]", "all => all.map((each) => each.id)"))
+    for link in links:
+        assert link.removeprefix("#") in ids or (pages["campaign"].parent / link).is_file(), link

@@ -1,4 +1,4 @@
-"""Quantities as people write them."""
+"""Quantities and names as people write them."""
 
 import re
 
@@ -11,3 +11,11 @@ def size(text: str) -> int:
     if not match or float(match[1]) <= 0:
         raise ValueError(f"{text!r} is not a size. Write 512M, 16G or 1T.")
     return int(float(match[1]) * BYTES[match[2]])
+
+
+PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")
+
+
+def without_path(name: str) -> str:
+    """What a run calls something; of a path of the machine that it ran on, its last part."""
+    return PATH.sub(r"\1\2", name)

@@ -1,12 +1,14 @@
 """How numbers, times and texts of others are put on a page."""
 
 import json
-import re
 import unicodedata
 
 from pydantic import JsonValue
 
-PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")
+from agent2rl.core.units import without_path
+
+DRAWN = "·×–−"
+"""Our own marks, which the figures' font has."""
 JOINERS = "\u200c\u200d"
 """Invisible, and part of how emoji and some scripts are written."""
 
@@ -34,12 +36,12 @@ def cut(text: str, most: int) -> str:
 
 def name(text: str, most: int = 60) -> str:
     """What a run calls something; of a path of the machine that it ran on, its last part."""
-    return cut(PATH.sub(r"\1\2", text), most)
+    return cut(without_path(text), most)
 
 
 def drawable(text: str, most: int = 28) -> str:
     """What a figure can show of a text, whose letters any font has."""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
+    plain = "".join(c if " " <= c <= "~" or c in DRAWN else "?" for c in text)
     return plain if len(plain) <= most else plain[: most - 2] + ".."
 
 

@@ -12,6 +12,7 @@ from agent2rl.analysis.campaigns.scaling import Scaling, scaling, scalings
 from agent2rl.analysis.campaigns.shares import Covered, Routes, Traits, coverage, route_shares, untold
 from agent2rl.core.record import Record
 from agent2rl.core.records import Protocol
+from agent2rl.core.units import without_path
 
 MOST_LINES = 6
 """In one panel of a figure."""
@@ -104,7 +105,7 @@ def lines(digests: Sequence[Digest]) -> Mapping[str, Sequence[Digest]]:
     """Entries where they are few enough to be told apart in a figure, else agents, else all in one."""
     names = entry_names(digests)
     entries = {names[key]: members for key, members in group_by(digests, ENTRY).items()}
-    agents = {key[0]: members for key, members in group_by(digests, ("agent",)).items()}
+    agents = {without_path(key[0]): members for key, members in group_by(digests, ("agent",)).items()}
     fitting = [found for found in (entries, agents) if len(found) <= MOST_LINES]
     return fitting[0] if fitting else {TOGETHER: digests}
 

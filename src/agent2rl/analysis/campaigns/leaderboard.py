@@ -12,6 +12,7 @@ from agent2rl.analysis.campaigns.ranking import Place, rank
 from agent2rl.analysis.campaigns.resampling import counted
 from agent2rl.core.record import Record
 from agent2rl.core.records import Protocol
+from agent2rl.core.units import without_path
 
 ENTRY = ("agent", "driver", "model", "mode")
 """What an entry is made of."""
@@ -67,11 +68,12 @@ def leaderboard(digests: Sequence[Digest], protocol: Protocol = "heldout") -> Le
 
 def entry_names(digests: Sequence[Digest]) -> Mapping[tuple[str, ...], str]:
     """What tells the entries apart, of each: the agent, and whatever else varies."""
-    keys = group_by(digests, ENTRY)
+    keys = list(group_by(digests, ENTRY))
     varies = [axis == "agent" or len({key[at] for key in keys}) > 1 for at, axis in enumerate(ENTRY)]
-    return {
-        key: _name([value for value, differs in zip(key, varies, strict=True) if differs]) for key in keys
-    }
+    parts = {key: [value for value, differs in zip(key, varies, strict=True) if differs] for key in keys}
+    short = {key: _name([without_path(value) for value in values]) for key, values in parts.items()}
+    same = len(set(short.values())) < len(keys)
+    return {key: _name(values) for key, values in parts.items()} if same else short
 
 
 def _name(values: Sequence[str]) -> str:

@@ -111,6 +111,7 @@ def best_of(campaign: Campaign, narrow: bool = False) -> Figure | None:
             )
         if max(_ks(campaign, task)) > 32:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda k, _: f"{k:,.0f}")
         else:
             axes.locator_params(axis="x", integer=True, nbins=6)
         axes.set_title(words.drawable(task, 26))

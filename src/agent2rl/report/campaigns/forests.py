@@ -15,6 +15,9 @@ from agent2rl.report.colours import ACCENT, BASE, CARD, DIM, LINE
 from agent2rl.report.drawing import Margins
 
 MOST_ROWS = 30
+LEAST_SEEN = 0.01
+"""Of the greatest chance: what is fainter is not drawn."""
+NONE = "no driver"
 ROW = 0.24
 """Inches."""
 
@@ -30,9 +33,11 @@ def ranking(campaign: Campaign, narrow: bool = False) -> Figure | None:
     _points(left, [row.place.mean for row in rows if row.place.mean])
     left.set_title("mean gain over tasks, points")
     if both:
+        most = max(max(row.place.chances) for row in ranked)
         for at, row in enumerate(rows):
             for rank, chance in enumerate(row.place.chances, 1):
-                right[0].barh(at, 0.92, 0.8, rank - 0.46, color=ACCENT, alpha=chance, linewidth=0)
+                if chance >= LEAST_SEEN * most:
+                    right[0].barh(at, 0.92, 0.8, rank - 0.46, color=ACCENT, alpha=chance / most, linewidth=0)
         right[0].set(xlim=(0.5, len(ranked) + 0.5), title="chance of each rank")
         right[0].grid(visible=False)
         right[0].locator_params(axis="x", integer=True)
@@ -45,7 +50,7 @@ def comparisons(family: Family, narrow: bool = False) -> Figure | None:
     pairs = [each for each in family.pairs if each.found.difference][:MOST_ROWS]
     if not pairs:
         return None
-    names = [f"{each.first} - {each.second}" for each in pairs]
+    names = [f"{words.name(each.first or NONE)} − {words.name(each.second or NONE)}" for each in pairs]
     figure, (axes,) = _rows(len(pairs), narrow, names, 1, left=2.6)
     sure = [each.p_holm is not None and each.p_holm <= ALPHA for each in pairs]
     _points(axes, [each.found.difference for each in pairs if each.found.difference], sure)

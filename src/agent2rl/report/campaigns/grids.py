@@ -46,13 +46,21 @@ def gains(found: Heatmap, narrow: bool = False) -> Figure | None:
 def _table(axes: Axes, rows: tuple[str, ...], columns: tuple[str, ...], narrow: bool) -> None:
     room = (14 if narrow else 80) // max(1, len(columns)) + 2
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    axes.set_xticks(range(len(columns)), [words.drawable(name or "none", room) for name in columns])
-    axes.set_yticks(range(len(rows)), [words.drawable(name or "none", 19 if narrow else 22) for name in rows])
+    axes.set_xticks(
+        range(len(columns)), [words.drawable(words.name(name) or "none", room) for name in columns]
+    )
+    axes.set_yticks(
+        range(len(rows)), [words.drawable(words.name(name) or "none", 19 if narrow else 22) for name in rows]
+    )
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _label(name: str, most: int) -> str:
+    return words.drawable(words.name(name) or "none", most)
 
 
 def routes(campaign: Campaign, narrow: bool = False) -> Figure | None:
@@ -95,6 +103,6 @@ def _stacked(axes: Axes, group: Mapping[str, Routes], colours: Mapping[str, str]
             axes.barh(at, share, 0.72, left, color=colours[name], linewidth=0)
             left += share
     axes.set(xlim=(0, 100), ylim=(len(group) - 0.5, -0.5))
-    axes.set_yticks(range(len(group)), [words.drawable(name, 19) for name in group])
+    axes.set_yticks(range(len(group)), [_label(name, 19) for name in group])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from agent2rl.analysis.campaigns.campaign import Campaign
 from agent2rl.core.errors import UserError
-from agent2rl.report import images, sheets
+from agent2rl.report import images, sheets, words
 from agent2rl.report.campaigns import board, data
 from agent2rl.report.campaigns.figures import Drawn, figures
 from agent2rl.store.files import move_into, write_atomically
@@ -68,6 +68,7 @@ def html(campaign: Campaign, drawn: list[Drawn], texts: Mapping[str, str]) -> st
             "told": board.told,
             "succeeded": board.succeeded,
             "counted": board.counted,
+            "short_name": words.name,
         },
         campaign=campaign,
         title=title(campaign),
