@@ -97,7 +97,10 @@ def measured(name: str, *command: str) -> float:
     return seconds
 
 
-RIVAL = "import json, pathlib, sys; [json.loads(p.read_bytes()) for p in pathlib.Path(sys.argv[1]).glob('*/report/*')]"
+RIVAL = """
+import json, pathlib, sys
+[json.loads(path.read_bytes()) for path in pathlib.Path(sys.argv[1]).glob("*/report/*")]
+"""
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ is better there than the untouched model, the untouched model itself.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class Digest(Record):
         """The differences as an array, in points: made once, because many statistics want it."""
         return 100 * np.array(self.differences, dtype=np.float64)
 
-    @property
+    @cached_property
     def excluded(self) -> str | None:
         """Why this run says nothing of its agent; None where it does."""
         if self.state != "finished":
@@ -94,12 +95,12 @@ class Digest(Record):
             return "not-graded"
         return None
 
-    @property
+    @cached_property
     def left_base(self) -> bool:
         """Whether it leaves the untouched model, because nothing was better where it was chosen."""
         return self.chosen_gain is None or self.chosen_gain <= 0
 
-    @property
+    @cached_property
     def gain(self) -> float | None:
         """In points; see the module. None exactly where the run is excluded."""
         if self.excluded:
@@ -212,8 +213,16 @@ def count_excluded(digests: Iterable[Digest]) -> dict[str, int]:
 
 def group_by(digests: Sequence[Digest], axes: Sequence[str]) -> Mapping[tuple[str, ...], list[Digest]]:
     """Groups by the values of any fields, sorted; no driver is an empty text."""
-    found: dict[tuple[str, ...], list[Digest]] = {}
+    if not axes:
+        return {(): list(digests)} if digests else {}
+    read = attrgetter(*axes)
+    groups: dict[object, list[Digest]] = {}
     for each in digests:
-        values = (getattr(each, axis) for axis in axes)
-        found.setdefault(tuple("" if value is None else str(value) for value in values), []).append(each)
+        groups.setdefault(read(each), []).append(each)
+    found = {_texts(key if len(axes) > 1 else (key,)): members for key, members in groups.items()}
     return dict(sorted(found.items()))
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    assert isinstance(values, tuple)
+    return tuple("" if value is None else str(value) for value in values)
