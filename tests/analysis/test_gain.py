@@ -52,6 +52,14 @@ def test_a_clear_gain_on_the_held_out_split_is_real_and_a_small_one_is_not() -> 
     assert small.real is True or small.p_value > 0.01
 
 
+def test_four_better_and_none_worse_may_be_chance_though_the_interval_is_above_zero() -> None:
+    found = gain("heldout", results([0] * 50), results([1] * 4 + [0] * 46), None, None)
+    assert found
+    assert found.comparison.ci.low > 0
+    assert found.p_value == 0.125
+    assert found.real is False
+
+
 def test_what_the_run_recorded_is_taken_over() -> None:
     recorded = Comparison(improvement=7.0, ci=Interval(low=-1, high=15, method="paired-bootstrap"))
     found = gain("heldout", results([0, 1]), results([1, 1]), recorded, None)

@@ -13,6 +13,7 @@ MOST_FLIPS = 50
 LONGEST_OUTPUT = 600
 DIFFERENT = 1e-9
 RESAMPLES = 10_000
+ALPHA = 0.05
 
 
 def gain(
@@ -32,7 +33,8 @@ def gain(
     comparison = recorded or _compared(both)
     better = sum(each > DIFFERENT for each in differences)
     worse = sum(each < -DIFFERENT for each in differences)
-    chosen_elsewhere = split == "heldout"
+    p_value = mcnemar(better, worse) if exact else sign_permutation(differences)
+    sure = comparison.ci.low > 0 and p_value <= ALPHA  # of few changes the interval alone says too much
     return Gain.model_validate(
         {
             "split": split,
@@ -41,10 +43,10 @@ def gain(
             "better": better,
             "worse": worse,
             "same": len(both) - better - worse,
-            "p_value": mcnemar(better, worse) if exact else sign_permutation(differences),
+            "p_value": p_value,
             "test": "mcnemar" if exact else "sign-permutation",
             "optimism_gap": optimism_gap,
-            "real": comparison.ci.low > 0 if chosen_elsewhere else None,
+            "real": sure if split == "heldout" else None,
             "groups": _groups(both),
             "flips": _flips(both),
         }

@@ -14,7 +14,7 @@ def measure(
     """Times are of verdicts, as in the published code: when the agent could know. Without its start, none."""
     timed = timeline.started is not None
     done = [each for each in submissions if each.verdict]
-    scored = [(timeline.at(_verdict_at(each)), each.score.value, each) for each in done if each.score]
+    scored = [(timeline.at(each.verdict_at), each.score.value, each) for each in done if each.score]
     trained = [(at, value) for at, value, each in scored if each.lineage not in ("copied", "foreign")]
     best = max(trained, key=lambda pair: (pair[1], -pair[0]), default=None)
     above = [at for at, value in trained if baseline and value > baseline.value]
@@ -52,11 +52,6 @@ def best_area(scored: Sequence[tuple[float, float]], baseline: float, seconds: f
         area += (best - baseline) * (time - at)
         best, at = max(best, value), time
     return round((area + (best - baseline) * (seconds - at)) / seconds, 6)
-
-
-def _verdict_at(submission: Submission) -> float:
-    waits = (submission.freeze_seconds, submission.queue_seconds, submission.grading_seconds)
-    return submission.accepted_at + sum(seconds or 0.0 for seconds in waits)
 
 
 def _seconds(value: float) -> float:

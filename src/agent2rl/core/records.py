@@ -312,6 +312,12 @@ class Submission(Record):
     """Whether its frozen copy stays: while it waits, and where it was the best so far when it was graded."""
     message: str = ""
 
+    @property
+    def verdict_at(self) -> float:
+        """When its verdict came, in seconds since the epoch; of one without, when it was accepted."""
+        waits = (self.freeze_seconds, self.queue_seconds, self.grading_seconds)
+        return self.accepted_at + sum(seconds or 0.0 for seconds in waits)
+
     @model_validator(mode="after")
     def score_exactly_when_scored(self) -> Self:
         if (self.score is not None) != (self.verdict == "scored"):

@@ -113,6 +113,8 @@ def _verdict(gain: Gain | None) -> Iterator[str]:
         yield f"The gain is real: the interval excludes 0 ({chance}, paired)."
     elif gain.comparison.ci.high < 0:
         yield f"The loss is real: the interval excludes 0 ({chance}, paired)."
+    elif gain.comparison.ci.low > 0:
+        yield f"That may be chance: too few examples changed to tell ({chance})."
     else:
         yield f"That may be chance: the interval holds 0 ({chance})."
 

@@ -173,7 +173,7 @@ def _curve(record: Recorded) -> Iterable[Point]:
     view, meter = record.view, Meter(record)
     baseline = view.baseline.value if view.baseline else None
     best = 0.0
-    scored = [(_verdict_at(each), each) for each in view.submissions if each.score]
+    scored = [(each.verdict_at, each) for each in view.submissions if each.score]
     for at, each in sorted(scored, key=lambda pair: (pair[0], pair[1].id)):
         if baseline is None or not each.score:
             continue
@@ -184,11 +184,6 @@ def _curve(record: Recorded) -> Iterable[Point]:
             submissions=sum(other.accepted_at <= at for other in view.submissions),
             best=round(best, PLACES),
         )
-
-
-def _verdict_at(submission: Submission) -> float:
-    waits = (submission.freeze_seconds, submission.queue_seconds, submission.grading_seconds)
-    return submission.accepted_at + sum(seconds or 0.0 for seconds in waits)
 
 
 def _total(record: Recorded) -> Spent:

@@ -19,7 +19,7 @@ from agent2rl.analysis import statistics
 from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.analysis.campaigns.resampling import seed_of
 from agent2rl.analysis.campaigns.spending import Spent
-from agent2rl.analysis.gain import mcnemar
+from agent2rl.analysis.gain import ALPHA, mcnemar
 from agent2rl.core.records import EvalResult, ExampleResult, Interval, Mode
 
 NOTHING = Spent(seconds=0.0, tokens=0, usd=0.0, gpu_seconds=0.0, environment_steps=0)
@@ -56,7 +56,7 @@ class Claims:
     better: NDArray[np.bool_]
     """On feedback: the best submission is taken, and not the untouched model."""
     improved: NDArray[np.bool_]
-    """Our rule: so it is, and the interval on held-out data is above 0."""
+    """Our rule: so it is, and on held-out data the interval is above 0 and McNemar's test agrees."""
     p_value: NDArray[np.float64]
     """Of McNemar's exact test on held-out data; 1 where the untouched model is left."""
     best_of_test: NDArray[np.bool_]
@@ -84,7 +84,7 @@ def claims(null: Null, runs: int, random: Generator) -> Claims:
     gained = best[:, 0] > best[:, 1]
     return Claims(
         better=better,
-        improved=better & above,
+        improved=better & above & (exact <= ALPHA),
         p_value=np.where(better, exact, 1.0),
         best_of_test=gained,
         best_of_test_interval=gained
@@ -113,6 +113,10 @@ def _above(won: int, lost: int, examples: int) -> bool:
     return won > lost and interval(won, lost, examples).low > 0
 
 
+def _real(won: int, lost: int, examples: int) -> bool:
+    return _above(won, lost, examples) and _mcnemar(won, lost) <= ALPHA
+
+
 def interval(won: int, lost: int, examples: int) -> Interval:
     """As a run's own comparison finds it."""
     before = [0.0] * won + [1.0] * lost + [0.0] * (examples - won - lost)
@@ -125,15 +129,15 @@ def _evaluation(scores: list[float]) -> EvalResult:
     return EvalResult(results=tuple(results))
 
 
-def rate_above(null: Null) -> float:
-    """How often the held-out interval of one submission is above 0, summed over all that can happen."""
+def rate_real(null: Null) -> float:
+    """How often one submission is said to be really better, summed over all that can happen."""
     won, lost = null.changed
     up, down = (1 - null.accuracy) * won, null.accuracy * lost
     total = 0.0
     for gained in range(null.heldout + 1):
         for gone in range(min(gained, null.heldout - gained + 1)):
             chance = _multinomial(gained, gone, null.heldout, up, down)
-            if chance > 1e-7 and _above(gained, gone, null.heldout):
+            if chance > 1e-7 and _real(gained, gone, null.heldout):
                 total += chance
     return total
 
@@ -207,7 +211,7 @@ def _digest(
             "improvement": improvement,
             "chosen_gain": told,
             "interval": None,
-            "real": _above(gained, gone, len(differences)),
+            "real": _real(gained, gone, len(differences)),
             "p_value": mcnemar(gained, gone),
             "submissions": 1,
             "scored": 1,
