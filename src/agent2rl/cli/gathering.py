@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -36,18 +37,22 @@ def gathered(runs: Sequence[RunPaths]) -> digests.Gathered:
 def traits(found: Sequence[Digest]) -> list[Traits]:
     """Of all tasks that there are: of the miniatures where only miniatures were run, and the reverse."""
     sizes = {each.task.endswith(MINIATURE) for each in found}
-    names = [each.name for each in registry.entries("tasks") if each.name.endswith(MINIATURE) in sizes]
-    tasks = []
-    for name in names:
+    return [each for each in every_task() if each.task.endswith(MINIATURE) in sizes]
+
+
+@cache
+def every_task() -> list[Traits]:
+    found = []
+    for entry in registry.entries("tasks"):
         with suppress(UserError):  # one that is made of an argument, such as a folder
-            tasks.append(registry.task(name))
-    return [
-        Traits(
-            task=task.id,
-            level=task.level,
-            world=task.world is not None,
-            judged=task.judged,
-            judge_offered="judge" in task.desk,
-        )
-        for task in tasks
-    ]
+            task = registry.task(entry.name)
+            found.append(
+                Traits(
+                    task=task.id,
+                    level=task.level,
+                    world=task.world is not None,
+                    judged=task.judged,
+                    judge_offered="judge" in task.desk,
+                )
+            )
+    return found

@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "Run an agent on a task and print the result.",
     "resume": "Go on with a run whose harness died.",
     "campaign": "Run a matrix of experiments from a file.",
+    "view": "Look at runs in a browser, live.",
     "leaderboard": "Rank agents, drivers, models and modes over many runs.",
     "show": "Show a run: going, finished or crashed.",
     "report": "Analyse a run and write its report.",

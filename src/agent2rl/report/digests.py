@@ -51,25 +51,35 @@ def gather(runs: Sequence[RunPaths], tell: Callable[[int], None] = lambda _: Non
 
 
 def read(paths: RunPaths) -> Digest:
-    """The kept one, or a new one."""
-    try:
-        kept = Kept.model_validate_json(paths.digest.read_bytes())
-    except (OSError, ValidationError):
-        kept = None
-    if kept and kept.version == VERSION and kept.ledger_head == _head(paths):
-        return kept.digest
-    record = recorded(paths)
-    made = digest(record, analyse(record)[0])
+    """The kept one, or a new one, which is kept where that may be."""
+    if found := kept(paths):
+        return found
+    new = made(paths)
     with suppress(OSError):  # somebody else's run, or a full disk: it is made again the next time
         paths.report.mkdir(exist_ok=True)
-        keep(paths, made, paths.digest)
-    return made
+        keep(paths, new, paths.digest)
+    return new
 
 
-def keep(paths: RunPaths, made: Digest, target: Path) -> None:
-    if made.state != "running":
-        kept = Kept(version=VERSION, ledger_head=_head(paths), digest=made)
-        write_atomically(target, kept.model_dump_json() + "\n")
+def kept(paths: RunPaths) -> Digest | None:
+    """None where there is none that holds."""
+    try:
+        found = Kept.model_validate_json(paths.digest.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    holds = found.version == VERSION and found.ledger_head == _head(paths)
+    return found.digest if holds else None
+
+
+def made(paths: RunPaths) -> Digest:
+    record = recorded(paths)
+    return digest(record, analyse(record)[0])
+
+
+def keep(paths: RunPaths, new: Digest, target: Path) -> None:
+    if new.state != "running":
+        text = Kept(version=VERSION, ledger_head=_head(paths), digest=new)
+        write_atomically(target, text.model_dump_json() + "\n")
 
 
 def _head(paths: RunPaths) -> str:

@@ -23,10 +23,10 @@ NARROW = ".narrow"
 
 
 def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
-    """A whole page: `style`, `script` and its `hash` are there for every template."""
+    """A page that needs nothing but itself: `style`, `script` and its `hash` are there for its template."""
     script = file("report.js")
     return (
-        _environment(filters)
+        environment(filters)
         .get_template(template)
         .render(
             **values,
@@ -55,16 +55,17 @@ def file(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def _environment(filters: Mapping[str, Callable[..., Any]]) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+def environment(filters: Mapping[str, Callable[..., Any]], *folders: Path) -> Environment:
+    """Templates of these folders, and the shared ones."""
+    found = Environment(
+        loader=FileSystemLoader([*folders, FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_spelled,
     )
-    environment.filters |= {
+    found.filters |= {
         "chance": words.chance,
         "clock": words.clock,
         "cut": words.cut,
@@ -77,7 +78,7 @@ def _environment(filters: Mapping[str, Callable[..., Any]]) -> Environment:
         "size": tables.size,
         **filters,
     }
-    return environment
+    return found
 
 
 def _spelled(value: Any) -> Any:

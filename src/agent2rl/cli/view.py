@@ -1,0 +1,61 @@
+"""agent2rl view"""
+
+import secrets
+import sys
+from functools import cache
+from pathlib import Path
+
+import click
+
+from agent2rl import registry
+from agent2rl.cli.gathering import every_task
+from agent2rl.cli.options import runs_dir
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.dashboard import server
+from agent2rl.dashboard.app import Dashboard
+from agent2rl.play.server import browse
+from agent2rl.runner.settings import settings
+
+
+@click.command("view")
+@click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option(
+    "--host",
+    default=server.LOOPBACK,
+    show_default=True,
+    help="The address to serve at. Any but this computer's own asks readers for the token that is printed.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@runs_dir
+def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir: Path | None) -> None:
+    """Look at the runs of a directory in a browser: live while they go, and the same when they have ended.
+
+    It reads run directories and changes nothing in them. On a machine that you reach by ssh, let ssh bring
+    the page to you: ssh -L 8000:127.0.0.1:8000 HOST, and there `agent2rl view --port 8000 --no-browser`.
+
+    \b
+    agent2rl view
+    agent2rl view /shared/runs --port 8000
+    """
+    where = settings()
+    folder = (runs or runs_dir or where.runs).absolute()
+    if not folder.is_dir():
+        raise UserError(f"There is no directory {folder}.", "Name the runs directory: agent2rl view RUNS.")
+    token = "" if server.is_loopback(host) else secrets.token_urlsafe(24)
+    opens = not no_browser and (where.display or sys.platform == "darwin")
+
+    def tell(address: str) -> None:
+        click.echo(f"{address}\n(Ctrl-C to stop)")
+        if opens:
+            browse(address)
+
+    server.serve(Dashboard(folder, where.cache, _level, every_task, token), host, port, tell)
+
+
+@cache
+def _level(task: str) -> int | None:
+    try:
+        return registry.task(task).level
+    except (Agent2RLError, ImportError):
+        return None

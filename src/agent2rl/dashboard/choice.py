@@ -1,0 +1,89 @@
+"""Which runs a reader wants to see: all of it is in the address, so that it can be shared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from agent2rl.dashboard.index import COLUMNS, SORTED, Asked
+from agent2rl.dashboard.pages import link
+
+PAGE = 100
+
+
+@dataclass(frozen=True)
+class Choice:
+    filters: tuple[tuple[str, str], ...] = ()
+    words: str = ""
+    since: str = ""
+    """A day."""
+    until: str = ""
+    sort: str = "started"
+    descending: bool = True
+    page: int = 1
+
+    def asked(self, limit: int | None = PAGE) -> Asked:
+        until = _day(self.until)
+        return Asked(
+            self.filters,
+            self.words,
+            _stamp(_day(self.since)),
+            _stamp(until + timedelta(days=1) if until else None),
+            self.sort,
+            self.descending,
+            (self.page - 1) * PAGE,
+            limit,
+        )
+
+    def of(self, column: str) -> list[str]:
+        return [value for name, value in self.filters if name == column]
+
+    @property
+    def narrowed(self) -> bool:
+        return bool(self.filters or self.words or self.since or self.until)
+
+    def address(self, path: str = "/") -> str:
+        filters: dict[str, list[str]] = {}
+        for name, value in self.filters:
+            filters.setdefault(name, []).append(value)
+        order = {} if self.sort == "started" and self.descending else {"sort": self.sort}
+        way = {} if self.descending else {"order": "up"}
+        page = {"page": str(self.page)} if self.page > 1 else {}
+        return link(path, **filters, q=self.words, since=self.since, until=self.until, **order, **way, **page)
+
+    def sorted_by(self, column: str) -> str:
+        """The address of the same runs by this column; the other way round where they are already."""
+        turned = (
+            not self.descending if self.sort == column else column in ("started", "score", "gain", "seconds")
+        )
+        return replace(self, sort=column, descending=turned, page=1).address()
+
+    def turned_to(self, page: int) -> str:
+        return replace(self, page=page).address()
+
+
+def chosen(query: Iterable[tuple[str, str]]) -> Choice:
+    """What an address asks for; what nobody knows in it is passed over."""
+    pairs = list(query)
+    single = dict(pairs)
+    sort = single.get("sort", "started")
+    page = single.get("page", "1")
+    return Choice(
+        filters=tuple((name, value) for name, value in pairs if name in COLUMNS and value),
+        words=single.get("q", "")[:200],
+        since=single.get("since", "") if _day(single.get("since", "")) else "",
+        until=single.get("until", "") if _day(single.get("until", "")) else "",
+        sort=sort if sort in SORTED else "started",
+        descending=single.get("order") != "up",
+        page=max(1, int(page)) if page.isdigit() and len(page) < 8 else 1,
+    )
+
+
+def _day(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _stamp(day: datetime | None) -> float | None:
+    return day.timestamp() if day else None

@@ -1,0 +1,134 @@
+"""What a model answered, example by example, beside the untouched model; and episodes step by step."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import ExampleResult, Split
+from agent2rl.dashboard.run import Standing, answers
+from agent2rl.report.examples import Change, Row
+
+T = TypeVar("T")
+PAGE, STEPS = 50, 40
+SPLITS: tuple[Split, ...] = ("heldout", "feedback")
+SHOW = ("all", "flipped", "gained", "lost", "right", "wrong")
+
+
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A page of something long."""
+
+    items: Sequence[T]
+    page: int
+    pages: int
+    first: int
+    """The number of its first item, from 1."""
+
+
+def part(items: Sequence[T], page: int, size: int) -> Part[T]:
+    pages = max(1, -(-len(items) // size))
+    at = min(max(1, page), pages)
+    return Part(items[(at - 1) * size : at * size], at, pages, (at - 1) * size + 1)
+
+
+@dataclass(frozen=True)
+class Look:
+    submission: int | None
+    """None: only the untouched model has answers."""
+    split: Split
+    show: str
+    graded: tuple[int, ...]
+    """Submissions that have answers on this split."""
+    splits: tuple[Split, ...]
+    counts: dict[Change, int]
+    part: Part[Row]
+    total: int
+
+
+def look(run: Standing, submission: int | None, split: Split, show: str, page: int) -> Look:
+    graded = {each: _graded(run, each) for each in SPLITS}
+    splits = tuple(each for each in SPLITS if graded[each] or answers(run.view.paths, 0, each))
+    where = split if split in splits or not splits else splits[0]
+    best = run.best.id if run.best else None
+    number = submission if submission is not None else best if best in graded[where] else None
+    if number is None and graded[where]:
+        number = graded[where][-1]
+    before = {each.id: each for each in answers(run.view.paths, 0, where)}
+    after = {each.id: each for each in answers(run.view.paths, number, where)} if number else {}
+    rows = [
+        Row(name, (before.get(name) or after[name]).group, before.get(name), after.get(name), episodes=True)
+        for name in dict.fromkeys((*before, *after))
+    ]
+    wanted = [row for row in rows if _fits(row.change, show)]
+    counts = dict(Counter(row.change for row in rows))
+    return Look(
+        number,
+        where,
+        show if show in SHOW else "all",
+        graded[where],
+        splits,
+        counts,
+        part(wanted, page, PAGE),
+        len(rows),
+    )
+
+
+def _fits(change: Change, show: str) -> bool:
+    return (
+        show not in SHOW
+        or show == "all"
+        or change == show
+        or (show == "flipped" and change in ("gained", "lost"))
+    )
+
+
+def _graded(run: Standing, split: Split) -> tuple[int, ...]:
+    """Held-out answers there are of few, so the files are what tells."""
+    paths = run.view.paths
+    return tuple(
+        each.id for each in run.view.submissions if paths.submission(each.id).results(split).exists()
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model's answer."""
+
+    submission: int
+    result: ExampleResult
+    step: int
+    """The turn of the episode that is shown; 0 is the start."""
+
+
+@dataclass(frozen=True)
+class One:
+    example: str
+    split: Split
+    sides: tuple[Side, ...]
+    """The untouched model's, and the submission's."""
+    last: int
+    """The last step of the longer episode."""
+    step: int
+    submission: int
+
+
+def one(run: Standing, submission: int, split: Split, example: str, step: int | None) -> One:
+    sides = []
+    for number in dict.fromkeys((0, submission)):
+        found = next((each for each in answers(run.view.paths, number, split) if each.id == example), None)
+        if found:
+            sides.append((number, found))
+    if not sides:
+        raise UserError(f"There is no answer to {example!r} on the {split} split.")
+    last = max(max(0, len(found.trajectory) - 1) for _, found in sides)
+    at = min(max(0, step if step is not None else last), last)
+    return One(
+        example,
+        split,
+        tuple(Side(number, found, min(at, max(0, len(found.trajectory) - 1))) for number, found in sides),
+        last,
+        at,
+        submission,
+    )

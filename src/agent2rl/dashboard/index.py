@@ -1,0 +1,254 @@
+"""All runs of a directory in a table that is quick to ask: ten thousand of them in milliseconds.
+
+The directories are the truth. The table is an SQLite file in the cache, made of them; whatever has changed
+there since, by the time stamps of a run's files, is read anew. Deleting it costs the time to make it.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.core.errors import UserError
+from agent2rl.dashboard.rows import Row, of_digest, of_view
+from agent2rl.report import digests
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import is_held, read_run
+
+VERSION = 1
+COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
+"""What can be filtered by."""
+SORTED = (
+    "started",
+    "task",
+    "agent",
+    "driver",
+    "model",
+    "mode",
+    "state",
+    "score",
+    "gain",
+    "seconds",
+    "submissions",
+)
+NUMBERS = {"started", "score", "gain", "seconds", "submissions", "level"}
+LOOK_SECONDS = 1.0
+SHARE = 0.1
+"""Of the time, at most, that is spent looking for changes."""
+BATCH = 200
+
+Level = Callable[[str], int | None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which runs, in which order."""
+
+    filters: tuple[tuple[str, str], ...] = ()
+    """Column and value; several values of one column are alternatives."""
+    words: str = ""
+    since: float | None = None
+    until: float | None = None
+    sort: str = "started"
+    descending: bool = True
+    offset: int = 0
+    limit: int | None = 100
+
+
+class Index:
+    def __init__(self, runs: Path, cache: Path, level: Level) -> None:
+        self.runs, self._level = runs, level
+        name = hashlib.sha256(str(runs).encode()).hexdigest()[:16]
+        self._path = cache / "dashboard" / f"{name}-{VERSION}.sqlite"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.version = 0
+        """Grows with every change."""
+        self.unreadable: dict[str, str] = {}
+        """Runs whose directories cannot be read, and why."""
+        self.waiting = 0
+        """Runs that are not in the table yet."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        with closing(self._open()) as base:
+            columns = ", ".join(f"{name} {'REAL' if name in NUMBERS else 'TEXT'}" for name in _stored())
+            base.executescript(
+                f"CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, stamp TEXT, {columns}, "
+                "row TEXT, digest TEXT);"
+                "CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
+            )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # --- asking ---
+
+    def select(self, asked: Asked) -> tuple[list[Row], int]:
+        """The rows that are asked for, and how many there would be without a limit."""
+        where, values = _where(asked)
+        order = asked.sort if asked.sort in SORTED else "started"
+        way = "DESC" if asked.descending else "ASC"
+        text = f"SELECT row FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
+        if asked.limit is not None:
+            text += f" LIMIT {int(asked.limit)} OFFSET {int(asked.offset)}"
+        with closing(self._open()) as base:
+            rows = [Row.model_validate_json(found) for (found,) in base.execute(text, values)]
+            (total,) = base.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()
+        return rows, total
+
+    def digests(self, asked: Asked) -> tuple[list[Digest], int]:
+        """Of all runs that are asked for; and how many have none yet."""
+        where, values = _where(asked)
+        with closing(self._open()) as base:
+            found = [text for (text,) in base.execute(f"SELECT digest FROM runs {where}", values)]
+        return [Digest.model_validate_json(text) for text in found if text], sum(not text for text in found)
+
+    def choices(self) -> dict[str, list[tuple[str, int]]]:
+        """The values of each column that can be filtered by, and how many runs have them."""
+        with closing(self._open()) as base:
+            return {
+                name: [
+                    (str(int(value)) if name == "level" else str(value), count)
+                    for value, count in base.execute(
+                        f"SELECT {name}, COUNT(*) FROM runs WHERE {name} IS NOT NULL AND {name} != '' "
+                        f"GROUP BY {name} ORDER BY {name}"
+                    )
+                ]
+                for name in COLUMNS
+            }
+
+    def row(self, run_id: str) -> Row | None:
+        with closing(self._open()) as base:
+            found = base.execute("SELECT row FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        return Row.model_validate_json(found[0]) if found else None
+
+    # --- following ---
+
+    def refresh(self) -> None:
+        """Make the table fit the directories."""
+        stamps = dict(_stamps(self.runs))
+        with closing(self._open()) as base:
+            known = dict(base.execute("SELECT run_id, stamp FROM runs"))
+            gone = known.keys() - stamps.keys()
+            if gone:
+                base.executemany("DELETE FROM runs WHERE run_id = ?", [(name,) for name in gone])
+                base.commit()
+                self.version += 1
+            changed = [name for name, stamp in stamps.items() if known.get(name) != stamp.text]
+            changed.sort(reverse=True)  # the newest first: they are what is looked at
+            self.waiting = sum(name not in known for name in changed)
+            for first in range(0, len(changed), BATCH):
+                self._take(base, {name: stamps[name] for name in changed[first : first + BATCH]})
+                if self._end.is_set():
+                    return
+        self.unreadable = {name: why for name, why in self.unreadable.items() if name in stamps}
+
+    def _take(self, base: sqlite3.Connection, stamps: dict[str, "_Stamp"]) -> None:
+        marks = ", ".join("?" * (4 + len(_stored())))
+        for name, stamp in stamps.items():
+            try:
+                row, digest = self._read(RunPaths(self.runs / name), stamp.changed)
+            except (UserError, OSError, ValueError) as error:
+                self.unreadable[name] = str(error)
+                continue
+            self.unreadable.pop(name, None)
+            values = [getattr(row, column) for column in _stored()]
+            known = (name, stamp.text, *values, row.model_dump_json(), digest)
+            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
+        base.commit()
+        self.version += 1
+        self.waiting = max(0, self.waiting - len(stamps))
+
+    def _read(self, paths: RunPaths, changed: float) -> tuple[Row, str | None]:
+        if (kept := digests.kept(paths)) and not (kept.state != "finished" and is_held(paths)):
+            return of_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
+        view = read_run(paths)
+        row = of_view(view, self._level(view.spec.task), changed)
+        return row, None if view.state == "running" else digests.made(paths).model_dump_json()
+
+    def _follow(self) -> None:
+        while not self._end.is_set():
+            began = time.monotonic()
+            try:
+                self.refresh()
+            except (
+                OSError,
+                sqlite3.Error,
+            ) as error:  # a disk that is full, a directory that is gone: try again
+                self.unreadable["."] = f"{type(error).__name__}: {error}"
+            self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
+
+    def _open(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self._path, timeout=30)
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("PRAGMA synchronous=OFF")  # it can be made again
+        return base
+
+
+@dataclass(frozen=True)
+class _Stamp:
+    text: str
+    """Differs whenever a run's files do that the table is made of."""
+    changed: float
+
+
+def _stamps(runs: Path) -> Iterator[tuple[str, _Stamp]]:
+    """Of every run; a look at four files each."""
+    try:
+        entries = list(os.scandir(runs))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        paths = RunPaths(Path(entry.path))
+        spec = _time(paths.spec)
+        if spec is None:
+            continue
+        times = [_time(path) for path in (paths.ledger_head, paths.result, paths.digest)]
+        going = paths.result.name if times[1] else str(is_held(paths))
+        yield entry.name, _Stamp(json.dumps([spec, *times, going]), spec / 1e9)
+
+
+def _time(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _stored() -> Sequence[str]:
+    return tuple(dict.fromkeys((*COLUMNS, *SORTED)))
+
+
+def _where(asked: Asked) -> tuple[str, list[str | float]]:
+    parts: list[str] = []
+    values: list[str | float] = []
+    by_column: dict[str, list[str]] = {}
+    for column, value in asked.filters:
+        if column in COLUMNS:
+            by_column.setdefault(column, []).append(value)
+    for column, wanted in by_column.items():
+        parts.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+        values += wanted
+    for word in asked.words.split():
+        parts.append(
+            "(run_id || ' ' || task || ' ' || agent || ' ' || driver || ' ' || model) LIKE ? ESCAPE '\\'"
+        )
+        values.append("%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
+    for sign, bound in ((">=", asked.since), ("<", asked.until)):
+        if bound is not None:
+            parts.append(f"started {sign} ?")
+            values.append(bound)
+    return ("WHERE " + " AND ".join(parts) if parts else ""), values

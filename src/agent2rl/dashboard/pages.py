@@ -1,0 +1,88 @@
+"""Pages from templates. Everything that an agent or a model wrote is escaped and spelled, as in reports."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from agent2rl import __version__
+from agent2rl.dashboard.rows import Row
+from agent2rl.report import sheets, tables, words
+
+FOLDER = Path(__file__).with_name("templates")
+STATIC = Path(__file__).with_name("static")
+TONES = {"finished": "plain", "running": "accent", "crashed": "bad"}
+GOOD = ("completed", "deadline", "budget-exhausted")
+
+
+def page(template: str, **values: Any) -> str:
+    return _ENVIRONMENT.get_template(template).render(**values, version=__version__)
+
+
+def style() -> str:
+    """Reports' own, and what only the dashboard has."""
+    return sheets.file("report.css") + (STATIC / "dashboard.css").read_text(encoding="utf-8")
+
+
+def spark(row: Row) -> Markup:
+    """The best gain so far, as a line of a few pixels."""
+    if not row.spark:
+        return Markup("")
+    values = (0.0, *row.spark)
+    top = max(max(values), 1e-9)
+    points = " ".join(
+        f"{72 * at / max(1, len(values) - 1):.1f},{19 - 17 * max(0.0, value) / top:.1f}"
+        for at, value in enumerate(values)
+    )
+    label = f"best gain so far {words.points(values[-1])}"
+    return Markup(
+        '<svg class="tiny" viewBox="0 0 72 20" role="img" aria-label="{}"><polyline points="{}"/></svg>'
+    ).format(label, points)
+
+
+def moment(seconds: float) -> Markup:
+    """A time, which a script puts into the reader's own zone."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M")
+    )
+
+
+def ago(seconds: float) -> str:
+    return f"{words.duration(max(0.0, time.time() - seconds))} ago"
+
+
+def tone(row: Row) -> str:
+    """How an ending looks."""
+    if row.ending is None:
+        return TONES[row.state]
+    return "good" if row.ending in GOOD else "warn" if row.ending == "interrupted" else "bad"
+
+
+def link(path: str, **query: Any) -> str:
+    """An address with those parameters that are set."""
+    pairs = [
+        (name, each)
+        for name, value in query.items()
+        for each in (value if isinstance(value, list | tuple) else [value])
+        if each not in (None, "", False)
+    ]
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+_ENVIRONMENT = sheets.environment(
+    {
+        "ago": ago,
+        "moment": moment,
+        "name": words.name,
+        "scored": tables.scored,
+        "interval": tables.interval,
+        "sparkline": spark,
+        "tone": tone,
+    },
+    FOLDER,
+)
+_ENVIRONMENT.globals |= {"link": link}

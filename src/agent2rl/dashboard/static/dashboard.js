@@ -1,0 +1,69 @@
+"use strict";
+(() => {
+  // Times are shown in the reader's own zone.
+  const local = (root) => {
+    for (const time of root.querySelectorAll("time[datetime]")) {
+      const at = new Date(time.dateTime);
+      const two = (n) => String(n).padStart(2, "0");
+      time.title = at.toString();
+      time.textContent = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
+    }
+  };
+
+  // What changed is fetched again; what the reader has chosen or unfolded stays as it is.
+  const refresh = async (part) => {
+    if (part.contains(document.activeElement) && document.activeElement.matches("input, select")) return;
+    const answer = await fetch(part.dataset.live, { headers: { Accept: "text/html" } });
+    if (!answer.ok) return;
+    const text = await answer.text();
+    if (text === part.dataset.last) return;
+    const chosen = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
+    const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.id || each.querySelector("summary")?.textContent));
+    part.innerHTML = text;
+    part.dataset.last = text;
+    for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = chosen.has(box.value);
+    for (const each of part.querySelectorAll("details")) {
+      if (open.has(each.id || each.querySelector("summary")?.textContent)) each.open = true;
+    }
+    local(part);
+  };
+  const parts = () => [...document.querySelectorAll("[data-live]")];
+  let busy = false;
+  let again = false;
+  const all = async () => {
+    if (busy) { again = true; return; }
+    busy = true;
+    try { await Promise.all(parts().map(refresh)); } catch { /* the server is gone: the line below says so */ }
+    busy = false;
+    if (again) { again = false; all(); }
+  };
+
+  const source = document.body.dataset.events;
+  const sign = document.querySelector(".alive");
+  if (source && window.EventSource) {
+    const line = new EventSource(source);
+    line.addEventListener("open", () => { sign.hidden = false; sign.textContent = "live"; sign.classList.remove("lost"); all(); });
+    line.addEventListener("changed", all);
+    line.addEventListener("error", () => { sign.hidden = false; sign.textContent = "not connected"; sign.classList.add("lost"); });
+  }
+
+  // A budget runs down.
+  const clock = () => {
+    for (const each of document.querySelectorAll("[data-until]")) {
+      const left = Math.max(0, Number(each.dataset.until) - Date.now() / 1000);
+      const h = Math.floor(left / 3600), m = Math.floor(left / 60) % 60, s = Math.floor(left % 60);
+      each.textContent = h ? `${h} h ${m} min` : m ? `${m} min ${s} s` : `${s} s`;
+    }
+  };
+  setInterval(clock, 1000);
+  clock();
+  local(document);
+
+  // Arrow keys turn the steps of an episode.
+  addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
+    const rel = { ArrowRight: "next", ArrowLeft: "prev" }[event.key];
+    const found = rel && [...document.querySelectorAll(`.pager a[rel=${rel}]`)].pop();
+    if (found) location.assign(found.href);
+  });
+})();
