@@ -64,7 +64,7 @@ def _both(notify: Notify, children: Children, runs: Path) -> Notify:
 
 
 def _tracked(line: str) -> None:
-    click.echo(f"tracked by {line}", err=True)
+    click.echo(f"tracking with {line}", err=True)
 
 
 def _report(paths: RunPaths) -> Path | None:

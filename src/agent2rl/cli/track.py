@@ -10,7 +10,7 @@ from agent2rl.cli.options import find, runs_dir, track_group, trackers
 from agent2rl.core.tracker import Tracker
 from agent2rl.store.paths import RunPaths
 from agent2rl.tracking import mirror
-from agent2rl.tracking.naming import without_login
+from agent2rl.tracking.naming import reason
 
 
 @click.command("track")
@@ -54,8 +54,7 @@ def _send(paths: RunPaths, name: str, tracker: Tracker, group: str | None) -> bo
             where = mirror.send(paths, tracker, group)
         click.echo(f"{paths.run_id}: {name}: {where}")
     except Exception as error:
-        told = without_login(f"{type(error).__name__}: {error}")
-        click.echo(f"error: {paths.run_id} was not sent to {name}: {told}", err=True)
+        click.echo(f"error: {paths.run_id} was not sent to {name}: {reason(error)}", err=True)
         click.echo("       The run itself is whole. Mend what is said here, and send it again.", err=True)
         return False
     return True

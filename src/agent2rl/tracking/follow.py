@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
-from agent2rl.core.tracker import Mirror, Tracker
+from agent2rl.core.tracker import Mirror
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.tracking import mirror
-from agent2rl.tracking.naming import without_login
+from agent2rl.tracking.naming import reason
 from agent2rl.tracking.rows import verdicts
 from agent2rl.tracking.told import tracked
 
@@ -28,14 +28,14 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 15.0, 600.0
 LAST_SECONDS = 60.0
 """For what there is to say at the end."""
-SAID = 300
 NICE = 15
 """The cores are the run's."""
 
 
 class Following:
-    def __init__(self, paths: RunPaths, tracker: Tracker, group: str | None, out: TextIO) -> None:
-        self._paths, self._tracker, self._group, self._out = paths, tracker, group, out
+    def __init__(self, paths: RunPaths, name: str, group: str | None, out: TextIO) -> None:
+        self._paths, self._tracker, self._group, self._out = paths, mirror.require(name), group, out
+        self.rest = f"`agent2rl track {paths.run_id} --to {name}` sends the rest"
         self._opened = ExitStack()
         self._mirror: Mirror | None = None
         self._ledger = self._verdicts = -1
@@ -63,10 +63,10 @@ class Following:
             mirror.tell(self._paths, opened)
             where = opened.where
             self._opened.close()
-            self._say(where)
+            self.say(where)
         except Exception as error:
             self._fail(error)
-            self._say("not all of this run was sent; `agent2rl track` sends the rest")
+            self.say(f"not all was sent; {self.rest}")
 
     def _open(self) -> Mirror:
         if self._mirror is None:
@@ -77,8 +77,7 @@ class Following:
     def _fail(self, error: Exception) -> None:
         """Told once. What was opened is of no use any more."""
         if not self._failed:
-            told = " ".join(f"{type(error).__name__}: {error}".split())[:SAID]
-            self._say(f"{without_login(told)} (the run goes on)")
+            self.say(f"the run goes on, but not here: {reason(error)}")
         self._failed, self._mirror, self._ledger = True, None, -1
         self._retry_at, self._wait = time.monotonic() + self._wait, min(2 * self._wait, LONGEST_RETRY_SECONDS)
         try:
@@ -86,7 +85,7 @@ class Following:
         except Exception:
             self._opened = ExitStack()
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
@@ -98,18 +97,18 @@ def main(run: str, name: str, group: str | None = None) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # whatever a tracker prints, nobody asked for
         os.dup2(nowhere, descriptor)
-    following = Following(RunPaths(Path(run)), mirror.require(name), group, out)
+    following = Following(RunPaths(Path(run)), name, group, out)
     while not select.select([0], [], [], LOOK_SECONDS)[0]:
         following.look()
-    late = threading.Timer(LAST_SECONDS, _give_up, [out])
+    late = threading.Timer(LAST_SECONDS, _give_up, [following])
     late.daemon = True
     late.start()
     following.end()
     os._exit(0)  # a tracker's threads may have no end
 
 
-def _give_up(out: TextIO) -> None:
-    print(f"no answer in {LAST_SECONDS:.0f} s; `agent2rl track` sends the rest", file=out, flush=True)
+def _give_up(following: Following) -> None:
+    following.say(f"no answer in {LAST_SECONDS:.0f} s; {following.rest}")
     os._exit(1)
 
 

@@ -25,7 +25,7 @@ LONGEST_GROUP = 200
 
 def tracked(view: RunView, group: str | None = None) -> Tracked:
     entries = view.chain.entries
-    began = view.result.started_at if view.result else entries[0].time if entries else None
+    began = entries[0].time if entries else view.result.started_at if view.result else None
     return Tracked(
         id=plain_name(view.paths.run_id),
         group=plain(group or view.spec.task, LONGEST_GROUP),
