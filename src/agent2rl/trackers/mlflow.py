@@ -6,10 +6,12 @@ run's own clock. What else MLflow reads of the environment (user, token, certifi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent2rl.core.errors import UserError
 from agent2rl.core.tracker import Last, Mirror, Row, Status, Tracked, Tracker
 
 RUN_ID = "agent2rl.run_id"
@@ -79,6 +81,7 @@ class Server:
         ):
             if not variable.is_set():
                 variable.set(value)
+        _require_store(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
         found = _found(client, run) or _made(client, run)
         client.update_run(found.info.run_id, status="RUNNING")
@@ -87,6 +90,16 @@ class Server:
             params = [entities.Param(name, str(value)) for name, value in some]
             client.log_batch(found.info.run_id, params=params)
         yield Run(client, entities, found)
+
+
+def _require_store(uri: str) -> None:
+    """The client alone opens no database."""
+    remote = uri.startswith(("http://", "https://", "databricks", "uc"))
+    if not remote and find_spec("sqlalchemy") is None:
+        raise UserError(
+            f"MLflow's client cannot open the store {urlsplit(uri).scheme or uri} by itself.",
+            "Name a server in MLFLOW_TRACKING_URI, or install the whole of it: pip install mlflow.",
+        )
 
 
 def _found(client: Any, run: Tracked) -> Any:
