@@ -149,9 +149,9 @@ def test_an_mlflow_server_hears_of_a_run_while_it_goes(bench: Bench, tmp_path: P
         (spec.parent / "workspace" / "go").touch()
         done = bench.finish(process)
         assert done.code == 0, done.errors
-        (found,) = server.runs()
-        assert found["info"]["status"] == "FINISHED"
-        assert server.points(found["info"]["run_id"], "final/score") == [(0, done.result.score)]
+        (ended,) = server.runs()
+        assert ended["info"]["status"] == "FINISHED"
+        assert server.points(ended["info"]["run_id"], "final/score") == [(0, done.result.score)]
 
 
 def test_trackios_store_holds_a_run_once_however_often_it_is_sent(
