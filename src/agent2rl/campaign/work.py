@@ -30,6 +30,7 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 60.0
 """For a run to end in order; then it is killed."""
 WRONG_COMMAND = 2
+RESUME_TAKES = ("--no-report", "--track=", "--track-group=")
 SAID = 300
 
 
@@ -114,11 +115,18 @@ class Work:
     def _attempt(self, runs: list[Glance]) -> Outcome:
         """The last run is taken up where it crashed; where that is refused, a new one is begun."""
         if self._job.resume and runs and runs[-1].state == "crashed":
-            quiet = [each for each in self._job.arguments if each == "--no-report"]
-            outcome, code = self._command("resume", runs[-1].paths.run_id, *quiet)
+            kept = [each for each in self._job.arguments if each.startswith(RESUME_TAKES)]
+            outcome, code = self._command("resume", runs[-1].paths.run_id, *kept, *self._group())
             if code != WRONG_COMMAND:
                 return outcome
-        return self._command("run", *self._job.arguments, *self._limits())[0]
+        return self._command("run", *self._job.arguments, *self._limits(), *self._group())[0]
+
+    def _group(self) -> tuple[str, ...]:
+        """What trackers show its runs as: the campaign."""
+        arguments = self._job.arguments
+        said = any(each.startswith("--track-group=") for each in arguments)
+        tracked = any(each.startswith("--track=") for each in arguments)
+        return (f"--track-group={self._paths.root.parent.name}",) if tracked and not said else ()
 
     def _limits(self) -> tuple[str, ...]:
         memory = self._job.resources.memory

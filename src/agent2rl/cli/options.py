@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.units import size
 from agent2rl.runner.settings import settings
@@ -95,6 +96,26 @@ judge = click.option(
     metavar="NAME",
     help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
     "[default: the task's rule]",
+)
+
+
+def trackers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        registry.require("trackers", name)
+    return tuple(dict.fromkeys(names))
+
+
+track = click.option(
+    "--track",
+    metavar="NAME",
+    multiple=True,
+    callback=trackers,
+    help="Mirror the run while it goes: wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
+)
+track_group = click.option(
+    "--track-group",
+    metavar="NAME",
+    help="The experiment or group it is shown in.  [default: the campaign, or the task]",
 )
 no_report = click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.going import go
+from agent2rl.cli.going import Telling, go
 from agent2rl.cli.options import (
     Count,
     Duration,
@@ -18,6 +18,8 @@ from agent2rl.cli.options import (
     no_report,
     runs_dir,
     search,
+    track,
+    track_group,
 )
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, RunSpec
@@ -143,10 +145,12 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
 )
+@track
+@track_group
 @no_report
 @runs_dir
 @as_json
-def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: Any) -> None:
+def command(runs_dir: Path | None, **options: Any) -> None:
     """Run an agent on a task and print the result.
 
     The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback
@@ -165,7 +169,8 @@ def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: An
     where = settings()
     runs = (runs_dir or where.runs).absolute()
     spec = specification(options, where, runs)
-    go(runs, as_json, no_report, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
+    telling = Telling(**{name: options[name] for name in ("as_json", "no_report", "track", "track_group")})
+    go(runs, telling, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
 
 
 def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
