@@ -100,7 +100,8 @@ def is_held(path: Path) -> bool:
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
     finally:
         os.close(file)
-    return struct.unpack(LOCK, found)[0] != fcntl.F_UNLCK
+    kind: int = struct.unpack(LOCK, found)[0]
+    return kind != fcntl.F_UNLCK
 
 
 def _whole_file() -> bytes:

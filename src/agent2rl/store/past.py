@@ -165,8 +165,8 @@ def _used(entries: Iterable[LedgerEntry], noted: float, beat: Beat | None) -> fl
 
 def _lived(started: LedgerEntry, noted: float, beat: Beat | None) -> float:
     """By the monotonic clock where it is known: somebody may have set the time meanwhile."""
-    began: Any = started.data.get("monotonic")
-    if beat is None or beat.monotonic is None or began is None or beat.monotonic < began:
+    began = started.data.get("monotonic")
+    if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
         return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
     return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
 
