@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+from agent2rl.core.records import LimitsAsked
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import (
     agent_started,
@@ -44,8 +45,10 @@ def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(b
     once_more = json.loads(bench.cli("campaign", "plan", file, "--again", "--limit", "1", "--json").stdout)
     assert [run["chosen"] for run in once_more["runs"]] == [True, False]
     (view, *_) = [read_run(paths) for paths in runs(bench)]
-    assert view.spec.limits is not None
-    assert view.spec.limits.memory_bytes == 2 << 30
+    assert view.spec.limits == LimitsAsked(memory_bytes=2 << 30), "no more than was asked for"
+    (held,) = [entry.data for entry in view.chain.entries if entry.kind == "limits"]
+    assert held["memory_bytes"] == 2 << 30
+    assert held["disk_bytes"], "and what the machine made of it"
 
 
 def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: Bench) -> None:

@@ -68,11 +68,11 @@ def opened(file: Path, runs_dir: Path | None) -> Opened:
     found = settings()
     runs = (runs_dir or found.runs).absolute()
     campaign = read(file)
-    made = experiments(campaign, _parser(found, runs))
+    made = experiments(campaign, _parser(found))
     return Opened(campaign, made, runs, found, Past(runs), Claims(claims_folder(runs)))
 
 
-def _parser(found: Settings, runs: Path) -> Callable[[Sequence[str], bool], RunSpec]:
+def _parser(found: Settings) -> Callable[[Sequence[str], bool], RunSpec]:
     """`agent2rl run`'s own reading of its arguments. A hub model is looked up once for all of them."""
     models: dict[str, str] = {}
 
@@ -86,7 +86,7 @@ def _parser(found: Settings, runs: Path) -> Callable[[Sequence[str], bool], RunS
         model = options["model"]
         options["model"] = models.setdefault(model, "") or repeatable(model)
         models[model] = options["model"]
-        return one_run.specification(options, replace(found, gpus="0" if gpus else ""), runs)
+        return one_run.specification(options, replace(found, gpus="0" if gpus else ""))
 
     return parse
 

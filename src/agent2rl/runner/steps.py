@@ -74,7 +74,7 @@ def grading_child(
     spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
 ) -> Child:
     before = recorder.past.limits
-    limits = before or spec.limits or machine.default_limits(settings.runs)
+    limits = before or machine.limits(settings.runs, spec.limits)
     if before is None:
         recorder.entry("limits", **limits.model_dump())
     return Child(
