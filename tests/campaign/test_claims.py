@@ -155,6 +155,7 @@ def test_what_is_given_back_can_be_taken_at_once(tmp_path: Path) -> None:
         assert held is not None
         assert claims.take("one") is None
         held.release()
+        assert held.beat() is False, "at once, so that nothing is begun under it"
         assert claims.holder("one") is None
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["1", "2", "3"]
 

@@ -63,9 +63,11 @@ class Held:
 
     def beat(self) -> bool:
         """A sign of life, every few seconds; False where it came too late, or the claim was given back."""
+        if self._file < 0:
+            return False
         if _awake() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
             return True
-        if self._file < 0 or _awake() - self._beaten >= self._lease or self._next.exists():
+        if _awake() - self._beaten >= self._lease or self._next.exists():
             return False
         try:
             os.utime(self._file)

@@ -136,6 +136,9 @@ class Work:
         ]
         output, log = self._paths.output(self._job.experiment), self._paths.log(self._job.experiment)
         output.parent.mkdir(parents=True, exist_ok=True)
+        assert self._held is not None
+        if not self._held.beat():
+            return Outcome(kind="stopped", message="it was told to end"), 1
         with output.open("wb") as said, log.open("ab") as errors:
             beginning = errors.tell()
             self._process = self._start(program, said, errors)
