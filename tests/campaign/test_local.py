@@ -110,6 +110,17 @@ def test_what_run_refuses_is_refused_before_anything_is_begun(bench: Bench) -> N
     wrong = bench.cli("campaign", "plan", write(bench, ["nop"], more='bugdet = "1m"\n'))
     assert wrong.returncode == 2
     assert "small, task=gsm8k-mini agent=nop seed=0: No such option '--bugdet'" in wrong.stderr
+    for setting, says in (
+        ("max-usd = inf", "'inf' is no sum"),
+        ('budget = "9999999999999h"', "longer than ten years"),
+        ('samples = ["1", "2"]', "samples has one value"),
+        ('sandbox = "cardboard"', "There is no sandbox named 'cardboard'"),
+    ):
+        wrong = bench.cli("campaign", "plan", write(bench, ["nop"], more=f"{setting}\n"))
+        assert wrong.returncode == 2
+        assert says in wrong.stderr
+    wrong = bench.cli("campaign", "plan", write(bench, ["nobody"]))
+    assert "task=gsm8k-mini agent=nobody seed=0: There is no agent named 'nobody'" in wrong.stderr
     many = bench.cli("campaign", "run", write(bench, ["nop"], more="[resources]\ngpus = 64\n"))
     assert many.returncode == 1
     assert "needs 64 GPUs" in many.stderr

@@ -3,12 +3,14 @@
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from agent2rl import registry
 from agent2rl.campaign import executors
 from agent2rl.campaign.claims import Claims
 from agent2rl.campaign.conduct import conduct, jobs
@@ -83,12 +85,27 @@ def _parser(found: Settings) -> Callable[[Sequence[str], bool], RunSpec]:
             raise UserError(error.format_message(), "`agent2rl run --help` has the options.") from error
         except click.exceptions.Exit as error:
             raise UserError("--help is no setting.", "Leave it out.") from error
+        _refuse_repeated(arguments)
         model = options["model"]
         options["model"] = models.setdefault(model, "") or repeatable(model)
         models[model] = options["model"]
-        return one_run.specification(options, replace(found, gpus="0" if gpus else ""))
+        spec = one_run.specification(options, replace(found, gpus="0" if gpus else ""))
+        registry.require("tasks", spec.task)
+        registry.require("agents", spec.agent)
+        registry.require("sandboxes", spec.sandbox)
+        registry.require_loader(spec.engine)
+        return spec
 
     return parse
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """Of an option that has one value the last one would count, and nobody would hear of the others."""
+    several = {name for option in one_run.command.params if option.multiple for name in option.opts}
+    given = Counter(each.partition("=")[0] for each in arguments)
+    if repeated := [name for name, times in given.items() if times > 1 and name not in several]:
+        name = repeated[0].removeprefix("--")
+        raise UserError(f"{name} has one value.", "What is to vary is an axis: task, agent, seed, …")
 
 
 def see_through(

@@ -10,6 +10,7 @@ from agent2rl import registry
 from agent2rl.cli.going import go
 from agent2rl.cli.options import (
     Count,
+    Dollars,
     Duration,
     Size,
     Temperature,
@@ -62,7 +63,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
 )
 @click.option("--max-tokens", type=Count(), help="Tokens of the driver LLM, read and written: 500k, 20M.")
-@click.option("--max-usd", type=click.FloatRange(0, min_open=True), help="What the driver LLM may cost.")
+@click.option("--max-usd", type=Dollars(0, min_open=True), help="What the driver LLM may cost.")
 @click.option(
     "--continues",
     type=click.IntRange(0),
