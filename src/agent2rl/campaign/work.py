@@ -80,6 +80,8 @@ class Share:
     """As CUDA_VISIBLE_DEVICES names them. None: what this process sees."""
     leases: tuple[int, ...] = ()
     """Files whose locks are to be held as long as the run lives."""
+    by_bus: bool = False
+    """Whether GPUs are numbered by their place on the bus. Else as whoever named them has it."""
 
 
 class Work:
@@ -165,7 +167,9 @@ class Work:
         if cores:
             launch.append(f"OMP_NUM_THREADS={len(cores)}")
         if self._share.gpus is not None:
-            launch += [f"CUDA_VISIBLE_DEVICES={','.join(self._share.gpus)}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+            launch.append(f"CUDA_VISIBLE_DEVICES={','.join(self._share.gpus)}")
+        if self._share.by_bus:
+            launch.append("CUDA_DEVICE_ORDER=PCI_BUS_ID")
         return subprocess.Popen(
             [*launch, "--", *program],
             stdin=subprocess.DEVNULL,

@@ -135,7 +135,9 @@ def _conduct(
     work = jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
     left = False
     try:
-        with executors.opened(wanted, resources, campaign.gpus, session) as executor, Watch(quiet) as watch:
+        by_bus = campaign.settings.gpus is None
+        place = executors.opened(wanted, resources, campaign.gpus, by_bus, session)
+        with place as executor, Watch(quiet) as watch:
             if detach:
                 executor.submit(work)
                 left = True

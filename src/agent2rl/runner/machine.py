@@ -32,7 +32,8 @@ def gpus(visible: str | None) -> tuple[str, ...]:
     """
     if visible is not None:
         names = (name.strip() for name in visible.split(","))
-        return tuple(name for name in takewhile(lambda name: name != "-1", names) if name)
+        found = takewhile(lambda name: name != "-1", names)
+        return tuple(dict.fromkeys(name for name in found if name))
     return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
