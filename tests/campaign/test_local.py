@@ -2,9 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
+import pytest
+
+from agent2rl.campaign.sessions import Asked, Session
 from agent2rl.core.records import LimitsAsked
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import (
@@ -65,6 +69,30 @@ def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: Bench) -> N
     (paths,) = runs(bench)
     assert read_run(paths).result is not None
     assert "nothing was running" in bench.cli("campaign", "stop", file).stdout
+
+
+def test_stop_waits_for_a_session_that_has_claimed_nothing_yet(bench: Bench) -> None:
+    script = bench.script("time.sleep(600)")
+    file = write(bench, [f"script:{script}"], seeds=2)
+    with going(bench, "run", file) as campaign:
+        until(lambda: list(bench.runs.glob(".campaigns/small/*/session.json")))
+        stopped = bench.cli("campaign", "stop", file)
+        assert list(bench.runs.glob(".campaigns/small/*/ended"))
+        output, _ = campaign.communicate(timeout=60)
+    assert "all have ended" in stopped.stdout, (stopped.stdout, output)
+    assert campaign.returncode == 130, output
+    assert not alive(Path("--runs-dir=" + str(bench.runs)))
+
+
+def test_whoever_asks_for_the_end_is_heard_though_nothing_can_be_written(tmp_path: Path) -> None:
+    session = Session.open(tmp_path, "small", "local")
+    assert session.asked() == ""
+    shutil.rmtree(session.paths.root)
+    asking: tuple[Asked, ...] = ("stop", "now")
+    for how in asking:
+        with pytest.raises(OSError, match="No such file"):
+            session.ask(how)
+        assert session.asked() == how
 
 
 def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it(bench: Bench) -> None:

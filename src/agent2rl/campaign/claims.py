@@ -127,7 +127,7 @@ class Claims:
     def _holds(self, seen: _Seen, now: float) -> bool:
         if now - seen.touched >= self._lease:
             return False
-        return seen.claim is None or not _is_dead(seen.claim)
+        return seen.claim is None or not _gone(seen.claim)
 
 
 def _last(place: Path) -> _Seen | None:
@@ -168,34 +168,38 @@ def _me(token: str, session: str) -> Claim:
     return Claim(
         token=token,
         host=socket.gethostname(),
-        machine=_machine(),
+        machine=machine(),
         pid=pid,
-        born=_born(pid) or "",
+        born=born(pid) or "",
         at=time.time(),
         session=session,
     )
 
 
-def _is_dead(claim: Claim) -> bool:
-    """Whether the holder was a process of this machine that is gone. Of others' nothing is known."""
-    if claim.machine != _machine():
+def _gone(claim: Claim) -> bool:
+    return is_dead(claim.machine, claim.pid, claim.born)
+
+
+def is_dead(where: str, pid: int, began: str) -> bool:
+    """Whether it was a process of this machine that is gone. Of others' nothing is known."""
+    if where != machine():
         return False
     try:
-        os.kill(claim.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
-    born = _born(claim.pid)
-    return born is not None and born != claim.born
+    found = born(pid)
+    return found is not None and found != began
 
 
-def _machine() -> str:
+def machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
 
 
-def _born(pid: int) -> str | None:
+def born(pid: int) -> str | None:
     """None where it may not be looked at; a process that has ended and was not fetched yet is nobody."""
     try:
         fields = (

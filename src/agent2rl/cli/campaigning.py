@@ -5,6 +5,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -162,17 +163,20 @@ def _watched(campaign: Opened, work: list[Job], executor: Executor, session: Ses
     try:
         conduct(work, executor, session, campaign.claims, tell)
     except BaseException:
-        session.ask("stop")  # else whoever works for it would go on
+        with suppress(OSError):
+            session.ask("stop")  # else whoever works for it would go on
         raise
 
 
 def _stop_on_signals(session: Session, watch: Watch) -> None:
     def handle(_: int, __: object) -> None:
         now = bool(session.asked())
-        session.ask("now" if now else "stop")
-        watch.say(
-            "ending every run at once" if now else "ending every run in order (once more to abandon them)"
-        )
+        with suppress(OSError):  # a full disk: those who work in this process hear of it all the same
+            session.ask("now" if now else "stop")
+        with suppress(RuntimeError, OSError):  # in the midst of another line, or nobody reads any more
+            watch.say(
+                "ending every run at once" if now else "ending every run in order (once more to abandon them)"
+            )
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
