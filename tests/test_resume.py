@@ -181,6 +181,35 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(b
     assert verify(recorder.paths).holds
 
 
+def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        recorder.started(0.0)
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
+    assert read_run(recorder.paths).state == "crashed"
+    assert verify(recorder.paths).holds
+
+
+def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        pass
+    paths = recorder.paths
+    paths.lock.write_text("nan inf\n")
+    with Hold(paths.lock) as hold:
+        assert hold.last_beat is None
+    paths.lock.unlink()
+    paths.lock.mkdir()
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "cannot be opened: Is a directory" in asked.stderr
+    paths.lock.rmdir()
+    paths.result.write_text("{")
+    asked = bench.cli("resume", paths.run_id, "--json")
+    assert asked.returncode == 2, "so that a campaign does it anew"
+    assert "result.json cannot be read" in asked.stderr
+
+
 def test_a_result_that_was_removed_is_not_made_up(bench: Bench) -> None:
     with begun(bench) as recorder:
         recorder.close(Outcome.of(recorder.paths.run_id, read_spec(recorder.paths), Past()).result())

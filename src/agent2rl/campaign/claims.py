@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from agent2rl.core.errors import MachineError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.record import Record
 
 LEASE_SECONDS = 120.0
@@ -89,6 +89,15 @@ class Claims:
     def __init__(self, folder: Path, lease: float = LEASE_SECONDS) -> None:
         self._folder = folder
         self._lease = lease
+
+    def require(self) -> None:
+        """Refuse to begin what could not be claimed. Nor could the runs be read that its owner has done."""
+        if self._folder.exists() and not os.access(self._folder, os.W_OK | os.X_OK):
+            owner = self._folder.stat().st_uid
+            raise UserError(
+                f"{self._folder} belongs to another user (number {owner}), whose runs you cannot see.",
+                "Run the campaign under one account, or in a runs directory of your own (--runs-dir).",
+            )
 
     def take(self, experiment: str, session: str = "") -> Held | None:
         """The experiment, for this process alone; None where another has it."""

@@ -120,6 +120,8 @@ class Work:
             outcome, code = self._command("resume", runs[-1].paths.run_id, *quiet)
             if code != WRONG_COMMAND:
                 return outcome
+            if gone := forestalled(self._job, Past(Path(self._job.runs)).of(self._job.experiment)):
+                return gone  # somebody resumed it by hand just now
         return self._command("run", *self._job.arguments, *self._limits())[0]
 
     def _limits(self) -> tuple[str, ...]:

@@ -131,6 +131,7 @@ def _conduct(
     """Do them; says whether somebody stopped it. A session that is left to a cluster stays open."""
     resources = campaign.campaign.resources
     wanted.slots(resources, campaign.gpus)
+    campaign.claims.require()
     session = Session.open(campaign.runs, campaign.campaign.name, wanted.executor)
     experience = Experience(campaign.past.look())
     work = jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)

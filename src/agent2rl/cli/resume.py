@@ -40,10 +40,10 @@ def command(run: str, no_report: bool, runs_dir: Path | None, as_json: bool) -> 
     which leaves it as it was.
     """
     paths, where = find(run, runs_dir), settings()
-    if paths.result.exists():
-        view = read_run(paths)
+    view = read_run(paths) if paths.result.exists() else None
+    if view and view.result is not None:
         click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
-        click.echo(view.result.model_dump_json()) if as_json and view.result else print_run(view)
+        click.echo(view.result.model_dump_json()) if as_json else print_run(view)
         return
     here = replace(where, runs=paths.root.parent)
     go(here.runs, as_json, no_report, lambda notify, stop: resume(paths, here, notify, stop))

@@ -6,6 +6,7 @@ Whoever looks takes no lock, not even for a moment: it would be in the way of a 
 """
 
 import fcntl
+import math
 import os
 import struct
 import subprocess
@@ -35,7 +36,13 @@ class Hold:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(
+                f"The lock of {path.parent.name} cannot be opened: {error.strerror}.",
+                "Only whoever began a run can go on with it, where it can be written.",
+            ) from error
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._heart: subprocess.Popen[bytes] | None = None
@@ -86,6 +93,8 @@ class Hold:
         try:
             time, *monotonic = (float(each) for each in os.pread(self._file, 100, 0).split())
         except ValueError:
+            return None
+        if not all(map(math.isfinite, (time, *monotonic))):
             return None
         return Beat(time, monotonic[0] if monotonic else None)
 
