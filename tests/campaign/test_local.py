@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl.campaign.experiments import identity
+from agent2rl.campaign.record import Resources
 from agent2rl.campaign.sessions import Asked, Session
-from agent2rl.core.records import LimitsAsked
+from agent2rl.campaign.work import Job, Outcome, Share, Work
+from agent2rl.core.records import Budget, LimitsAsked, RunSpec
 from agent2rl.store.reader import read_run
+from agent2rl.store.recorder import Recorder
 from tests.campaign.campaigns import (
     agent_started,
     alive,
@@ -161,3 +165,22 @@ def test_a_run_that_cannot_begin_is_said_and_not_held_against_the_experiment(ben
     assert done.returncode == 1
     assert "Without a driver there is nothing to limit" in done.stderr
     assert states(bench, file) == ["todo"]
+
+
+def test_a_run_that_somebody_began_by_hand_is_waited_for_without_a_claim(tmp_path: Path) -> None:
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    job = Job(
+        experiment=identity(spec),
+        label="",
+        arguments=(),
+        runs=str(tmp_path),
+        session=str(tmp_path / "session"),
+        directory="",
+        settled=0,
+        resume=True,
+        resources=Resources(),
+        wall_seconds=60,
+    )
+    with Recorder.create(tmp_path, spec, lambda _: None):
+        assert Work(job, Share()).run() == Outcome(kind="busy")
+    assert not (tmp_path / ".claims").exists(), "claims stay for good, and many looks would leave many"

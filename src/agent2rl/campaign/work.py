@@ -97,12 +97,15 @@ class Work:
         job = self._job
         if asked(self._paths):
             return Outcome(kind="stopped")
+        past = Past(Path(job.runs))
+        if gone := forestalled(job, past.of(job.experiment)):
+            return gone  # claims stay for good: none is made in vain each time that somebody looks
         self._held = Claims(claims_folder(Path(job.runs))).take(job.experiment, self._paths.root.name)
         if self._held is None:
             return Outcome(kind="busy")
         try:
-            runs = Past(Path(job.runs)).of(job.experiment)
-            return forestalled(job, runs) or self._attempt(runs)
+            runs = past.of(job.experiment)
+            return forestalled(job, runs) or self._attempt(past, runs)
         finally:
             self._kill()
             self._held.release()
@@ -113,14 +116,14 @@ class Work:
         if self._held:
             self._held.release()
 
-    def _attempt(self, runs: list[Glance]) -> Outcome:
+    def _attempt(self, past: Past, runs: list[Glance]) -> Outcome:
         """The last run is taken up where it crashed; where that is refused, a new one is begun."""
         if self._job.resume and runs and runs[-1].state == "crashed":
             quiet = [each for each in self._job.arguments if each == "--no-report"]
             outcome, code = self._command("resume", runs[-1].paths.run_id, *quiet)
             if code != WRONG_COMMAND:
                 return outcome
-            if gone := forestalled(self._job, Past(Path(self._job.runs)).of(self._job.experiment)):
+            if gone := forestalled(self._job, past.of(self._job.experiment)):
                 return gone  # somebody resumed it by hand just now
         return self._command("run", *self._job.arguments, *self._limits())[0]
 
