@@ -98,8 +98,8 @@ class Work:
         if asked(self._paths):
             return Outcome(kind="stopped")
         past = Past(Path(job.runs))
-        if gone := forestalled(job, past.of(job.experiment)):
-            return gone  # claims stay for good: none is made in vain each time that somebody looks
+        if _going(past.of(job.experiment)):
+            return Outcome(kind="busy")  # claims stay for good: none is made in vain at each look
         self._held = Claims(claims_folder(Path(job.runs))).take(job.experiment, self._paths.root.name)
         if self._held is None:
             return Outcome(kind="busy")
@@ -220,7 +220,11 @@ def forestalled(job: Job, runs: Sequence[Glance]) -> Outcome | None:
     """What is left to do of a job that was claimed: nothing, where somebody else did it or is doing it."""
     if sum(run.settled for run in runs) > job.settled:
         return Outcome(kind="elsewhere", run_id=runs[-1].paths.run_id)
-    return Outcome(kind="busy") if any(run.state == "running" for run in runs) else None
+    return Outcome(kind="busy") if _going(runs) else None
+
+
+def _going(runs: Sequence[Glance]) -> bool:
+    return any(run.state == "running" for run in runs)
 
 
 def _result(output: Path) -> RunResult | None:
