@@ -123,6 +123,8 @@ def test_an_experiment_is_the_same_wherever_its_specification_is_made() -> None:
     assert identity(one) == identity(one.model_copy(update={"limits": limits}))
     assert identity(one) == identity(RunSpec.model_validate_json(one.model_dump_json()))
     assert identity(one) != identity(one.model_copy(update={"seed": 1}))
+    whole = {"memory_bytes": 1, "disk_bytes": 2, "processes": 3}
+    assert identity(one) == identity(RunSpec.model_validate({**one.model_dump(), "limits": whole}))
 
 
 def test_gpus_under_resources_decide_the_engine_and_not_the_machine_that_plans() -> None:
