@@ -49,10 +49,10 @@ def command(
     which leaves it as it was.
     """
     paths, where = find(run, runs_dir), settings()
-    if paths.result.exists():
-        view = read_run(paths)
+    view = read_run(paths) if paths.result.exists() else None
+    if view and view.result is not None:
         click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
-        click.echo(view.result.model_dump_json()) if as_json and view.result else print_run(view)
+        click.echo(view.result.model_dump_json()) if as_json else print_run(view)
         return
     here = replace(where, runs=paths.root.parent)
     telling = Telling(as_json, no_report, track, track_group)
