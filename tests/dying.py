@@ -31,7 +31,7 @@ BUDGET_SECONDS = 600.0
 SUBMISSIONS = 3
 DIED = "died"
 UNSURE_SECONDS = 5.0
-"""How far the agent's used time may be off: the harness's heart beats each second, and machines are busy."""
+"""How far the agent's used time may be off: the harness's heart notes its death, once it gets the time to."""
 AGENT = f"""
 def note(**what):
     folder = WORKSPACE / "notes"

@@ -1,6 +1,8 @@
 """The ledger shows any single edited, dropped, repeated or reordered record."""
 
 import json
+import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -128,3 +130,30 @@ def test_a_crash_between_record_and_head_is_no_fault(tmp_path: Path) -> None:
     ledger.close()
     head.write_bytes(before)
     assert read(path, head).fault is None
+
+
+def test_a_full_disk_leaves_no_half_of_a_record_and_the_chain_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """A file that may not grow further is the one full disk that needs no disk: half of the line fits."""
+    path, head = tmp_path / "ledger.jsonl", tmp_path / "ledger.head"
+    ledger = Ledger(path, head)
+    ledger.append("first", {"text": "x" * 1000})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"No space left|File too large"):
+            ledger.append("second", {"text": "y" * 1000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    in_the_way = tmp_path / f".ledger.head.{os.getpid()}.new"
+    in_the_way.mkdir()
+    for _ in range(3):
+        with pytest.raises(IsADirectoryError):
+            ledger.append("third", {})
+    in_the_way.rmdir()
+    ledger.append("fourth", {})
+    ledger.close()
+    reading = read(path, head)
+    assert (reading.fault, reading.torn) == (None, False)
+    assert [entry.kind for entry in reading.entries] == ["first", "fourth"]

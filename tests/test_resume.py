@@ -3,6 +3,9 @@
 import json
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,9 +30,10 @@ from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.workspace import write_meta
 from agent2rl.store import ledger
 from agent2rl.store.files import write_record
-from agent2rl.store.hold import Hold
+from agent2rl.store.hold import Beat, Hold
 from agent2rl.store.mending import read_spec
 from agent2rl.store.past import Past
+from agent2rl.store.past import read as read_past
 from agent2rl.store.paths import SubmissionPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
@@ -177,6 +181,35 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(b
     assert verify(recorder.paths).holds
 
 
+def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        recorder.started(0.0)
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
+    assert read_run(recorder.paths).state == "crashed"
+    assert verify(recorder.paths).holds
+
+
+def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        pass
+    paths = recorder.paths
+    paths.lock.write_text("nan inf\n")
+    with Hold(paths.lock) as hold:
+        assert hold.last_beat is None
+    paths.lock.unlink()
+    paths.lock.mkdir()
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "cannot be opened: Is a directory" in asked.stderr
+    paths.lock.rmdir()
+    paths.result.write_text("{")
+    asked = bench.cli("resume", paths.run_id, "--json")
+    assert asked.returncode == 2, "so that a campaign does it anew"
+    assert "result.json cannot be read" in asked.stderr
+
+
 def test_a_result_that_was_removed_is_not_made_up(bench: Bench) -> None:
     with begun(bench) as recorder:
         recorder.close(Outcome.of(recorder.paths.run_id, read_spec(recorder.paths), Past()).result())
@@ -260,10 +293,58 @@ def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(t
             Hold(path)
     with Hold(path) as second:
         assert second.last_beat is not None
-        assert began - 0.01 <= second.last_beat <= time.time()
+        assert began - 0.01 <= second.last_beat.time <= time.time()
         time.sleep(0.05)
     with Hold(path) as third:
         assert third.last_beat == second.last_beat
+
+
+def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path) -> None:
+    path, looked = tmp_path / "lock", "from agent2rl.store.hold import is_held; from pathlib import Path"
+    code = f"{looked}\nwhile True: is_held(Path({str(path)!r})) and print('held', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as looking:
+        assert looking.stdout is not None
+        with Hold(path):
+            assert looking.stdout.readline() == b"held\n"
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            Hold(path).close()
+        looking.kill()
+
+
+def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_known(tmp_path: Path) -> None:
+    """It is stopped, as one is that waits for a processor; the agent's time goes on."""
+    path, said = tmp_path / "lock", "from agent2rl.store.hold import Hold; from pathlib import Path"
+    code = f"{said}\nimport time; Hold(Path({str(path)!r})).beat(); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as harness:
+        assert harness.stdout is not None
+        harness.stdout.readline()
+        harness.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        died, monotonic = time.time(), time.monotonic()
+        harness.kill()
+    until = time.monotonic() + 10
+    while (beat := _beat(path)).time < died and time.monotonic() < until:
+        time.sleep(0.02)
+    assert beat.monotonic is not None
+    assert 0 <= beat.monotonic - monotonic < 0.9, "noted when it died, and not at the next beat"
+
+
+def _beat(path: Path) -> Beat:
+    with Hold(path) as hold:
+        assert hold.last_beat is not None
+        return hold.last_beat
+
+
+def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: Bench) -> None:
+    with begun(bench) as recorder:
+        recorder.started(0.0)
+    for hour in (-3600.0, 3600.0):
+        beat = Beat(time.time() + hour, time.monotonic() + 7.0)
+        entries = ledger.read(recorder.paths.ledger, recorder.paths.ledger_head).entries
+        assert 7.0 <= read_past(recorder.paths, entries, beat).used_seconds < 9.0
+    old = Beat(entries[-1].time + 7.0, None)
+    assert 6.9 < read_past(recorder.paths, entries, old).used_seconds < 7.1
 
 
 def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def test_a_busy_process_is_seen_in_the_samples(whole: Run) -> None:
     samples = of("sample", whole.paths.events)
     assert len(samples) >= 2
     assert sum(one["cores"] * one["seconds"] for one in samples) > 1.2
-    assert all(one["resident_bytes"] > 0 and one["processes"] > 0 for one in samples)
+    assert all(
+        one["resident_bytes"] > 0 and one["processes"] > 0 for one in samples[:-1]
+    )  # it may end before the last
     assert samples[-1]["disk_bytes"] > 0
     assert samples[-1]["log_bytes"] == whole.paths.agent_log.stat().st_size
 

@@ -30,8 +30,9 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.model import Model
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
+from agent2rl.core.tracker import Tracker
 
-Kind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments"]
+Kind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments", "trackers"]
 SINGULAR: dict[Kind, str] = {
     "tasks": "task",
     "agents": "agent",
@@ -39,6 +40,7 @@ SINGULAR: dict[Kind, str] = {
     "engines": "engine",
     "sandboxes": "sandbox",
     "environments": "environment",
+    "trackers": "tracker",
 }
 CONSTANT: dict[Kind, str] = {
     "tasks": "TASK",
@@ -47,6 +49,7 @@ CONSTANT: dict[Kind, str] = {
     "engines": "ENGINE",
     "sandboxes": "SANDBOX",
     "environments": "WORLD",
+    "trackers": "TRACKER",
 }
 
 
@@ -57,6 +60,7 @@ MARK: dict[Kind, str] = {
     "engines": "__call__",
     "sandboxes": "run",
     "environments": "__call__",
+    "trackers": "open",
 }
 """What every plugin of a kind has."""
 
@@ -98,6 +102,10 @@ def sandbox(name: str) -> Sandbox:
 
 def world(name: str) -> OpenWorld:
     return cast(OpenWorld, _find("environments", name))
+
+
+def tracker(name: str) -> Tracker:
+    return cast(Tracker, _find("trackers", name))
 
 
 def world_address(name: str) -> str:

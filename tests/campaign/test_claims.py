@@ -9,7 +9,10 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
+
 from agent2rl.campaign.claims import Claim, Claims
+from agent2rl.core.errors import UserError
 
 PROCESSES, EXPERIMENTS = 8, 100
 
@@ -155,8 +158,17 @@ def test_what_is_given_back_can_be_taken_at_once(tmp_path: Path) -> None:
         assert held is not None
         assert claims.take("one") is None
         held.release()
+        assert held.beat() is False, "at once, so that nothing is begun under it"
         assert claims.holder("one") is None
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["1", "2", "3"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_whoever_cannot_claim_is_told_before_anything_is_begun(tmp_path: Path) -> None:
+    Claims(tmp_path / "none").require()
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="belongs to another user"):
+        Claims(tmp_path).require()
 
 
 def test_a_claim_that_cannot_be_read_is_somebodys_until_its_time_is_over(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from agent2rl.campaign.leases import Cores, Gpus, capacity
 from agent2rl.campaign.record import Resources
 from agent2rl.campaign.work import LAUNCH
 from agent2rl.core.errors import MachineError
+from agent2rl.runner.machine import gpus
 
 
 def never() -> bool:
@@ -29,6 +30,30 @@ def test_two_campaigns_never_have_the_same_gpu(tmp_path: Path) -> None:
             assert third is None
     with theirs.some(3, never) as all_of_them:
         assert all_of_them is not None
+
+
+def test_a_gpu_is_the_same_by_its_number_and_by_its_name(tmp_path: Path) -> None:
+    known = ("GPU-0a55aa7a-0f32", "GPU-1b66bb8b-1e43")
+    numbers, names = Gpus(["0", "1"], tmp_path, known), Gpus(["GPU-1b66", "MIG-2"], tmp_path, known)
+    with numbers.some(2, never) as both, names.some(1, never) as other:
+        assert both is not None
+        assert tuple(other or ()) == ("MIG-2",), "what the driver does not know is called as it is"
+    with names.some(1, never) as first, numbers.some(1, never) as second:
+        assert (tuple(first or ()), tuple(second or ())) == (("GPU-1b66",), ("0",))
+
+
+def test_a_gpu_that_is_named_twice_is_one() -> None:
+    assert gpus("1, 3,1") == ("1", "3")
+    assert gpus("GPU-1b66,-1,0") == ("GPU-1b66",)
+
+
+def test_leases_that_somebody_else_has_shut_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "gpus").symlink_to("/nowhere")
+    with (
+        pytest.raises(MachineError, match="No GPU can be leased"),
+        Gpus(["0"], tmp_path / "gpus").some(1, never),
+    ):
+        pass
 
 
 def test_whoever_waits_for_several_gpus_holds_none_meanwhile(tmp_path: Path) -> None:

@@ -2,10 +2,19 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
+import pytest
+
+from agent2rl.campaign.experiments import identity
+from agent2rl.campaign.record import Resources
+from agent2rl.campaign.sessions import Asked, Session
+from agent2rl.campaign.work import Job, Outcome, Share, Work
+from agent2rl.core.records import Budget, LimitsAsked, RunSpec
 from agent2rl.store.reader import read_run
+from agent2rl.store.recorder import Recorder
 from tests.campaign.campaigns import (
     agent_started,
     alive,
@@ -44,8 +53,10 @@ def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(b
     once_more = json.loads(bench.cli("campaign", "plan", file, "--again", "--limit", "1", "--json").stdout)
     assert [run["chosen"] for run in once_more["runs"]] == [True, False]
     (view, *_) = [read_run(paths) for paths in runs(bench)]
-    assert view.spec.limits is not None
-    assert view.spec.limits.memory_bytes == 2 << 30
+    assert view.spec.limits == LimitsAsked(memory_bytes=2 << 30), "no more than was asked for"
+    (held,) = [entry.data for entry in view.chain.entries if entry.kind == "limits"]
+    assert held["memory_bytes"] == 2 << 30
+    assert held["disk_bytes"], "and what the machine made of it"
 
 
 def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: Bench) -> None:
@@ -62,6 +73,30 @@ def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: Bench) -> N
     (paths,) = runs(bench)
     assert read_run(paths).result is not None
     assert "nothing was running" in bench.cli("campaign", "stop", file).stdout
+
+
+def test_stop_waits_for_a_session_that_has_claimed_nothing_yet(bench: Bench) -> None:
+    script = bench.script("time.sleep(600)")
+    file = write(bench, [f"script:{script}"], seeds=2)
+    with going(bench, "run", file) as campaign:
+        until(lambda: list(bench.runs.glob(".campaigns/small/*/session.json")))
+        stopped = bench.cli("campaign", "stop", file)
+        assert list(bench.runs.glob(".campaigns/small/*/ended"))
+        output, _ = campaign.communicate(timeout=60)
+    assert "all have ended" in stopped.stdout, (stopped.stdout, output)
+    assert campaign.returncode == 130, output
+    assert not alive(Path("--runs-dir=" + str(bench.runs)))
+
+
+def test_whoever_asks_for_the_end_is_heard_though_nothing_can_be_written(tmp_path: Path) -> None:
+    session = Session.open(tmp_path, "small", "local")
+    assert session.asked() == ""
+    shutil.rmtree(session.paths.root)
+    asking: tuple[Asked, ...] = ("stop", "now")
+    for how in asking:
+        with pytest.raises(OSError, match="No such file"):
+            session.ask(how)
+        assert session.asked() == how
 
 
 def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it(bench: Bench) -> None:
@@ -107,6 +142,17 @@ def test_what_run_refuses_is_refused_before_anything_is_begun(bench: Bench) -> N
     wrong = bench.cli("campaign", "plan", write(bench, ["nop"], more='bugdet = "1m"\n'))
     assert wrong.returncode == 2
     assert "small, task=gsm8k-mini agent=nop seed=0: No such option '--bugdet'" in wrong.stderr
+    for setting, says in (
+        ("max-usd = inf", "'inf' is no sum"),
+        ('budget = "9999999999999h"', "longer than ten years"),
+        ('samples = ["1", "2"]', "samples has one value"),
+        ('sandbox = "cardboard"', "There is no sandbox named 'cardboard'"),
+    ):
+        wrong = bench.cli("campaign", "plan", write(bench, ["nop"], more=f"{setting}\n"))
+        assert wrong.returncode == 2
+        assert says in wrong.stderr
+    wrong = bench.cli("campaign", "plan", write(bench, ["nobody"]))
+    assert "task=gsm8k-mini agent=nobody seed=0: There is no agent named 'nobody'" in wrong.stderr
     many = bench.cli("campaign", "run", write(bench, ["nop"], more="[resources]\ngpus = 64\n"))
     assert many.returncode == 1
     assert "needs 64 GPUs" in many.stderr
@@ -119,3 +165,22 @@ def test_a_run_that_cannot_begin_is_said_and_not_held_against_the_experiment(ben
     assert done.returncode == 1
     assert "Without a driver there is nothing to limit" in done.stderr
     assert states(bench, file) == ["todo"]
+
+
+def test_a_run_that_somebody_began_by_hand_is_waited_for_without_a_claim(tmp_path: Path) -> None:
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    job = Job(
+        experiment=identity(spec),
+        label="",
+        arguments=(),
+        runs=str(tmp_path),
+        session=str(tmp_path / "session"),
+        directory="",
+        settled=0,
+        resume=True,
+        resources=Resources(),
+        wall_seconds=60,
+    )
+    with Recorder.create(tmp_path, spec, lambda _: None):
+        assert Work(job, Share()).run() == Outcome(kind="busy")
+    assert not (tmp_path / ".claims").exists(), "claims stay for good, and many looks would leave many"

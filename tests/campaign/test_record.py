@@ -1,5 +1,6 @@
 """A campaign's file: what it may say, and what is said of one that is wrong."""
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from agent2rl.campaign.experiments import Cell, cells, experiments, identity, options
 from agent2rl.campaign.record import parse
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.core.records import Budget, LimitsAsked, RunSpec
 
 WHOLE = """
 name = "whole"
@@ -76,6 +77,12 @@ def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
             "override 1: where",
         ),
         ("name =", "is not TOML"),
+        ("name = " + "[" * 5000, "is not TOML"),
+        ("name = " + "9" * 5000, "is not TOML"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]', "exclude 1: it names no value"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = []', "it names no value"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\ncpus = true', "resources.cpus"),
+        ('name = "../n"\n[axes]\ntask = ["a"]\nagent = ["x"]', "name"),
     ],
 )
 def test_a_wrong_file_is_an_error_that_says_where(wrong: str, says: str) -> None:
@@ -83,6 +90,13 @@ def test_a_wrong_file_is_an_error_that_says_where(wrong: str, says: str) -> None
         parse(wrong, "wrong.toml")
     assert says in str(caught.value)
     assert "wrong.toml" in caught.value.message
+
+
+def test_a_billion_combinations_are_refused_at_once() -> None:
+    axis = json.dumps([f"v{number}" for number in range(1000)])
+    text = f'name = "n"\n[axes]\ntask = {axis}\nagent = {axis}\nmodel = {axis}\n'
+    with pytest.raises(UserError, match="1,000,000,000 combinations are more than"):
+        cells(parse(text, "n"))
 
 
 def spec(arguments: Sequence[str], gpus: bool) -> RunSpec:
@@ -105,10 +119,12 @@ def campaign(text: str) -> str:
 
 def test_an_experiment_is_the_same_wherever_its_specification_is_made() -> None:
     one = spec(["--task=a", "--agent=x"], False)
-    limits = Limits(memory_bytes=1, disk_bytes=2, processes=3)
+    limits = LimitsAsked(memory_bytes=1)
     assert identity(one) == identity(one.model_copy(update={"limits": limits}))
     assert identity(one) == identity(RunSpec.model_validate_json(one.model_dump_json()))
     assert identity(one) != identity(one.model_copy(update={"seed": 1}))
+    whole = {"memory_bytes": 1, "disk_bytes": 2, "processes": 3}
+    assert identity(one) == identity(RunSpec.model_validate({**one.model_dump(), "limits": whole}))
 
 
 def test_gpus_under_resources_decide_the_engine_and_not_the_machine_that_plans() -> None:

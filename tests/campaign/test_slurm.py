@@ -7,6 +7,7 @@ slurmd has to be root.
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -15,8 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl.campaign.claims import Claim
+from agent2rl.campaign.conduct import jobs
 from agent2rl.campaign.experiments import identity
+from agent2rl.campaign.plan import Experience
 from agent2rl.campaign.record import Resources
+from agent2rl.campaign.sessions import Session
+from agent2rl.campaign.work import Outcome
+from agent2rl.cli.campaigning import opened
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, states, until, write
 from tests.runs import Bench
@@ -147,6 +154,38 @@ def test_stop_takes_waiting_jobs_out_of_the_queue(bench: Bench, slurm: Path) -> 
     assert campaign.returncode == 130
     assert states(bench, file) == ["stopped", "todo"]
     until(lambda: not _said(["squeue", "--noheader"], bench.environment(**conf)), 30)
+
+
+@pytest.mark.clusters
+@needs_submitit
+def test_a_job_that_is_told_of_its_end_leaves_its_run_to_its_successor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By submitit's own handler of the signal that it asks Slurm for, and its executor without a cluster."""
+    import submitit
+
+    from agent2rl.campaign.slurm import Doing
+
+    for name, value in bench.environment().items():
+        monkeypatch.setenv(name, value)
+    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write(bench, [f"script:{script}"], more='budget = "2s"\nsandbox = "local"\n')
+    campaign = opened(Path(file), bench.runs)
+    session = Session.open(bench.runs, "small", "slurm")
+    resources = campaign.campaign.resources
+    (job,) = jobs(campaign.stand(), session, str(bench.runs), resources, Experience({}), True)
+    executor = submitit.LocalExecutor(folder=session.paths.jobs)
+    executor.update_parameters(timeout_min=60)
+    sent = executor.submit(Doing(job.model_dump_json()))
+    until(lambda: agent_started(bench))
+    holder = campaign.claims.holder(job.experiment)
+    assert holder is not None
+    os.kill(holder.pid, signal.SIGUSR2)
+    outcome = Outcome.model_validate_json(sent.result())
+    assert (outcome.kind, outcome.ending) == ("ran", "deadline")
+    assert resumed(bench) == len(runs(bench)) == 1
+    successor = Claim.model_validate_json((bench.runs / ".claims" / job.experiment / "2").read_text())
+    assert successor.pid != holder.pid
 
 
 @needs_submitit

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent2rl.analysis.findings import Curve
 from agent2rl.core.records import Contamination, ExampleResult, Isolation
-from agent2rl.report import html, markdown, plots, words
+from agent2rl.report import html, markdown, plots, sheets, words
 from agent2rl.report.colours import COLOURS
 from agent2rl.report.drawn import names
 from agent2rl.report.shown import LlmSummary, Shown
@@ -139,7 +139,7 @@ def test_only_the_script_that_is_shipped_may_run_and_nothing_is_fetched() -> Non
 
 
 def test_a_page_has_a_colour_of_its_own_for_each_of_the_figures() -> None:
-    style = (html.FOLDER / "report.css").read_text(encoding="utf-8")
+    style = sheets.file("report.css")
     light, dark = style.split("prefers-color-scheme: dark", 1)
     assert len(set(COLOURS.values())) == len(COLOURS)
     for name, colour in COLOURS.items():

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from agent2rl.core.errors import MachineError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.record import Record
 
 LEASE_SECONDS = 120.0
@@ -63,9 +63,11 @@ class Held:
 
     def beat(self) -> bool:
         """A sign of life, every few seconds; False where it came too late, or the claim was given back."""
+        if self._file < 0:
+            return False
         if _awake() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
             return True
-        if self._file < 0 or _awake() - self._beaten >= self._lease or self._next.exists():
+        if _awake() - self._beaten >= self._lease or self._next.exists():
             return False
         try:
             os.utime(self._file)
@@ -87,6 +89,15 @@ class Claims:
     def __init__(self, folder: Path, lease: float = LEASE_SECONDS) -> None:
         self._folder = folder
         self._lease = lease
+
+    def require(self) -> None:
+        """Refuse to begin what could not be claimed. Nor could the runs be read that its owner has done."""
+        if self._folder.exists() and not os.access(self._folder, os.W_OK | os.X_OK):
+            owner = self._folder.stat().st_uid
+            raise UserError(
+                f"{self._folder} belongs to another user (number {owner}), whose runs you cannot see.",
+                "Run the campaign under one account, or in a runs directory of your own (--runs-dir).",
+            )
 
     def take(self, experiment: str, session: str = "") -> Held | None:
         """The experiment, for this process alone; None where another has it."""
@@ -125,7 +136,7 @@ class Claims:
     def _holds(self, seen: _Seen, now: float) -> bool:
         if now - seen.touched >= self._lease:
             return False
-        return seen.claim is None or not _is_dead(seen.claim)
+        return seen.claim is None or not _gone(seen.claim)
 
 
 def _last(place: Path) -> _Seen | None:
@@ -166,34 +177,38 @@ def _me(token: str, session: str) -> Claim:
     return Claim(
         token=token,
         host=socket.gethostname(),
-        machine=_machine(),
+        machine=machine(),
         pid=pid,
-        born=_born(pid) or "",
+        born=born(pid) or "",
         at=time.time(),
         session=session,
     )
 
 
-def _is_dead(claim: Claim) -> bool:
-    """Whether the holder was a process of this machine that is gone. Of others' nothing is known."""
-    if claim.machine != _machine():
+def _gone(claim: Claim) -> bool:
+    return is_dead(claim.machine, claim.pid, claim.born)
+
+
+def is_dead(where: str, pid: int, began: str) -> bool:
+    """Whether it was a process of this machine that is gone. Of others' nothing is known."""
+    if where != machine():
         return False
     try:
-        os.kill(claim.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
-    born = _born(claim.pid)
-    return born is not None and born != claim.born
+    found = born(pid)
+    return found is not None and found != began
 
 
-def _machine() -> str:
+def machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
 
 
-def _born(pid: int) -> str | None:
+def born(pid: int) -> str | None:
     """None where it may not be looked at; a process that has ended and was not fetched yet is nobody."""
     try:
         fields = (

@@ -49,10 +49,10 @@ class Wanted:
 
 
 def opened(
-    wanted: Wanted, resources: Resources, gpus: Sequence[str], session: Session
+    wanted: Wanted, resources: Resources, gpus: Sequence[str], by_bus: bool, session: Session
 ) -> AbstractContextManager[Executor]:
     if wanted.executor == "ray":
         return ray.opened(resources, wanted.parallel, wanted.address, wanted.fetch)
     if wanted.executor == "slurm":
         return slurm.opened(resources, wanted.parallel, session.paths.jobs, wanted.slurm)
-    return local.opened(resources, wanted.slots(resources, gpus) or 1, gpus)
+    return local.opened(resources, wanted.slots(resources, gpus) or 1, gpus, by_bus)

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from agent2rl.campaign.record import Campaign, Chosen, Setting
 from agent2rl.core.errors import UserError
@@ -16,6 +17,10 @@ Parse = Callable[[Sequence[str], bool], RunSpec]
 """What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
 MACHINES = {"limits"}
 """Fields that say what of a machine a run may use; they depend on the machine, and are not the experiment."""
+
+
+MOST = 10_000
+"""Combinations of one campaign: each is read as a command line, and looked for whenever somebody looks."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ def experiments(campaign: Campaign, parse: Parse) -> tuple[Experiment, ...]:
 def cells(campaign: Campaign) -> list[Cell]:
     """Every combination that is not left out; the last axis varies fastest."""
     axes = campaign.axes.model_dump(exclude_none=True)
+    if (count := prod(map(len, axes.values()))) > MOST:
+        raise UserError(
+            f"{campaign.name}: {count:,} combinations are more than the {MOST:,} that a campaign can have.",
+            "Make several campaigns of it.",
+        )
     every = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     return [cell for cell in every if not any(fits(chosen, cell) for chosen in campaign.exclude)]
 

@@ -6,7 +6,6 @@ the GPU any more and not before, however the run ends. Runs that were started by
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,8 @@ from agent2rl.campaign.record import Resources
 from agent2rl.core.errors import MachineError
 from agent2rl.runner import machine
 
-FOLDER = Path(tempfile.gettempdir()) / "agent2rl-gpus"
+FOLDER = Path("/tmp/agent2rl-gpus")
+"""The same for all, whatever TMPDIR they have."""
 
 
 def capacity(resources: Resources, gpus: Sequence[str]) -> int:
@@ -59,8 +59,9 @@ class Cores:
 
 
 class Gpus:
-    def __init__(self, names: Sequence[str], folder: Path = FOLDER) -> None:
-        self._names, self._folder = names, folder
+    def __init__(self, names: Sequence[str], folder: Path = FOLDER, known: Sequence[str] = ()) -> None:
+        """`known` are the driver's names for GPUs, in its order: one that is named otherwise is the same."""
+        self._names, self._folder, self._known = names, folder, known
 
     @contextmanager
     def some(self, count: int, wait: Callable[[], bool]) -> Iterator[dict[str, int] | None]:
@@ -87,7 +88,7 @@ class Gpus:
         return None
 
     def _locked(self, name: str) -> int | None:
-        file = _open(self._folder, f"{name.replace('/', '-')}.lock")
+        file = _open(self._folder, f"{_same(name, self._known).replace('/', '-')}.lock")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -96,12 +97,25 @@ class Gpus:
         return file
 
 
+def _same(name: str, known: Sequence[str]) -> str:
+    """The driver's name of a GPU that is called by its number, or by the beginning of that name."""
+    if name.isdecimal():
+        return known[int(name)] if int(name) < len(known) else name
+    return next((each for each in known if each.startswith(name)), name)
+
+
 def _open(folder: Path, name: str) -> int:
     """Whoever came first made it; a lock needs no right to write."""
-    if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o1777)  # every user of the machine leases here
     try:
-        return os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o1777)  # every user of the machine leases here
+        try:
+            return os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise MachineError(
+            f"No GPU can be leased at {folder}: {error.strerror}.",
+            "Every user must be able to write there (mode 1777): ask its owner to remove or to open it.",
+        ) from error

@@ -13,6 +13,7 @@ from agent2rl.campaign.leases import Cores, Gpus
 from agent2rl.campaign.record import Resources
 from agent2rl.campaign.sessions import asked
 from agent2rl.campaign.work import Job, Outcome, Share, Work
+from agent2rl.runner.gpus import uuids
 from agent2rl.store.paths import SessionPaths
 
 WAIT_SECONDS = 1.0
@@ -21,9 +22,10 @@ WAIT_SECONDS = 1.0
 class Local:
     """A thread waits for each run; the runs are processes."""
 
-    def __init__(self, resources: Resources, slots: int, gpus: Sequence[str]) -> None:
-        self._wanted = resources
-        self._cores, self._gpus = Cores(resources.cpus, slots), Gpus(gpus)
+    def __init__(self, resources: Resources, slots: int, gpus: Sequence[str], by_bus: bool) -> None:
+        self._wanted, self._by_bus = resources, by_bus
+        known = uuids() if resources.gpus else ()
+        self._cores, self._gpus = Cores(resources.cpus, slots), Gpus(gpus, known=known)
         self._pool = ThreadPoolExecutor(slots, "campaign")
         self._futures: dict[Future[Outcome], Job] = {}
         self._ended: queue.Queue[Ended] = queue.Queue()
@@ -69,12 +71,14 @@ class Local:
         with self._cores.some() as cores, self._gpus.some(self._wanted.gpus, wait) as leased:
             if leased is None:
                 return Outcome(kind="stopped")
-            return Work(job, Share(cores, tuple(leased), tuple(leased.values()))).run()
+            share = Share(cores, tuple(leased), tuple(leased.values()), self._by_bus)
+            return Work(job, share).run()
 
 
 @contextmanager
-def opened(resources: Resources, slots: int, gpus: Sequence[str]) -> Iterator[Local]:
-    executor = Local(resources, slots, gpus)
+def opened(resources: Resources, slots: int, gpus: Sequence[str], by_bus: bool) -> Iterator[Local]:
+    """`by_bus`: the GPUs are named by us, by their place on the bus, and not by the user."""
+    executor = Local(resources, slots, gpus, by_bus)
     try:
         yield executor
     finally:

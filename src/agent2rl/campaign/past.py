@@ -72,7 +72,9 @@ class Past:
         if paths.run_id not in self._specs:
             try:
                 spec = RunSpec.model_validate_json(paths.spec.read_bytes())
-            except (OSError, ValidationError):
+            except OSError:
+                return None  # for a while the storage may be away
+            except ValidationError:
                 self._specs[paths.run_id] = None  # of another version, or damaged: nobody's experiment
             else:
                 self._specs[paths.run_id] = identity(spec), spec

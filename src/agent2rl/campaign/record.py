@@ -78,11 +78,11 @@ class Override(Record):
 class Resources(Record):
     """Of one run."""
 
-    cpus: Annotated[int, Field(ge=1)] | None = None
+    cpus: Annotated[int, Field(strict=True, ge=1)] | None = None
     """Cores. None: all that there are, so that one run goes at a time unless somebody says otherwise."""
     memory: Annotated[str, AfterValidator(_memory)] | None = None
     """For each of its sandboxes: 4G."""
-    gpus: Annotated[int, Field(ge=0)] = 0
+    gpus: Annotated[int, Field(strict=True, ge=0)] = 0
 
     @property
     def memory_bytes(self) -> int | None:
@@ -112,8 +112,6 @@ def parse(text: str, name: str) -> Campaign:
     """`name` is how errors call it."""
     try:
         campaign = Campaign.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name} is not TOML: {error}.") from error
     except ValidationError as error:
         fault = error.errors()[0]
         place, said = _place(fault["loc"]), fault["msg"].removeprefix("Value error, ")
@@ -122,6 +120,8 @@ def parse(text: str, name: str) -> Campaign:
                 f"{name}: {place}: there is no such key.", f"Known keys: {_known(fault['loc'])}."
             ) from error
         raise UserError(f"{name}: {place}: {said.rstrip('.')}.") from error
+    except (ValueError, RecursionError) as error:  # tomllib lets through what int() and the stack say
+        raise UserError(f"{name} is not TOML: {error}.") from error
     _check(campaign, name)
     return campaign
 
@@ -139,7 +139,10 @@ def _check(campaign: Campaign, name: str) -> None:
     chosen = [(f"exclude {number}", one) for number, one in enumerate(campaign.exclude, 1)]
     chosen += [(f"override {number}: where", one.where) for number, one in enumerate(campaign.override, 1)]
     for place, one in chosen:
-        for axis, values in one.model_dump(exclude_none=True).items():
+        named_axes = one.model_dump(exclude_none=True)
+        if not all(named_axes.values()) or (not named_axes and place.startswith("exclude")):
+            raise UserError(f"{name}: {place}: it names no value.", "Name one on an axis, or leave it out.")
+        for axis, values in named_axes.items():
             if axis not in axes:
                 raise UserError(f"{name}: {place}: there is no axis {axis!r}.", f"Axes: {', '.join(axes)}.")
             if missing := [value for value in values if value not in axes[axis]]:

@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from pydantic import ValidationError
 
+from agent2rl.campaign.claims import born, is_dead, machine
 from agent2rl.core.record import Record
 from agent2rl.store.files import write_atomically, write_record
 from agent2rl.store.paths import SessionPaths, sessions_folder
@@ -21,12 +22,23 @@ Asked = Literal["", "stop", "now"]
 """Nothing; to end each run in order; to end them at once."""
 
 
+_HERE: dict[Path, Asked] = {}
+"""What this process asked of its own sessions: a full disk must not keep them from ending."""
+
+
 class SessionRecord(Record):
     campaign: str
     executor: str
     host: str
     pid: int
     began: float
+    machine: str = ""
+    born: str = ""
+    """As of a claim's holder."""
+
+    @property
+    def dead(self) -> bool:
+        return is_dead(self.machine, self.pid, self.born)
 
 
 class Session:
@@ -45,6 +57,8 @@ class Session:
             host=socket.gethostname(),
             pid=os.getpid(),
             began=time.time(),
+            machine=machine(),
+            born=born(os.getpid()) or "",
         )
         write_record(paths.record, who)
         return cls(paths)
@@ -54,6 +68,7 @@ class Session:
         return self.paths.root.name
 
     def ask(self, how: Asked) -> None:
+        _HERE[self.paths.root] = how
         write_atomically(self.paths.stop, how)
 
     def asked(self) -> Asked:
@@ -65,9 +80,10 @@ class Session:
 
 def asked(paths: SessionPaths) -> Asked:
     try:
-        return "now" if paths.stop.read_text(encoding="ascii") == "now" else "stop"
-    except FileNotFoundError:
-        return ""
+        found: Asked = "now" if paths.stop.read_text(encoding="ascii") == "now" else "stop"
+    except OSError:  # nobody asked, or the storage is away for a while
+        found = ""
+    return "now" if "now" in (found, _HERE.get(paths.root)) else found or _HERE.get(paths.root, "")
 
 
 def going(runs: Path, campaign: str) -> list[tuple[Session, SessionRecord]]:

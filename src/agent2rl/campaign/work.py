@@ -30,6 +30,7 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 60.0
 """For a run to end in order; then it is killed."""
 WRONG_COMMAND = 2
+RESUME_TAKES = ("--no-report", "--track=", "--track-group=")
 SAID = 300
 
 
@@ -80,6 +81,8 @@ class Share:
     """As CUDA_VISIBLE_DEVICES names them. None: what this process sees."""
     leases: tuple[int, ...] = ()
     """Files whose locks are to be held as long as the run lives."""
+    by_bus: bool = False
+    """Whether GPUs are numbered by their place on the bus. Else as whoever named them has it."""
 
 
 class Work:
@@ -95,12 +98,15 @@ class Work:
         job = self._job
         if asked(self._paths):
             return Outcome(kind="stopped")
+        past = Past(Path(job.runs))
+        if _going(past.of(job.experiment)):
+            return Outcome(kind="busy")  # claims stay for good: none is made in vain at each look
         self._held = Claims(claims_folder(Path(job.runs))).take(job.experiment, self._paths.root.name)
         if self._held is None:
             return Outcome(kind="busy")
         try:
-            runs = Past(Path(job.runs)).of(job.experiment)
-            return forestalled(job, runs) or self._attempt(runs)
+            runs = past.of(job.experiment)
+            return forestalled(job, runs) or self._attempt(past, runs)
         finally:
             self._kill()
             self._held.release()
@@ -111,14 +117,23 @@ class Work:
         if self._held:
             self._held.release()
 
-    def _attempt(self, runs: list[Glance]) -> Outcome:
+    def _attempt(self, past: Past, runs: list[Glance]) -> Outcome:
         """The last run is taken up where it crashed; where that is refused, a new one is begun."""
         if self._job.resume and runs and runs[-1].state == "crashed":
-            quiet = [each for each in self._job.arguments if each == "--no-report"]
-            outcome, code = self._command("resume", runs[-1].paths.run_id, *quiet)
+            kept = [each for each in self._job.arguments if each.startswith(RESUME_TAKES)]
+            outcome, code = self._command("resume", runs[-1].paths.run_id, *kept, *self._group())
             if code != WRONG_COMMAND:
                 return outcome
-        return self._command("run", *self._job.arguments, *self._limits())[0]
+            if gone := forestalled(self._job, past.of(self._job.experiment)):
+                return gone  # somebody resumed it by hand just now
+        return self._command("run", *self._job.arguments, *self._limits(), *self._group())[0]
+
+    def _group(self) -> tuple[str, ...]:
+        """What trackers show its runs as: the campaign."""
+        arguments = self._job.arguments
+        said = any(each.startswith("--track-group=") for each in arguments)
+        tracked = any(each.startswith("--track=") for each in arguments)
+        return (f"--track-group={self._paths.root.parent.name}",) if tracked and not said else ()
 
     def _limits(self) -> tuple[str, ...]:
         memory = self._job.resources.memory
@@ -136,6 +151,9 @@ class Work:
         ]
         output, log = self._paths.output(self._job.experiment), self._paths.log(self._job.experiment)
         output.parent.mkdir(parents=True, exist_ok=True)
+        assert self._held is not None
+        if not self._held.beat():
+            return Outcome(kind="stopped", message="it was told to end"), 1
         with output.open("wb") as said, log.open("ab") as errors:
             beginning = errors.tell()
             self._process = self._start(program, said, errors)
@@ -162,7 +180,9 @@ class Work:
         if cores:
             launch.append(f"OMP_NUM_THREADS={len(cores)}")
         if self._share.gpus is not None:
-            launch += [f"CUDA_VISIBLE_DEVICES={','.join(self._share.gpus)}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+            launch.append(f"CUDA_VISIBLE_DEVICES={','.join(self._share.gpus)}")
+        if self._share.by_bus:
+            launch.append("CUDA_DEVICE_ORDER=PCI_BUS_ID")
         return subprocess.Popen(
             [*launch, "--", *program],
             stdin=subprocess.DEVNULL,
@@ -208,7 +228,11 @@ def forestalled(job: Job, runs: Sequence[Glance]) -> Outcome | None:
     """What is left to do of a job that was claimed: nothing, where somebody else did it or is doing it."""
     if sum(run.settled for run in runs) > job.settled:
         return Outcome(kind="elsewhere", run_id=runs[-1].paths.run_id)
-    return Outcome(kind="busy") if any(run.state == "running" for run in runs) else None
+    return Outcome(kind="busy") if _going(runs) else None
+
+
+def _going(runs: Sequence[Glance]) -> bool:
+    return any(run.state == "running" for run in runs)
 
 
 def _result(output: Path) -> RunResult | None:

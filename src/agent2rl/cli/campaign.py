@@ -3,7 +3,7 @@
 import importlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,8 +11,9 @@ import click
 
 from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.campaign import executors
+from agent2rl.campaign.claims import machine
 from agent2rl.campaign.past import ENDINGS
-from agent2rl.campaign.sessions import going
+from agent2rl.campaign.sessions import Session, SessionRecord, going
 from agent2rl.campaign.standing import failed, free
 from agent2rl.cli import campaigning
 from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
@@ -200,7 +201,7 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
         session.ask("now" if now else "stop")
     mine = {session.token for session, _ in sessions}
     told = -1
-    while left := _held_by(campaign, mine):
+    while left := _held_by(campaign, mine) or _beginning(sessions):
         if len(left) != told:
             click.echo(f"{len(left)} still running: {', '.join(left)}", err=True)
         told = len(left)
@@ -253,6 +254,13 @@ def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:
     now = campaign.claims.clock()
     holders = (campaign.claims.holder(each.id, now) for each in campaign.experiments)
     return [f"{holder.host}:{holder.pid}" for holder in holders if holder and holder.session in sessions]
+
+
+def _beginning(sessions: Sequence[tuple[Session, SessionRecord]]) -> list[str]:
+    """Sessions of this machine that have not ended: one may be about to claim something."""
+    here = machine()
+    left = (who for session, who in sessions if not session.paths.ended.exists())
+    return [f"{who.host}:{who.pid}" for who in left if who.machine == here and not who.dead]
 
 
 def _wanted(asked: dict[str, Any]) -> executors.Wanted:

@@ -3,12 +3,15 @@
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from agent2rl import registry
 from agent2rl.campaign import executors
 from agent2rl.campaign.claims import Claims
 from agent2rl.campaign.conduct import conduct, jobs
@@ -69,11 +72,11 @@ def opened(file: Path, runs_dir: Path | None) -> Opened:
     found = settings()
     runs = (runs_dir or found.runs).absolute()
     campaign = read(file)
-    made = experiments(campaign, _parser(found, runs))
+    made = experiments(campaign, _parser(found))
     return Opened(campaign, made, runs, found, Past(runs), Claims(claims_folder(runs)))
 
 
-def _parser(found: Settings, runs: Path) -> Callable[[Sequence[str], bool], RunSpec]:
+def _parser(found: Settings) -> Callable[[Sequence[str], bool], RunSpec]:
     """`agent2rl run`'s own reading of its arguments. A hub model is looked up once for all of them."""
     models: dict[str, str] = {}
 
@@ -84,12 +87,27 @@ def _parser(found: Settings, runs: Path) -> Callable[[Sequence[str], bool], RunS
             raise UserError(error.format_message(), "`agent2rl run --help` has the options.") from error
         except click.exceptions.Exit as error:
             raise UserError("--help is no setting.", "Leave it out.") from error
+        _refuse_repeated(arguments)
         model = options["model"]
         options["model"] = models.setdefault(model, "") or repeatable(model)
         models[model] = options["model"]
-        return one_run.specification(options, replace(found, gpus="0" if gpus else ""), runs)
+        spec = one_run.specification(options, replace(found, gpus="0" if gpus else ""))
+        registry.require("tasks", spec.task)
+        registry.require("agents", spec.agent)
+        registry.require("sandboxes", spec.sandbox)
+        registry.require_loader(spec.engine)
+        return spec
 
     return parse
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """Of an option that has one value the last one would count, and nobody would hear of the others."""
+    several = {name for option in one_run.command.params if option.multiple for name in option.opts}
+    given = Counter(each.partition("=")[0] for each in arguments)
+    if repeated := [name for name, times in given.items() if times > 1 and name not in several]:
+        name = repeated[0].removeprefix("--")
+        raise UserError(f"{name} has one value.", "What is to vary is an axis: task, agent, seed, …")
 
 
 def see_through(
@@ -114,12 +132,15 @@ def _conduct(
     """Do them; says whether somebody stopped it. A session that is left to a cluster stays open."""
     resources = campaign.campaign.resources
     wanted.slots(resources, campaign.gpus)
+    campaign.claims.require()
     session = Session.open(campaign.runs, campaign.campaign.name, wanted.executor)
     experience = Experience(campaign.past.look())
     work = jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
     left = False
     try:
-        with executors.opened(wanted, resources, campaign.gpus, session) as executor, Watch(quiet) as watch:
+        by_bus = campaign.settings.gpus is None
+        place = executors.opened(wanted, resources, campaign.gpus, by_bus, session)
+        with place as executor, Watch(quiet) as watch:
             if detach:
                 executor.submit(work)
                 left = True
@@ -144,17 +165,20 @@ def _watched(campaign: Opened, work: list[Job], executor: Executor, session: Ses
     try:
         conduct(work, executor, session, campaign.claims, tell)
     except BaseException:
-        session.ask("stop")  # else whoever works for it would go on
+        with suppress(OSError):
+            session.ask("stop")  # else whoever works for it would go on
         raise
 
 
 def _stop_on_signals(session: Session, watch: Watch) -> None:
     def handle(_: int, __: object) -> None:
         now = bool(session.asked())
-        session.ask("now" if now else "stop")
-        watch.say(
-            "ending every run at once" if now else "ending every run in order (once more to abandon them)"
-        )
+        with suppress(OSError):  # a full disk: those who work in this process hear of it all the same
+            session.ask("now" if now else "stop")
+        with suppress(RuntimeError, OSError):  # in the midst of another line, or nobody reads any more
+            watch.say(
+                "ending every run at once" if now else "ending every run in order (once more to abandon them)"
+            )
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)

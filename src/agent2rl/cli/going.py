@@ -3,37 +3,68 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from agent2rl.cli.print import Progress, print_run
+from agent2rl.core.events import Event
 from agent2rl.report import export, page
 from agent2rl.runner.run import Finished
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Notify
+from agent2rl.tracking import mirror
+from agent2rl.tracking.children import Children, started
 
 
-def go(
-    runs: Path, as_json: bool, no_report: bool, work: Callable[[Notify, threading.Event], Finished]
-) -> NoReturn:
+@dataclass(frozen=True)
+class Telling:
+    """Who hears of a run, and what is left when it is over."""
+
+    as_json: bool
+    no_report: bool
+    track: Sequence[str] = ()
+    track_group: str | None = None
+
+
+def go(runs: Path, telling: Telling, work: Callable[[Notify, threading.Event], Finished]) -> NoReturn:
+    for name in telling.track:
+        mirror.require(name)
     stop = threading.Event()
     _stop_on_signals(stop)
-    with Progress(as_json, runs) as progress:
-        finished = work(progress.notify, stop)
-    export.keep(finished.paths)
-    if as_json:
-        click.echo(finished.result.model_dump_json())
-    else:
-        print_run(read_run(finished.paths))
-    told = None if no_report else _report(finished.paths)
-    if not as_json:
-        click.echo(f"report: {_short(told)}" if told else "report: agent2rl report latest")
-        click.echo(f"ledger: {finished.ledger_head}")
+    as_json = telling.as_json
+    with Children(telling.track, telling.track_group, _tracked) as children:
+        with Progress(as_json, runs) as progress:
+            finished = work(_both(progress.notify, children, runs), stop)
+        export.keep(finished.paths)
+        if as_json:
+            click.echo(finished.result.model_dump_json())
+        else:
+            print_run(read_run(finished.paths))
+        told = None if telling.no_report else _report(finished.paths)
+        if not as_json:
+            click.echo(f"report: {_short(told)}" if told else "report: agent2rl report latest")
+            click.echo(f"ledger: {finished.ledger_head}")
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
+
+
+def _both(notify: Notify, children: Children, runs: Path) -> Notify:
+    """Progress hears of every event; trackers read the run directory, and need to know that it is there."""
+
+    def told(event: Event) -> None:
+        notify(event)
+        if run := started(event):
+            children.start(RunPaths(runs / run))
+
+    return told
+
+
+def _tracked(line: str) -> None:
+    click.echo(f"tracking with {line}", err=True)
 
 
 def _report(paths: RunPaths) -> Path | None:

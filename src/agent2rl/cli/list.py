@@ -12,7 +12,7 @@ from agent2rl import registry
 from agent2rl.cli.options import as_json
 from agent2rl.runner.settings import settings
 
-KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes"]
+KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes", "trackers"]
 
 
 @click.command("list")
@@ -27,7 +27,7 @@ KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes
 def command(
     kind: registry.Kind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
 ) -> None:
-    """List tasks, agents, models, engines or sandboxes."""
+    """List tasks, agents, models, engines, sandboxes or trackers."""
     where = settings()
     folders = {"tasks": (*tasks_dir, *where.tasks), "agents": (*agents_dir, *where.agents)}.get(kind, ())
     entries = [*registry.entries(kind), *registry.folder_entries(folders)]

@@ -20,6 +20,7 @@ COMMANDS = {
     "show": "Show a run: going, finished or crashed.",
     "report": "Analyse a run and write its report.",
     "export": "Write runs as rows: csv, jsonl, parquet or atif.",
+    "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List an agent's code revisions, or what changed between two.",
     "checkout": "Write a code revision into a folder.",
@@ -30,7 +31,7 @@ COMMANDS = {
     "judge": "Measure a judge before it is trusted.",
     "driver": "Be the LLM that drives an agent: play a script.",
     "agents": "List the agents that an LLM drives, or install them.",
-    "list": "List tasks, agents, models, engines or sandboxes.",
+    "list": "List tasks, agents, models, engines, sandboxes or trackers.",
 }
 
 

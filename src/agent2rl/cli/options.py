@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.units import size
 from agent2rl.runner.settings import settings
 from agent2rl.store.paths import RunPaths, find_run
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+LONGEST_SECONDS = 10 * 365 * 86400.0
 MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -30,6 +32,8 @@ class Duration(click.ParamType[float]):
         seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
         if seconds <= 0:
             self.fail("a time must be longer than 0s.", param, ctx)
+        if seconds > LONGEST_SECONDS:
+            self.fail(f"{value!r} is longer than ten years.", param, ctx)
         return seconds
 
 
@@ -61,14 +65,26 @@ class Count(click.ParamType[int]):
         return int(float(match[1]) * MANY[match[2]])
 
 
-class Temperature(click.FloatRange):
-    """0, 0.8, 1: any number that a model can be sampled at."""
+class Finite(click.FloatRange):
+    """Neither inf nor nan."""
+
+    what = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no temperature.", param, ctx)
+            self.fail(f"{value!r} is no {self.what}.", param, ctx)
         return number
+
+
+class Temperature(Finite):
+    """0, 0.8, 1: any number that a model can be sampled at."""
+
+    what = "temperature"
+
+
+class Dollars(Finite):
+    what = "sum"
 
 
 def find(name: str, runs: Path | None) -> RunPaths:
@@ -95,6 +111,26 @@ judge = click.option(
     metavar="NAME",
     help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
     "[default: the task's rule]",
+)
+
+
+def trackers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        registry.require("trackers", name)
+    return tuple(dict.fromkeys(names))
+
+
+track = click.option(
+    "--track",
+    metavar="NAME",
+    multiple=True,
+    callback=trackers,
+    help="Mirror the run while it goes: wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
+)
+track_group = click.option(
+    "--track-group",
+    metavar="NAME",
+    help="The experiment or group it is shown in.  [default: the campaign, or the task]",
 )
 no_report = click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

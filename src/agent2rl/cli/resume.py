@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.going import go
-from agent2rl.cli.options import as_json, find, no_report, runs_dir
+from agent2rl.cli.going import Telling, go
+from agent2rl.cli.options import as_json, find, no_report, runs_dir, track, track_group
 from agent2rl.cli.print import print_run
 from agent2rl.runner.run import resume
 from agent2rl.runner.settings import settings
@@ -15,10 +15,19 @@ from agent2rl.store.reader import read_run
 
 @click.command("resume")
 @click.argument("run")
+@track
+@track_group
 @no_report
 @runs_dir
 @as_json
-def command(run: str, no_report: bool, runs_dir: Path | None, as_json: bool) -> None:
+def command(
+    run: str,
+    track: tuple[str, ...],
+    track_group: str | None,
+    no_report: bool,
+    runs_dir: Path | None,
+    as_json: bool,
+) -> None:
     """Go on with a run whose harness, machine or job died.
 
     RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
@@ -40,10 +49,11 @@ def command(run: str, no_report: bool, runs_dir: Path | None, as_json: bool) -> 
     which leaves it as it was.
     """
     paths, where = find(run, runs_dir), settings()
-    if paths.result.exists():
-        view = read_run(paths)
+    view = read_run(paths) if paths.result.exists() else None
+    if view and view.result is not None:
         click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
-        click.echo(view.result.model_dump_json()) if as_json and view.result else print_run(view)
+        click.echo(view.result.model_dump_json()) if as_json else print_run(view)
         return
     here = replace(where, runs=paths.root.parent)
-    go(here.runs, as_json, no_report, lambda notify, stop: resume(paths, here, notify, stop))
+    telling = Telling(as_json, no_report, track, track_group)
+    go(here.runs, telling, lambda notify, stop: resume(paths, here, notify, stop))

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.going import go
+from agent2rl.cli.going import Telling, go
 from agent2rl.cli.options import (
     Count,
+    Dollars,
     Duration,
     Size,
     Temperature,
@@ -18,13 +19,15 @@ from agent2rl.cli.options import (
     no_report,
     runs_dir,
     search,
+    track,
+    track_group,
 )
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.core.records import Budget, LimitsAsked, RunSpec
 from agent2rl.environments.search.choosing import whole
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.runner.assets import default_engine, repeatable
-from agent2rl.runner.machine import default_limits, gpus
+from agent2rl.runner.machine import gpus
 from agent2rl.runner.run import run
 from agent2rl.runner.settings import Settings, settings
 
@@ -62,7 +65,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
 )
 @click.option("--max-tokens", type=Count(), help="Tokens of the driver LLM, read and written: 500k, 20M.")
-@click.option("--max-usd", type=click.FloatRange(0, min_open=True), help="What the driver LLM may cost.")
+@click.option("--max-usd", type=Dollars(0, min_open=True), help="What the driver LLM may cost.")
 @click.option(
     "--continues",
     type=click.IntRange(0),
@@ -143,10 +146,12 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
 )
+@track
+@track_group
 @no_report
 @runs_dir
 @as_json
-def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: Any) -> None:
+def command(runs_dir: Path | None, **options: Any) -> None:
     """Run an agent on a task and print the result.
 
     The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback
@@ -164,11 +169,12 @@ def command(as_json: bool, no_report: bool, runs_dir: Path | None, **options: An
     """
     where = settings()
     runs = (runs_dir or where.runs).absolute()
-    spec = specification(options, where, runs)
-    go(runs, as_json, no_report, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
+    spec = specification(options, where)
+    telling = Telling(**{name: options[name] for name in ("as_json", "no_report", "track", "track_group")})
+    go(runs, telling, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
 
 
-def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSpec:
+def specification(options: dict[str, Any], where: Settings) -> RunSpec:
     """The run that the command line asks for."""
     model = options["model"]
     if options["samples"] > 1 and options["temperature"] == 0:
@@ -195,7 +201,7 @@ def specification(options: dict[str, Any], where: Settings, runs: Path) -> RunSp
             tokens=options["max_tokens"],
             usd=options["max_usd"],
         ),
-        limits=_limits(options, runs),
+        limits=_limits(options),
         grading_seconds=options["grading_time"],
         seed=options["seed"],
         samples=options["samples"],
@@ -216,16 +222,13 @@ def _whole(path: Path | None) -> str | None:
     return str(path.resolve()) if path else None
 
 
-def _limits(options: dict[str, Any], runs: Path) -> Limits | None:
-    """Only what the user says is part of the specification; else the machine decides when it runs."""
-    said = {
-        "memory_bytes": options["max_memory"],
-        "disk_bytes": options["max_disk"],
-        "processes": options["max_processes"],
-    }
-    if not any(said.values()):
-        return None
-    return default_limits(runs).model_copy(update={name: value for name, value in said.items() if value})
+def _limits(options: dict[str, Any]) -> LimitsAsked | None:
+    asked = LimitsAsked(
+        memory_bytes=options["max_memory"],
+        disk_bytes=options["max_disk"],
+        processes=options["max_processes"],
+    )
+    return None if asked == LimitsAsked() else asked
 
 
 def _agent(name: str) -> str:

@@ -61,6 +61,14 @@ class Limits(Record):
     """Processes alive at once (threads are not counted)."""
 
 
+class LimitsAsked(Record):
+    """What somebody says of them. The rest is for the machine to say that the run begins on."""
+
+    memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    disk_bytes: Annotated[int, Field(gt=0)] | None = None
+    processes: Annotated[int, Field(gt=0)] | None = None
+
+
 class Prompts(Record):
     """How a model is asked, in place of a task's own words."""
 
@@ -92,8 +100,8 @@ class RunSpec(Record):
     protocol: Protocol = "heldout"
     """`heldout`: feedback answers, held-out ranks. `paper`: the whole test set does both."""
     budget: Budget
-    limits: Limits | None = None
-    """None: a share of the machine, which the ledger notes."""
+    limits: LimitsAsked | None = None
+    """What is not said is a share of the machine. The ledger notes what it came to."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading."""
     seed: int = 0

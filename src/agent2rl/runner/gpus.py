@@ -8,6 +8,16 @@ import pynvml
 from agent2rl.core.events import Gpu
 
 
+def uuids() -> tuple[str, ...]:
+    """The driver's names for the GPUs, in the order of the bus."""
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles)
+    except pynvml.NVMLError:
+        return ()
+
+
 class Gpus:
     """Opened once: the driver takes its time, up to seconds, to begin with."""
 

@@ -5,7 +5,7 @@ import shutil
 from itertools import takewhile
 from pathlib import Path
 
-from agent2rl.core.records import Limits
+from agent2rl.core.records import Limits, LimitsAsked
 
 GIB = 1 << 30
 
@@ -32,14 +32,17 @@ def gpus(visible: str | None) -> tuple[str, ...]:
     """
     if visible is not None:
         names = (name.strip() for name in visible.split(","))
-        return tuple(name for name in takewhile(lambda name: name != "-1", names) if name)
+        found = takewhile(lambda name: name != "-1", names)
+        return tuple(dict.fromkeys(name for name in found if name))
     return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def default_limits(runs: Path) -> Limits:
-    """Most of the memory, most of the free disk, and more processes than an honest agent needs."""
+def limits(runs: Path, asked: LimitsAsked | None = None) -> Limits:
+    """What is asked for; else most of the memory, most of the free disk, and more processes than an honest
+    agent needs."""
+    asked = asked or LimitsAsked()
     return Limits(
-        memory_bytes=max(memory_bytes() * 3 // 4, GIB),
-        disk_bytes=max(free_disk_bytes(runs) * 3 // 4, GIB),
-        processes=max(400, 16 * (os.cpu_count() or 1)),
+        memory_bytes=asked.memory_bytes or max(memory_bytes() * 3 // 4, GIB),
+        disk_bytes=asked.disk_bytes or max(free_disk_bytes(runs) * 3 // 4, GIB),
+        processes=asked.processes or max(400, 16 * (os.cpu_count() or 1)),
     )

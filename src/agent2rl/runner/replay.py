@@ -36,7 +36,7 @@ def replaying(
         settings=EvalSettings(),
         splits={},
         beside=beside_folders(loaded, settings.cache / "tasks" / task.id),
-        limits=machine.default_limits(settings.runs),
+        limits=machine.limits(settings.runs),
         seconds=seconds,
         code=task.code,
         programs=program_sandboxes(task),

@@ -14,7 +14,7 @@ from agent2rl.grading.service import Service
 from agent2rl.runner.brief import go_on, resumed
 from agent2rl.runner.driving import Driving
 from agent2rl.runner.endings import ending
-from agent2rl.store.hold import BEAT_SECONDS
+from agent2rl.store.heart import BEAT_SECONDS
 from agent2rl.store.past import Over
 from agent2rl.store.recorder import Recorder
 

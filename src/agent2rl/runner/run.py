@@ -100,7 +100,7 @@ def _go(
                     over = past.over
                     if over is None:
                         deadline = service.start()
-                        recorder.entry("started", deadline=deadline, used_seconds=past.used_seconds)
+                        recorder.started(deadline)
                         workspace.write_meta(paths.workspace, spec, task, service.started_at)
                         over = rounds.play(start, told, service, recorder, spec.continues)
                     service.finish()

@@ -65,6 +65,11 @@ def lay_workspace(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, r
     """An agent that has begun finds its workspace as it left it."""
     paths = recorder.paths
     seen_at = sandbox.workspace(paths.workspace)
+    if recorder.past.started and not paths.workspace.is_dir():
+        raise UserError(
+            f"The workspace of {paths.run_id} is gone, and all that the agent made with it.",
+            "Restore it from a copy, then resume again; or run the experiment anew.",
+        )
     if not recorder.past.started:
         workspace.lay(paths.workspace, seen_at, spec, task, assets)
     return workspace.brief(seen_at, spec, task)
@@ -74,7 +79,7 @@ def grading_child(
     spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
 ) -> Child:
     before = recorder.past.limits
-    limits = before or spec.limits or machine.default_limits(settings.runs)
+    limits = before or machine.limits(settings.runs, spec.limits)
     if before is None:
         recorder.entry("limits", **limits.model_dump())
     return Child(

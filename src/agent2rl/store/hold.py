@@ -1,30 +1,53 @@
 """The lock of a run: held while a harness works on it. In it stands when that harness was last alive.
 
 The time is written and not left to the file's own, which a copy of the run directory would change.
+
+Whoever looks takes no lock, not even for a moment: it would be in the way of a harness that begins then.
 """
 
 import fcntl
+import math
 import os
+import struct
+import subprocess
+import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from agent2rl.core.errors import UserError
+from agent2rl.store import heart
+from agent2rl.store.heart import BEAT_SECONDS
 
-BEAT_SECONDS = 1.0
+LOCK = "hhqqi0q"
+"""The kernel's struct flock: type, whence, start, length, process."""
+DIE_SECONDS = 5.0
+
+
+class Beat(NamedTuple):
+    time: float
+    monotonic: float | None
+    """None: noted by a version that did not."""
 
 
 class Hold:
     """Takes the lock, or says that somebody has it. Ends with the process, however that ends."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(
+                f"The lock of {path.parent.name} cannot be opened: {error.strerror}.",
+                "Only whoever began a run can go on with it, where it can be written.",
+            ) from error
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._heart: subprocess.Popen[bytes] | None = None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _whole_file())
         except BlockingIOError:
             os.close(self._file)
             raise UserError(
@@ -35,8 +58,11 @@ class Hold:
 
     def beat(self) -> None:
         """From here on it is this harness that is alive."""
-        self._write()
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+        os.pwrite(self._file, heart.line(), 0)
+        command = [sys.executable, "-I", "-S", heart.__file__, str(self._path)]
+        with suppress(OSError):
+            self._heart = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._thread = threading.Thread(target=self._stand_in, name="heart", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -45,6 +71,9 @@ class Hold:
         self._over.set()
         if self._thread:
             self._thread.join()
+        if self._heart:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                self._heart.communicate(timeout=DIE_SECONDS)
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -53,16 +82,36 @@ class Hold:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _beat(self) -> None:
+    def _stand_in(self) -> None:
+        """For a heart that could not begin, or that somebody killed."""
         while not self._over.wait(BEAT_SECONDS):
-            with suppress(OSError):  # a full disk costs precision, not the run
-                self._write()
+            if self._heart is None or self._heart.poll() is not None:
+                with suppress(OSError):
+                    os.pwrite(self._file, heart.line(), 0)
 
-    def _write(self) -> None:
-        os.pwrite(self._file, f"{time.time():017.3f}\n".encode(), 0)
-
-    def _read(self) -> float | None:
+    def _read(self) -> Beat | None:
         try:
-            return float(os.pread(self._file, 100, 0))
+            time, *monotonic = (float(each) for each in os.pread(self._file, 100, 0).split())
         except ValueError:
             return None
+        if not all(map(math.isfinite, (time, *monotonic))):
+            return None
+        return Beat(time, monotonic[0] if monotonic else None)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a harness holds the lock."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # there is none, or it is not ours to open
+        return False
+    try:
+        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
+    finally:
+        os.close(file)
+    kind: int = struct.unpack(LOCK, found)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def _whole_file() -> bytes:
+    return struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -7,6 +7,7 @@ The chain proves that nothing was changed *after* somebody noted its head: whoev
 directory can forge a whole new chain. Publish the head with the result (`verify --head`) to close that gap.
 """
 
+import errno
 import json
 import os
 import threading
@@ -64,12 +65,25 @@ class Ledger:
                 "previous": self._last,
             }
             entry = LedgerEntry.model_validate({**body, "hash": sha256_text(canonical(body))})
-            self._file.write((canonical(entry.model_dump()) + "\n").encode())
-            os.fsync(self._file.fileno())
+            self._write(entry)
             self._index += 1
             self._last = entry.hash
-            write_atomically(self._head, Head(index=entry.index, hash=entry.hash).model_dump_json())
             return entry
+
+    def _write(self, entry: LedgerEntry) -> None:
+        """Line and head, or neither: on a full disk one may fit without the other, or half of one."""
+        line = (canonical(entry.model_dump()) + "\n").encode()
+        head = Head(index=entry.index, hash=entry.hash).model_dump_json()
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+            write_atomically(self._head, head)
+        except OSError:
+            if not (self._head.exists() and self._head.read_text(encoding="utf-8") == head):
+                self._file.truncate(before)
+                raise
 
     def close(self) -> None:
         self._file.close()

@@ -29,6 +29,8 @@ from agent2rl.core.records import (
     Submission,
 )
 from agent2rl.store.files import sha256_file
+from agent2rl.store.heart import BEAT_SECONDS
+from agent2rl.store.hold import Beat
 from agent2rl.store.paths import RunPaths, SubmissionPaths
 from agent2rl.store.reader import read_events, read_results, read_usage
 from agent2rl.store.revisions import Revision
@@ -110,11 +112,11 @@ class Past:
             return None
 
 
-def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: float | None) -> Past:
+def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: Beat | None) -> Past:
     """From a ledger that holds; what else of the record cannot be read is passed over."""
     events = read_events(paths, [])
-    noted = [entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]]
-    last_alive = max([last_beat or 0.0, *noted])
+    noted = max([entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]], default=0.0)
+    last_alive = max(last_beat.time if last_beat else 0.0, noted)
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
@@ -128,7 +130,7 @@ def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: float | Non
         limits=Limits.model_validate(of["limits"][-1]) if of["limits"] else None,
         baselines={one["split"]: Score.model_validate(one["score"]) for one in of["baseline"]},
         started=bool(of["started"]),
-        used_seconds=_used(entries, last_alive),
+        used_seconds=_used(entries, noted, last_beat),
         rounds=len(of["ended"]),
         over=next((Over.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None),
         submissions={one.id: one for one in told},
@@ -147,18 +149,26 @@ def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: float | Non
     )
 
 
-def _used(entries: Iterable[LedgerEntry], last_alive: float) -> float:
+def _used(entries: Iterable[LedgerEntry], noted: float, beat: Beat | None) -> float:
     """Of the agent's time: from each of its starts to the last sign of life after it."""
-    used, since = 0.0, None
+    used, started = 0.0, None
     for entry in entries:
         data: Data = entry.data
         if entry.kind == "started":
-            used, since = data.get("used_seconds", 0.0), entry.time
+            used, started = data.get("used_seconds", 0.0), entry
         elif entry.kind == "resumed":
-            used, since = data["used_seconds"], None
+            used, started = data["used_seconds"], None
         elif entry.kind == "ended" and data.get("over"):
-            used, since = data["over"]["agent_seconds"], None
-    return used if since is None else used + max(0.0, last_alive - since)
+            used, started = data["over"]["agent_seconds"], None
+    return used if started is None else used + _lived(started, noted, beat)
+
+
+def _lived(started: LedgerEntry, noted: float, beat: Beat | None) -> float:
+    """By the monotonic clock where it is known: somebody may have set the time meanwhile."""
+    began = started.data.get("monotonic")
+    if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
+        return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
+    return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
 
 
 def _summary(told: Data) -> ContaminationSummary:

@@ -1,6 +1,5 @@
 """Reads a run directory in any state: going, finished, crashed or damaged. Writes nothing."""
 
-import fcntl
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from agent2rl.core.records import (
 )
 from agent2rl.core.transcript import Transcript
 from agent2rl.store import ledger
+from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
 
 R = TypeVar("R", bound=Record)
@@ -56,7 +56,7 @@ def read_run(paths: RunPaths) -> RunView:
     return RunView(
         paths=paths,
         spec=spec,
-        state="finished" if result else "running" if is_held(paths) else "crashed",
+        state="finished" if result else "running" if is_held(paths.lock) else "crashed",
         result=result,
         baseline=result.baseline if result else _baseline(chain),
         submissions=tuple(submission for submission in found if submission),
@@ -91,18 +91,6 @@ def read_claims(paths: RunPaths, notes: list[str]) -> Claims | None:
 def read_transcript(paths: RunPaths) -> Transcript | None:
     """What a driven agent said and did; None where there is nothing, or nothing that can be read."""
     return _record(paths.transcript, Transcript, [])
-
-
-def is_held(paths: RunPaths) -> bool:
-    """Whether a harness is at work on the run."""
-    try:
-        with paths.lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is none, or it is not ours to open
-        return False
-    return False
 
 
 def _baseline(chain: ledger.Reading) -> Score | None:

@@ -125,6 +125,11 @@ class Recorder:
         self._ledger.append(kind, data)
         self.event(kind, **data)
 
+    def started(self, deadline: float) -> None:
+        """The agent's clock goes."""
+        used = self.past.used_seconds
+        self.entry("started", deadline=deadline, used_seconds=used, monotonic=time.monotonic())
+
     def log_bytes(self) -> int:
         """What the agent has printed by now."""
         return self.paths.agent_log.stat().st_size if self.paths.agent_log.exists() else 0

@@ -180,7 +180,7 @@ def _curve(record: Recorded) -> Iterable[Point]:
         if each.lineage not in ("copied", "foreign"):
             best = max(best, each.score.value - baseline)
         yield Point(
-            spent=meter.at(at - (record.timeline.started or 0.0)),
+            spent=meter.at(record.timeline.at(at)),
             submissions=sum(other.accepted_at <= at for other in view.submissions),
             best=round(best, PLACES),
         )

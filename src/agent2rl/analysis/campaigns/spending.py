@@ -31,11 +31,10 @@ class Spent(Record):
 class Meter:
     def __init__(self, record: Recorded) -> None:
         timeline = record.timeline
-        started = timeline.started or 0.0
-        self._tokens = _Sum((_done(each) - started, _tokens(each)) for each in record.usage)
-        self._usd = _Sum((_done(each) - started, each.usd or 0.0) for each in record.usage)
+        self._tokens = _Sum((timeline.at(_done(each)), _tokens(each)) for each in record.usage)
+        self._usd = _Sum((timeline.at(_done(each)), each.usd or 0.0) for each in record.usage)
         unpriced = (each for each in record.usage if _tokens(each) and each.usd is None)
-        self._unpriced = _Sum((_done(each) - started, 1) for each in unpriced)
+        self._unpriced = _Sum((timeline.at(_done(each)), 1) for each in unpriced)
         told = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
         self._gpu = _Sum(_gpu(timeline)) if timeline.samples and told else None
         self._steps = _Sum((at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played)

@@ -1,0 +1,140 @@
+"""MLflow: an experiment for each campaign or task, in the server that MLFLOW_TRACKING_URI names.
+
+A run is found again by its tag `agent2rl.run_id`, in whatever experiment it is. Points have the time of the
+run's own clock. What else MLflow reads of the environment (user, token, certificates) is its own business.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.tracker import Last, Mirror, Row, Status, Tracked, Tracker
+
+RUN_ID = "agent2rl.run_id"
+MOST_PARAMS, MOST_TAGS, MOST_METRICS = 100, 100, 1000
+"""In one request."""
+RETRIES, TIMEOUT_SECONDS = 2, 20
+"""Unless the user has set MLflow's own: whoever mirrors tries again, later."""
+STATUS: dict[Status, str] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+
+
+class Run:
+    def __init__(self, client: Any, entities: Any, found: Any) -> None:
+        self._client, self._entities = client, entities
+        self._id, self._experiment = found.info.run_id, found.info.experiment_id
+        self._sent = {
+            (key, point.step)
+            for key in found.data.metrics
+            for point in client.get_metric_history(self._id, key)
+        }
+
+    @property
+    def where(self) -> str:
+        uri = urlsplit(self._client.tracking_uri)
+        if not uri.hostname:
+            return f"{uri.geturl()}, run {self._id}"
+        port = f":{uri.port}" if uri.port else ""
+        return f"{uri.scheme}://{uri.hostname}{port}/#/experiments/{self._experiment}/runs/{self._id}"
+
+    def send(self, rows: Sequence[Row]) -> None:
+        points = [
+            (name, value, round(1000 * row.at), row.step)
+            for row in rows
+            for name, value in row.values.items()
+            if (name, row.step) not in self._sent
+        ]
+        for some in _parts(points, MOST_METRICS):
+            self._client.log_batch(self._id, metrics=[self._entities.Metric(*each) for each in some])
+            self._sent |= {(name, step) for name, _, _, step in some}
+
+    def finish(self, last: Last) -> None:
+        tags = [self._entities.RunTag(*each) for each in last.tags.items()]
+        for some in _parts(tags, MOST_TAGS):
+            self._client.log_batch(self._id, tags=some)
+        self.send([Row("end", 0, last.ended_at, last.numbers)])
+        for name, path in last.files.items():
+            folder = PurePosixPath(name).parent.as_posix()
+            self._client.log_artifact(self._id, str(path), None if folder == "." else folder)
+        ended = round(1000 * last.ended_at)
+        self._client.set_terminated(self._id, STATUS[last.status], ended)
+
+
+class Server:
+    needs = "mlflow"
+
+    @contextmanager
+    def open(self, run: Tracked) -> Iterator[Mirror]:
+        import mlflow
+        from mlflow import entities
+        from mlflow.environment_variables import (
+            MLFLOW_HTTP_REQUEST_MAX_RETRIES,
+            MLFLOW_HTTP_REQUEST_TIMEOUT,
+        )
+
+        for variable, value in (
+            (MLFLOW_HTTP_REQUEST_MAX_RETRIES, RETRIES),
+            (MLFLOW_HTTP_REQUEST_TIMEOUT, TIMEOUT_SECONDS),
+        ):
+            if not variable.is_set():
+                variable.set(value)
+        _require_store(mlflow.get_tracking_uri())
+        client = mlflow.MlflowClient()
+        found = _found(client, run) or _made(client, run)
+        client.update_run(found.info.run_id, status="RUNNING")
+        missing = {name: value for name, value in run.config.items() if name not in found.data.params}
+        for some in _parts(list(missing.items()), MOST_PARAMS):
+            params = [entities.Param(name, str(value)) for name, value in some]
+            client.log_batch(found.info.run_id, params=params)
+        yield Run(client, entities, found)
+
+
+def _require_store(uri: str) -> None:
+    """The client alone opens no database."""
+    remote = uri.startswith(("http://", "https://", "databricks", "uc"))
+    if not remote and find_spec("sqlalchemy") is None:
+        raise UserError(
+            f"MLflow's client cannot open the store {urlsplit(uri).scheme or uri} by itself.",
+            "Name a server in MLFLOW_TRACKING_URI, or install the whole of it: pip install mlflow.",
+        )
+
+
+def _found(client: Any, run: Tracked) -> Any:
+    """In whatever experiment: it may have been sent as part of a campaign."""
+    page = client.search_experiments()
+    experiments = list(page)
+    while page.token:
+        page = client.search_experiments(page_token=page.token)
+        experiments += page
+    places = [each.experiment_id for each in experiments]
+    asked = f"tags.`{RUN_ID}` = '{run.id}'"
+    return next(iter(client.search_runs(places, asked, max_results=1)), None) if places else None
+
+
+def _made(client: Any, run: Tracked) -> Any:
+    tags: Mapping[str, str] = {**run.tags, RUN_ID: run.id}
+    began = round(1000 * run.began_at)
+    return client.create_run(_experiment(client, run.group), began, dict(tags), run.id)
+
+
+def _experiment(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if known := client.get_experiment_by_name(name):
+        return str(known.experiment_id)
+    try:
+        return str(client.create_experiment(name))
+    except MlflowException:  # another run of the campaign was faster
+        if known := client.get_experiment_by_name(name):
+            return str(known.experiment_id)
+        raise
+
+
+def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    return (items[begin : begin + most] for begin in range(0, len(items), most))
+
+
+TRACKER: Tracker = Server()

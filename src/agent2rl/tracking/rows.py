@@ -1,0 +1,133 @@
+"""A run as rows of numbers: one for the untouched model, one for each verdict, one for each training step.
+
+The order is that in which they came about, so that the rows of a run that goes on begin as they did before.
+Curves come last, when no more verdicts can: the report finds them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from agent2rl.analysis.campaigns.spending import Meter, Spent
+from agent2rl.analysis.findings import Attempt, Curve, Findings
+from agent2rl.analysis.recorded import Recorded
+from agent2rl.core.records import Score, Submission
+from agent2rl.core.tracker import Row
+from agent2rl.store.paths import RunPaths
+from agent2rl.tracking.naming import plain_name
+
+SUBMISSION = "submission"
+MOST_CURVES = 200
+MOST_STEPS = 1 << 31
+
+
+def rows(record: Recorded) -> list[Row]:
+    """All that there are by now."""
+    return [*_baseline(record), *_verdicts(record), *_curves(record)]
+
+
+def verdicts(submissions: Sequence[Submission]) -> int:
+    """How many there are: where there are no more than before, there is nothing new to tell."""
+    return sum(each.verdict is not None for each in submissions)
+
+
+def _baseline(record: Recorded) -> Iterator[Row]:
+    entries = [each for each in record.view.chain.entries if each.kind == "baseline"]
+    if record.view.baseline and entries:
+        yield Row(SUBMISSION, 0, entries[0].time, _score("baseline", record.view.baseline))
+
+
+def _verdicts(record: Recorded) -> Iterator[Row]:
+    meter, started = Meter(record), record.timeline.started or 0.0
+    counts: Counter[str] = Counter()
+    best: float | None = None
+    for at, each in _in_order(record):
+        counts[str(each.verdict)] += 1
+        values = {f"verdicts/{name}": float(counts[name]) for name in ("scored", "rejected", "failed")}
+        values |= _spent(meter.at(at - started), record.timeline.at(at))
+        if each.score:
+            values |= _score("feedback", each.score)
+            if each.improvement is not None:
+                values["feedback/improvement"] = each.improvement
+            if each.lineage not in ("copied", "foreign"):
+                best = max(each.score.value, each.score.value if best is None else best)
+        if best is not None:
+            values["feedback/best"] = best
+        yield Row(SUBMISSION, each.id, at, values)
+
+
+def _in_order(record: Recorded) -> list[tuple[float, Submission]]:
+    """By the ledger's time of each verdict; by the submission's own account where the ledger is damaged."""
+    noted: dict[int, float] = {}
+    for entry in record.view.chain.entries:
+        said = entry.data.get("submission") if entry.kind == "graded" else None
+        if isinstance(said, dict) and isinstance(number := said.get("id"), int):
+            noted.setdefault(number, entry.time)
+    found = [
+        (noted.get(each.id, _verdict_at(each)), each)
+        for each in record.view.submissions
+        if each.verdict is not None
+    ]
+    return sorted(found, key=lambda pair: (pair[0], pair[1].id))
+
+
+def _verdict_at(submission: Submission) -> float:
+    waits = (submission.freeze_seconds, submission.queue_seconds, submission.grading_seconds)
+    return submission.accepted_at + sum(seconds or 0.0 for seconds in waits)
+
+
+def _score(name: str, score: Score) -> dict[str, float]:
+    return {f"{name}/score": score.value, f"{name}/low": score.ci.low, f"{name}/high": score.ci.high}
+
+
+def _spent(spent: Spent, seconds: float) -> dict[str, float]:
+    found = {
+        "wall_seconds": round(max(0.0, seconds), 3),
+        "tokens": spent.tokens,
+        "usd": spent.usd,
+        "gpu_seconds": spent.gpu_seconds,
+        "environment_steps": spent.environment_steps,
+    }
+    return {f"spent/{name}": float(value) for name, value in found.items() if value is not None}
+
+
+def _curves(record: Recorded) -> Iterator[Row]:
+    started = record.timeline.started or 0.0
+    left = MOST_CURVES
+    for attempt in _attempts(record.view.paths) if record.view.result else ():
+        at = started + attempt.ended
+        for name, curve in list(_named(attempt))[:left]:
+            left -= 1
+            for step, value in _points(curve):
+                yield Row(f"{name}_step", step, at, {name: value})
+
+
+def _attempts(paths: RunPaths) -> tuple[Attempt, ...]:
+    """Those of the report, where there is one that this version can read."""
+    try:
+        return Findings.model_validate(from_json(paths.report_json.read_bytes())["findings"]).attempts
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        return ()
+
+
+def _named(attempt: Attempt) -> Iterator[tuple[str, Curve]]:
+    """attempt-2/loss; a second curve of that name is attempt-2/loss-2."""
+    seen: Counter[str] = Counter()
+    for curve in attempt.curves:
+        name = plain_name(curve.name, "curve")
+        seen[name] += 1
+        number = f"-{seen[name]}" if seen[name] > 1 else ""
+        yield f"attempt-{attempt.number}/{name}{number}", curve
+
+
+def _points(curve: Curve) -> Iterator[tuple[int, float]]:
+    """By the training's own steps where these can be steps, else counted; only what is a number."""
+    own = [step for step, _ in curve.points]
+    fit = all(float(step).is_integer() and 0 <= step < MOST_STEPS for step in own)
+    fit = fit and len(set(own)) == len(own)
+    for place, (step, value) in enumerate(curve.points):
+        if value is not None and math.isfinite(value):
+            yield (int(step) if fit else place), value

@@ -1,0 +1,35 @@
+"""Trackers that do not work as they should, and one whose package nobody has."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from agent2rl.core.tracker import Last, Mirror, Row, Tracked, Tracker
+
+
+@dataclass(frozen=True)
+class Odd:
+    refuses: bool = False
+    hangs: bool = False
+    needs: str | None = None
+    where: str = "nowhere"
+
+    @contextmanager
+    def open(self, run: Tracked) -> Iterator[Mirror]:  # noqa: ARG002
+        print("what a package says of itself")
+        if self.refuses:
+            raise ConnectionError("cannot reach\nhttp://me:secret@tracker.example/api")
+        yield self
+
+    def send(self, rows: Sequence[Row]) -> None:  # noqa: ARG002
+        if self.hangs:
+            time.sleep(3600)
+
+    def finish(self, last: Last) -> None:
+        pass
+
+
+DOWN: Tracker = Odd(refuses=True)
+HUNG: Tracker = Odd(hangs=True)
+ABSENT: Tracker = Odd(needs="nobody_has_this")
