@@ -12,7 +12,7 @@ from agent2rl.cli.gathering import every_task
 from agent2rl.cli.options import runs_dir
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard import server
-from agent2rl.dashboard.app import Dashboard
+from agent2rl.dashboard.state import Dashboard
 from agent2rl.play.server import browse
 from agent2rl.runner.settings import settings
 

@@ -1,17 +1,17 @@
 """The long parts of pages, as the workshop makes them: a run's analysis, and the report of many runs."""
 
-import hashlib
 import json
-from collections.abc import Sequence
+import re
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.campaign import campaign
-from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.dashboard.index import Asked, read_digests
 from agent2rl.report import html, page, plots
 from agent2rl.report.campaigns import page as many
 from agent2rl.store.paths import RunPaths
 
+LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
 MAIN = ('<main id="main">', "</main>")
 
 
@@ -21,21 +21,19 @@ def of_run(root: str) -> str:
     return inside(html.page(shown, plots.texts(shown)))
 
 
-def of_runs(digests: str, tasks: str, protocol: str, target: str) -> str:
-    """The report of many runs; its figures and data are written to `target`."""
-    found = [Digest.model_validate_json(line) for line in Path(digests).read_text().splitlines()]
+def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> str:
+    """The report of many runs; its figures and data are written to `target`, and linked from there."""
+    found = read_digests(Path(index), Asked.read(asked))
     traits = [Traits(**each) for each in json.loads(tasks)]
     made = campaign(found, traits, protocol="paper" if protocol == "paper" else "heldout")
-    return inside(many.write(made, Path(target)).read_text(encoding="utf-8"))
+    folder = Path(target)
+    text = inside(many.write(made, folder).read_text(encoding="utf-8"))
+    return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
 
 
 def inside(text: str) -> str:
     """Everything that others wrote is escaped, so these marks are the page's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
-
-
-def fingerprint(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
 def stamp(paths: RunPaths) -> str:

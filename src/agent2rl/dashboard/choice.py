@@ -42,13 +42,19 @@ class Choice:
         return bool(self.filters or self.words or self.since or self.until)
 
     def address(self, path: str = "/") -> str:
-        filters: dict[str, list[str]] = {}
-        for name, value in self.filters:
-            filters.setdefault(name, []).append(value)
         order = {} if self.sort == "started" and self.descending else {"sort": self.sort}
         way = {} if self.descending else {"order": "up"}
         page = {"page": str(self.page)} if self.page > 1 else {}
-        return link(path, **filters, q=self.words, since=self.since, until=self.until, **order, **way, **page)
+        return link(
+            path,
+            **grouped(self.filters),
+            q=self.words,
+            since=self.since,
+            until=self.until,
+            **order,
+            **way,
+            **page,
+        )
 
     def sorted_by(self, column: str) -> str:
         """The address of the same runs by this column; the other way round where they are already."""
@@ -76,6 +82,14 @@ def chosen(query: Iterable[tuple[str, str]]) -> Choice:
         descending=single.get("order") != "up",
         page=max(1, int(page)) if page.isdigit() and len(page) < 8 else 1,
     )
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The parts of an address by name."""
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def _day(text: str) -> datetime | None:

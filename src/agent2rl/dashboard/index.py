@@ -12,15 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.errors import UserError
 from agent2rl.dashboard.rows import Row, of_digest, of_view
 from agent2rl.report import digests
+from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import is_held, read_run
+from agent2rl.store.reader import read_run
 
 VERSION = 1
 COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
@@ -61,13 +62,30 @@ class Asked:
     offset: int = 0
     limit: int | None = 100
 
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> "Asked":
+        found = json.loads(text)
+        return cls(**{**found, "filters": tuple(map(tuple, found["filters"]))})
+
+
+def read_digests(path: Path, asked: Asked) -> list[Digest]:
+    """Of all runs that are asked for, but for those that are still going."""
+    where, values = _where(asked)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as base:
+        found = [text for (text,) in base.execute(f"SELECT digest FROM runs {where}", values)]
+    return [Digest.model_validate_json(text) for text in found if text]
+
 
 class Index:
     def __init__(self, runs: Path, cache: Path, level: Level) -> None:
         self.runs, self._level = runs, level
         name = hashlib.sha256(str(runs).encode()).hexdigest()[:16]
-        self._path = cache / "dashboard" / f"{name}-{VERSION}.sqlite"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = cache / "dashboard" / f"{name}-{VERSION}.sqlite"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.version = 0
         """Grows with every change."""
         self.unreadable: dict[str, str] = {}
@@ -107,12 +125,14 @@ class Index:
             (total,) = base.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()
         return rows, total
 
-    def digests(self, asked: Asked) -> tuple[list[Digest], int]:
-        """Of all runs that are asked for; and how many have none yet."""
+    def fingerprint(self, asked: Asked, *more: str) -> str:
+        """Differs whenever a run that is asked for has changed."""
         where, values = _where(asked)
+        found = hashlib.sha256("\n".join(more).encode())
         with closing(self._open()) as base:
-            found = [text for (text,) in base.execute(f"SELECT digest FROM runs {where}", values)]
-        return [Digest.model_validate_json(text) for text in found if text], sum(not text for text in found)
+            for row in base.execute(f"SELECT run_id, stamp FROM runs {where} ORDER BY run_id", values):
+                found.update("\n".join(row).encode())
+        return found.hexdigest()[:32]
 
     def choices(self) -> dict[str, list[tuple[str, int]]]:
         """The values of each column that can be filtered by, and how many runs have them."""
@@ -171,7 +191,7 @@ class Index:
         self.waiting = max(0, self.waiting - len(stamps))
 
     def _read(self, paths: RunPaths, changed: float) -> tuple[Row, str | None]:
-        if (kept := digests.kept(paths)) and not (kept.state != "finished" and is_held(paths)):
+        if (kept := digests.kept(paths)) and not (kept.state != "finished" and is_held(paths.lock)):
             return of_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
         view = read_run(paths)
         row = of_view(view, self._level(view.spec.task), changed)
@@ -190,7 +210,7 @@ class Index:
             self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
 
     def _open(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self._path, timeout=30)
+        base = sqlite3.connect(self.path, timeout=30)
         base.execute("PRAGMA journal_mode=WAL")
         base.execute("PRAGMA synchronous=OFF")  # it can be made again
         return base
@@ -217,7 +237,7 @@ def _stamps(runs: Path) -> Iterator[tuple[str, _Stamp]]:
         if spec is None:
             continue
         times = [_time(path) for path in (paths.ledger_head, paths.result, paths.digest)]
-        going = paths.result.name if times[1] else str(is_held(paths))
+        going = paths.result.name if times[1] else str(is_held(paths.lock))
         yield entry.name, _Stamp(json.dumps([spec, *times, going]), spec / 1e9)
 
 

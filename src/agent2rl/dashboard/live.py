@@ -4,6 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+
 LOOK_SECONDS = 0.5
 BEAT_SECONDS = 15.0
 """A sign of life, so that nobody between takes the line for dead."""
@@ -22,6 +25,10 @@ class Watched:
             self._at = now  # before the look, so that nobody looks beside it
             self._stamp = self._look()
         return self._stamp
+
+
+def stream(watched: Watched, request: Request) -> Response:
+    return StreamingResponse(follow(watched, request.is_disconnected), media_type="text/event-stream")
 
 
 async def follow(watched: Watched, gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:

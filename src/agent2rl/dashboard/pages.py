@@ -4,12 +4,14 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
+from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from agent2rl import __version__
 from agent2rl.dashboard.rows import Row
+from agent2rl.dashboard.run import Standing
 from agent2rl.report import sheets, tables, words
 
 FOLDER = Path(__file__).with_name("templates")
@@ -20,6 +22,18 @@ GOOD = ("completed", "deadline", "budget-exhausted")
 
 def page(template: str, **values: Any) -> str:
     return _ENVIRONMENT.get_template(template).render(**values, version=__version__)
+
+
+def answer(template: str, standing: Standing | None = None, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page; one of a run knows the run and its address."""
+    if standing:
+        view = standing.view
+        values |= {"standing": standing, "view": view, "address": f"/runs/{quote(view.paths.run_id)}"}
+    return HTMLResponse(page(template, status=status, **values), status)
+
+
+def script(name: str) -> str:
+    return sheets.file(name) if name == "report.js" else (STATIC / name).read_text(encoding="utf-8")
 
 
 def style() -> str:

@@ -72,6 +72,13 @@ def stand(paths: RunPaths, now: float | None = None) -> Standing:
     return Standing(view, began, used, ends if ends and ends > moment else None, best, tail(paths.agent_log))
 
 
+def size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
 def tail(path: Path, most: int = LOG_BYTES) -> str:
     """The end of a file; empty where there is none."""
     try:

@@ -8,7 +8,8 @@ from contextlib import closing, suppress
 import uvicorn
 
 from agent2rl.core.errors import UserError
-from agent2rl.dashboard.app import Dashboard, application
+from agent2rl.dashboard.app import application
+from agent2rl.dashboard.state import Dashboard
 
 LOOPBACK = "127.0.0.1"
 LEAVE_SECONDS = 1

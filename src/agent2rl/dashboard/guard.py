@@ -1,0 +1,66 @@
+"""Who is let in, and what every answer says of itself."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.dashboard.choice import grouped
+from agent2rl.dashboard.pages import answer, link
+
+HOSTS = {"127.0.0.1", "localhost", "[::1]"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+COOKIE = "agent2rl-token"
+
+
+def add(app: FastAPI, token: str) -> None:
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = _refused(request, token) or await go_on(request)
+        response.headers.update(HEADERS)
+        return response
+
+    @app.exception_handler(UserError)
+    async def not_there(_: Request, error: UserError) -> Response:
+        return _fault(str(error), 404)
+
+    @app.exception_handler(Agent2RLError)
+    async def broken(_: Request, error: Agent2RLError) -> Response:
+        return _fault(str(error), 500)
+
+    @app.exception_handler(404)
+    async def no_page(_: Request, __: Exception) -> Response:
+        return _fault("There is no such page.", 404)
+
+    @app.exception_handler(422)
+    async def not_asked(_: Request, __: Exception) -> Response:
+        return _fault("The address asks for something that does not exist.", 422)
+
+
+def _refused(request: Request, token: str) -> Response | None:
+    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come."""
+    if not token:
+        host = request.headers.get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return None if name in HOSTS else PlainTextResponse("This host is not served here.", 403)
+    asked, shown = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
+    if hmac.compare_digest(asked.encode(), token.encode()):
+        rest = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
+        leads = RedirectResponse(link(request.url.path, **grouped(rest)), 303)
+        leads.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return leads
+    if hmac.compare_digest(shown.encode(), token.encode()):
+        return None
+    return PlainTextResponse("Open the address that `agent2rl view` printed: its token is needed.", 403)
+
+
+def _fault(text: str, status: int) -> Response:
+    return answer("fault.html.jinja", status=status, text=text)

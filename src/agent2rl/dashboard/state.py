@@ -1,0 +1,76 @@
+"""What the pages are made of: the index of runs, and what is made of them in a process apart."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.dashboard import analysis, live, run
+from agent2rl.dashboard.choice import Choice
+from agent2rl.dashboard.index import Index, Level
+from agent2rl.dashboard.worker import Outcome, Workshop
+
+MOST_WATCHED = 1000
+MOST_MADE = 8
+"""Leaderboards whose figures are kept."""
+
+
+class Dashboard:
+    def __init__(
+        self, runs: Path, cache: Path, level: Level, tasks: Callable[[], list[Traits]], token: str = ""
+    ) -> None:
+        self.index = Index(runs, cache, level)
+        self.runs, self.token, self._tasks = runs, token, tasks
+        self.workshop = Workshop(cache / "dashboard" / "made")
+        self.folder = cache / "dashboard" / "leaderboards"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.all_runs = live.Watched(lambda: f"{self.index.version} {self.workshop.version}")
+        self._watched: dict[str, live.Watched] = {}
+
+    def start(self) -> None:
+        self.index.start()
+
+    def close(self) -> None:
+        self.index.close()
+        self.workshop.close()
+
+    def watched(self, name: str) -> live.Watched:
+        """One for each run that somebody looks at."""
+        paths = run.find(self.runs, name)
+        if len(self._watched) > MOST_WATCHED:
+            self._watched.clear()
+        if name not in self._watched:
+            self._watched[name] = live.Watched(
+                lambda: f"{analysis.stamp(paths)} {run.size(paths.agent_log)} {self.workshop.version}"
+            )
+        return self._watched[name]
+
+    def analysed(self, name: str) -> dict[str, Any]:
+        paths = run.find(self.runs, name)
+        root, stamp = str(paths.root), analysis.stamp(paths)
+        return _told(self.workshop.ask(f"run {name}", stamp, paths.result.exists(), analysis.of_run, root))
+
+    def together(self, choice: Choice, protocol: str) -> dict[str, Any]:
+        """The report of the runs that are chosen; figures lie in a folder of their own."""
+        asked = choice.asked(limit=None)
+        stamp = self.index.fingerprint(asked, protocol)
+        tasks = json.dumps([asdict(each) for each in self._tasks()])
+        given = (str(self.index.path), asked.text, tasks, protocol, str(self.folder / stamp))
+        found = self.workshop.ask(f"runs {asked.text} {protocol}", stamp, False, analysis.of_runs, *given)
+        self._clear()
+        return _told(found)
+
+    def _clear(self) -> None:
+        old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in old[MOST_MADE:]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _told(found: Outcome) -> dict[str, Any]:
+    text = Markup(found.text) if found.text is not None else None
+    return {"text": text, "fresh": found.fresh, "fault": found.fault}
