@@ -2,23 +2,70 @@
 
 import json
 import re
+from functools import lru_cache
 from pathlib import Path
+
+import matplotlib as mpl
 
 from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.dashboard import pages
 from agent2rl.dashboard.index import Asked, read_digests
-from agent2rl.report import html, page, plots
+from agent2rl.report import charts, drawing, html, images, page, plots, series, sheets
 from agent2rl.report.campaigns import page as many
+from agent2rl.report.drawing import STYLE
+from agent2rl.report.shown import Shown
 from agent2rl.store.paths import RunPaths
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
+SHORTEST = 1.0
+"""Seconds that a window shows, at least."""
 MAIN = ('<main id="main">', "</main>")
 
 
-def of_run(root: str) -> str:
+def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
-    shown = page.gather(RunPaths(Path(root)))
+    shown = _gathered(root, stamp)
     return inside(html.page(shown, plots.texts(shown)))
+
+
+def of_window(root: str, stamp: str, since: str, until: str) -> str:
+    """What happened between two moments of the agent's time, as the inside of a page."""
+    shown = _gathered(root, stamp)
+    end = charts.end_of_time(shown)
+    last = min(end, float(until) or end)
+    first = max(0.0, min(float(since), last - SHORTEST))
+    figures: dict[str, str] = {}
+    for narrow in (False, True):
+        with mpl.rc_context(STYLE):
+            drawn = {
+                "timeline": charts.timeline(shown, last, narrow, first),
+                "resources": series.resources(shown, end, narrow),
+                "rollouts": series.rollouts(shown, end, narrow),
+                "tokens": series.tokens(shown, end, narrow),
+            }
+        for name, figure in drawn.items():
+            for axes in figure.axes if figure and name != "timeline" else ():
+                seconds = drawing.unit(end)[0]
+                axes.set_xlim(first / seconds, last / seconds)
+        known = {name: figure for name, figure in drawn.items() if figure}
+        texts = images.texts(known)
+        figures |= {name + (images.NARROW if narrow else ""): text for name, text in texts.items()}
+    attempts = [(each.number, each.began, each.ended) for each in shown.findings.attempts]
+    window = {"first": first, "last": last, "end": end, "attempts": attempts}
+    return pages.page("window.jinja", figures=sheets.figures(figures), frame=_frame(), **window)
+
+
+@lru_cache(maxsize=2)
+def _gathered(root: str, stamp: str) -> Shown:
+    """`stamp` is there to tell one state of a run from another."""
+    del stamp
+    return page.gather(RunPaths(Path(root)))
+
+
+def _frame() -> tuple[float, float]:
+    """Where on the timeline's picture its axis begins and ends, as shares of the width."""
+    return 0.9 / drawing.WIDE, 1 - drawing.Margins().right / drawing.WIDE
 
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> str:

@@ -1,6 +1,8 @@
 """Pages of one run."""
 
-from fastapi import FastAPI, Request
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
 from agent2rl.core.records import Split
@@ -10,6 +12,8 @@ from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.reader import read_transcript
 
 LOG_BYTES = 1 << 20
+Moment = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
+"""Seconds of the agent's time."""
 
 
 def add(app: FastAPI, dashboard: Dashboard) -> None:
@@ -27,6 +31,15 @@ def add(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/runs/{name}/made")
     def made(name: str) -> Response:
         return answer("made.jinja", made=dashboard.analysed(name))
+
+    @app.get("/runs/{name}/timeline")
+    def timeline(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
+        window = dashboard.window(name, since, until)
+        return answer("timeline.html.jinja", stand(name), tab="timeline", made=window, at=(since, until))
+
+    @app.get("/runs/{name}/timeline/made")
+    def timeline_made(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
+        return answer("made.jinja", made=dashboard.window(name, since, until))
 
     @app.get("/runs/{name}/code")
     def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:

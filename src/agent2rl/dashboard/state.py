@@ -53,7 +53,15 @@ class Dashboard:
     def analysed(self, name: str) -> dict[str, Any]:
         paths = run.find(self.runs, name)
         root, stamp = str(paths.root), analysis.stamp(paths)
-        return _told(self.workshop.ask(f"run {name}", stamp, paths.result.exists(), analysis.of_run, root))
+        lasting = paths.result.exists()
+        return _told(self.workshop.ask(f"run {name}", stamp, lasting, analysis.of_run, root, stamp))
+
+    def window(self, name: str, since: float, until: float) -> dict[str, Any]:
+        """A part of a run's time; `until` 0 is its end."""
+        paths = run.find(self.runs, name)
+        stamp, key = analysis.stamp(paths), f"window {name} {since} {until}"
+        given = (str(paths.root), stamp, str(since), str(until))
+        return _told(self.workshop.ask(key, stamp, False, analysis.of_window, *given))
 
     def together(self, choice: Choice, protocol: str) -> dict[str, Any]:
         """The report of the runs that are chosen; figures lie in a folder of their own."""

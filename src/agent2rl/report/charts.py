@@ -150,8 +150,8 @@ def _beside(axes: Axes, place: float, value: float, text: str) -> None:
     )
 
 
-def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
-    """The agent's time as a band, and below it what it left behind."""
+def timeline(shown: Shown, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
+    """The agent's time from `begin` on as a band, and below it what it left behind."""
     line = shown.timeline
     if not line.spans:
         return None
@@ -162,21 +162,23 @@ def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
         else drawing.panels(drawing.WIDE, 2.1, margins=around)
     )
     seconds = drawing.time_axis(axes, end, narrow)
-    for kind, bars in band(line.spans, end).items():
+    axes.set_xlim(left=begin / seconds)
+    for kind, bars in band(line.spans, end, begin).items():
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
         axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
     lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
     submitted = [line.at(one.accepted_at) / seconds for one in shown.view.submissions]
     axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
-    saved = drawing.thin_marks((at for at, seen in line.files if seen.what == "weights"), end)
+    saved = drawing.thin_marks((at for at, seen in line.files if seen.what == "weights"), end - begin)
     axes.plot([at / seconds for at in saved], [1.4] * len(saved), "D", color=HELD, markersize=3.5)
-    changed = drawing.thin_marks((line.at(each.at) for each in line.revisions), end)
+    changed = drawing.thin_marks((line.at(each.at) for each in line.revisions), end - begin)
     axes.vlines([at / seconds for at in changed], 0.1, 0.7, color=DIM, linewidth=1)
     axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "activity"])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    total = sum(each.ended - each.began for each in line.spans) or 1.0
-    sums = {kind: sum(each.ended - each.began for each in line.spans if each.kind == kind) for kind in DOING}
+    seen = [(each.kind, min(each.ended, end) - max(each.began, begin)) for each in line.spans]
+    sums = {kind: sum(max(0.0, part) for one, part in seen if one == kind) for kind in DOING}
+    total = sum(sums.values()) or 1.0
     patches = [
         Patch(color=COLOURS[kind], label=f"{kind} {spent / total:.0%}")
         for kind, spent in sums.items()
@@ -188,14 +190,17 @@ def timeline(shown: Shown, end: float, narrow: bool = False) -> Figure | None:
     return figure
 
 
-def band(spans: tuple[Stretch, ...], end: float) -> dict[Doing, list[tuple[float, float]]]:
+def band(
+    spans: tuple[Stretch, ...], end: float, begin: float = 0.0
+) -> dict[Doing, list[tuple[float, float]]]:
     """What is seen of many stretches: in each bin the one that fills most of it, then joined again."""
-    width = max(end, 1e-9) / BINS
+    width = max(end - begin, 1e-9) / BINS
     filled: list[dict[Doing, float]] = [{} for _ in range(BINS)]
     for each in spans:
-        first, last = int(each.began / width), int(each.ended / width)
+        began, ended = each.began - begin, each.ended - begin
+        first, last = int(began // width), int(ended // width)
         for number in range(max(0, first), min(BINS - 1, last) + 1):
-            part = min(each.ended, (number + 1) * width) - max(each.began, number * width)
+            part = min(ended, (number + 1) * width) - max(began, number * width)
             if part > 0:
                 filled[number][each.kind] = filled[number].get(each.kind, 0.0) + part
     found: dict[Doing, list[tuple[float, float]]] = {}
@@ -203,8 +208,7 @@ def band(spans: tuple[Stretch, ...], end: float) -> dict[Doing, list[tuple[float
         if not kinds:
             continue
         bars = found.setdefault(max(kinds.items(), key=lambda each: each[1])[0], [])
-        if bars and bars[-1][1] == number * width:
-            bars[-1] = (bars[-1][0], (number + 1) * width)
-        else:
-            bars.append((number * width, (number + 1) * width))
+        place = (begin + number * width, begin + (number + 1) * width)
+        joined = bars and bars[-1][1] == place[0]
+        bars[-1:] = [(bars[-1][0], place[1])] if joined else [*bars[-1:], place]
     return found

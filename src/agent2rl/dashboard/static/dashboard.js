@@ -59,6 +59,25 @@
   clock();
   local(document);
 
+  // Dragging over a timeline shows that part of it.
+  let drag = null;
+  const place = (zoom, x) => {
+    const box = zoom.querySelector(".wide svg").getBoundingClientRect();
+    const { since, until, left, right } = zoom.dataset;
+    const share = ((x - box.left) / box.width - Number(left)) / (Number(right) - Number(left));
+    return Number(since) + Math.min(1, Math.max(0, share)) * (Number(until) - Number(since));
+  };
+  addEventListener("pointerdown", (event) => {
+    const zoom = event.target.closest?.(".zoom");
+    if (zoom && event.target.closest(".wide")) { drag = { zoom, from: event.clientX }; event.preventDefault(); }
+  });
+  addEventListener("pointerup", (event) => {
+    if (!drag) return;
+    const [first, last] = [drag.from, event.clientX].sort((a, b) => a - b).map((x) => place(drag.zoom, x));
+    if (Math.abs(event.clientX - drag.from) > 8) location.search = `?since=${first.toFixed(1)}&until=${last.toFixed(1)}`;
+    drag = null;
+  });
+
   // Arrow keys turn the steps of an episode.
   addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
