@@ -63,9 +63,9 @@
   let drag = null;
   const place = (zoom, x) => {
     const box = zoom.querySelector(".wide svg").getBoundingClientRect();
-    const { since, until, left, right } = zoom.dataset;
+    const { from, to, left, right } = zoom.dataset;
     const share = ((x - box.left) / box.width - Number(left)) / (Number(right) - Number(left));
-    return Number(since) + Math.min(1, Math.max(0, share)) * (Number(until) - Number(since));
+    return Number(from) + Math.min(1, Math.max(0, share)) * (Number(to) - Number(from));
   };
   addEventListener("pointerdown", (event) => {
     const zoom = event.target.closest?.(".zoom");
