@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import find, runs_dir
+from agent2rl.cli.options import complete_runs, find, runs_dir
 from agent2rl.core.errors import UserError
 from agent2rl.store.revisions import files
 
@@ -13,7 +13,7 @@ LINK = 0o120000
 
 
 @click.command("checkout")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("number", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path))
 @runs_dir

@@ -31,6 +31,8 @@ COMMANDS = {
     "judge": "Measure a judge before it is trusted.",
     "driver": "Be the LLM that drives an agent: play a script.",
     "agents": "List the agents that an LLM drives, or install them.",
+    "init": "Write a campaign, a task and an agent to begin with.",
+    "completion": "Let your shell complete commands and names.",
     "list": "List tasks, agents, models, engines, sandboxes or trackers.",
 }
 
@@ -65,7 +67,8 @@ def cli() -> None:
       agent2rl check                                        is this machine ready?
       agent2rl run --task gsm8k-mini --agent script         a whole run in seconds
       agent2rl run --task gsm8k-mini --agent script:my.py   with your script as the agent
-      agent2rl show RUN                                     look at a run again
+      agent2rl view                                         look at runs in a browser, live
+      agent2rl init                                         a campaign, a task and an agent to begin with
       agent2rl score gsm8k-mini outputs.jsonl               score what any model said
       agent2rl play webshop-mini                            do yourself what a model is to learn
     """
@@ -76,7 +79,7 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a sign must not end a run
     try:
-        cli(standalone_mode=True)
+        cli(standalone_mode=True, prog_name="agent2rl")
     except BrokenPipeError:  # whoever read our output has gone: no fault, and nothing more to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.units import size
 from agent2rl.runner.settings import settings
-from agent2rl.store.paths import RunPaths, find_run
+from agent2rl.store.paths import LATEST, RunPaths, find_run
 
+Completing = Callable[[click.Context, click.Parameter, str], list[str]]
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 10 * 365 * 86400.0
 MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -85,6 +87,20 @@ class Temperature(Finite):
 
 class Dollars(Finite):
     what = "sum"
+
+
+def complete_names(kind: registry.Kind) -> Completing:
+    """What a shell can complete to the name of a plugin."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+        return [entry.name for entry in registry.entries(kind) if entry.name.startswith(incomplete)]
+
+    return complete
+
+
+def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    known = sorted((path.parent.name for path in settings().runs.glob("*/spec.json")), reverse=True)
+    return [name for name in (LATEST, *known) if name.startswith(incomplete)]
 
 
 def find(name: str, runs: Path | None) -> RunPaths:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
 from agent2rl.report import page, tables
 from agent2rl.report.citing import checked, question
 from agent2rl.report.shown import LlmSummary, Shown
@@ -13,7 +13,7 @@ from agent2rl.runner.summarising import summariser
 
 
 @click.command("report")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--summariser",
     "model",

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from agent2rl.cli.going import Telling, go
-from agent2rl.cli.options import as_json, find, no_report, runs_dir, track, track_group
+from agent2rl.cli.options import as_json, complete_runs, find, no_report, runs_dir, track, track_group
 from agent2rl.cli.print import print_run
 from agent2rl.runner.run import resume
 from agent2rl.runner.settings import settings
@@ -14,7 +14,7 @@ from agent2rl.store.reader import read_run
 
 
 @click.command("resume")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @track
 @track_group
 @no_report

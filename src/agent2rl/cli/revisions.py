@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
 from agent2rl.cli.print import lines
 from agent2rl.store.revisions import difference, listed
 
 
 @click.command("revisions")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--diff", nargs=2, type=click.IntRange(0), metavar="A B", help="What changed from A to B; 0 is nothing."
 )

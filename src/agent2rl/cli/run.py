@@ -15,6 +15,7 @@ from agent2rl.cli.options import (
     Size,
     Temperature,
     as_json,
+    complete_names,
     judge,
     no_report,
     runs_dir,
@@ -38,11 +39,15 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 
 @click.command("run")
 @click.option(
-    "--task", required=True, help="A task (agent2rl list tasks), or a folder's name below --tasks-dir."
+    "--task",
+    required=True,
+    shell_complete=complete_names("tasks"),
+    help="A task (agent2rl list tasks), or a folder's name below --tasks-dir.",
 )
 @click.option(
     "--agent",
     required=True,
+    shell_complete=complete_names("agents"),
     help="An agent (agent2rl list agents), e.g. claude-code or script:train.py. One that is somebody else's "
     "program is installed the first time.",
 )
@@ -54,6 +59,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--model",
+    shell_complete=complete_names("models"),
     default="abacus",
     show_default=True,
     help="The base model: a shipped one (agent2rl list models), one of the hub (org/name, org/name@revision) "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
 from agent2rl.cli.print import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExampleResult, Split
@@ -15,7 +15,7 @@ from agent2rl.store.reader import read_results, read_run
 
 
 @click.command("show")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option(
     "--submission",
     type=click.IntRange(0),

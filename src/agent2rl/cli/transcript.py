@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent2rl.analysis.atif import trajectory
-from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
 from agent2rl.cli.print import lines
 from agent2rl.core.errors import UserError
 from agent2rl.core.transcript import Step, Transcript
@@ -15,7 +15,7 @@ from agent2rl.store.reader import read_transcript
 
 
 @click.command("transcript")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--atif", is_flag=True, help="As an ATIF trajectory, which other programs read.")
 @runs_dir
 @as_json

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, find, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
 from agent2rl.grading.verify import verify
 
 
 @click.command("verify")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--head", help="The ledger hash that `run` printed: it must be the last record's.")
 @runs_dir
 @as_json
