@@ -101,6 +101,11 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(job: train.Job, 
     assert reward(games, learner) >= warm / 2
 
 
+def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.Job) -> None:
+    rates = [now(job, "grpo", seconds).online(seconds, 1.0, 1e-4) for seconds in (100.0, 10_000.0)]
+    assert [rate and rate.learning_rate for rate in rates] == [pytest.approx(20e-4)] * 2
+
+
 def reward(games: Games, learner: Learner) -> float:
     """The mean over sampled episodes."""
     sampler = Sampler(learner.model, learner.tokenizer)

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from agent2rl.grading.checks import base_model, check
 from agent2rl.models.seedling import FILES
 from agent2rl.training.seedling import corpus, words
 from agent2rl.training.seedling.chat import END, TEMPLATE, conversation
+from agent2rl.training.seedling.errands import errand
 
-WEIGHTS = "8d42f48712d8b99cd2347bf818e9a6d3319222598aaae689f21151ab81bf5f2a"
+WEIGHTS = "4b10626f581cceb264879424c4390ce95778e8a7a5eaf6f5ddac00ba0d77caba"
 NAMES = [
     *("chat_template.jinja", "config.json", "generation_config.json"),
     *("model.safetensors", "tokenizer.json", "tokenizer_config.json"),
@@ -82,7 +84,7 @@ def test_the_corpus_is_the_same_text_everywhere() -> None:
     """Whoever changes this digest must train the seedling again."""
     text = "\0".join(corpus.documents(0, 1000))
     assert hashlib.sha256(text.encode()).hexdigest() == (
-        "70612c9437c84e350763276ab902e12a99f5d20305ba62a844509b9fa1f4d3b1"
+        "93ccf6d09f4f14d55255e070ed16d9f53908ce70eecd80f54129d4547103e227"
     )
 
 
@@ -100,6 +102,12 @@ def test_no_problem_of_the_miniature_stands_in_the_corpus() -> None:
     }
     text = "\n".join(corpus.documents(0, 5000))
     assert not [sentence for sentence in sentences if len(sentence) > 40 and sentence in text]
+
+
+def test_errands_are_not_done_in_the_words_of_the_benchmark() -> None:
+    told = "\n".join(errand(random.Random(seed)) for seed in range(2000))
+    ours = r"go to|open|take|move|heat|clean|cool|use|Your task is to|you see"
+    assert not re.findall(rf"\b(?:{ours})\b", told)
 
 
 def test_the_chat_template_writes_what_the_corpus_has(tokenizer: Any) -> None:

@@ -1,6 +1,7 @@
 """The transformers engine: exact whatever the batch, careful with what it opens."""
 
 import json
+import platform
 import random
 import shutil
 import subprocess
@@ -85,6 +86,13 @@ def test_answers_are_the_same_in_batches_of_every_size(model: Model, sampling: S
     for rows, read, tokens in [(1, 1, 1), (3, 100, 1 << 20), (7, 4096, 400), (64, 300, 2000)]:
         with roomy(model, rows, read, tokens) as engine:
             assert engine.generate(chats, sampling) == expected
+
+
+@pytest.mark.skipif(platform.machine() not in ("aarch64", "arm64"), reason="torch asks oneDNN on ARM only")
+def test_on_arm_the_products_of_a_loaded_model_do_not_wait_for_onednn(directory: Path) -> None:
+    torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
+    load(directory)
+    assert not torch._C._get_mkldnn_enabled()
 
 
 def test_greedy_answers_are_those_of_the_library(model: Model, engine: Transformers) -> None:

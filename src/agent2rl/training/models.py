@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from agent2rl.core.errors import UserError
+from agent2rl.engines.transformers.loading import lighten_products
 
 
 def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -20,6 +21,7 @@ def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not directory.is_dir():
         raise UserError(f"There is no model directory {str(directory)!r}.")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    lighten_products()
     where = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)

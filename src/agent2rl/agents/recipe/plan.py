@@ -19,8 +19,8 @@ TRAINING_TO_COST = 3.0
 """A later round trains so many times as long as everything else in it takes, if there is time; the last one
 at least as long."""
 STEPS = 40
-"""GRPO steps that a round should have, if that leaves a step enough questions. One that has fewer learns at a
-much lower rate: the optimiser's first steps follow noise."""
+"""GRPO steps that a round should have, if that leaves a step enough questions. A round of questions that has
+fewer learns at a much lower rate: the optimiser's first steps follow noise."""
 SAMPLING_TO_STEP = 2.0
 """A step takes so many times as long as its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
@@ -65,7 +65,7 @@ def steps(seconds: float, sampling_seconds: float) -> float:
 
 
 def steadiness(seconds: float, sampling_seconds: float) -> float:
-    """Of the usual learning rate, what the steps that fit into a GRPO round allow."""
+    """Of the usual learning rate, what the steps that fit into a GRPO round on questions allow."""
     return min(1.0, steps(seconds, sampling_seconds) / STEPS) ** 2
 
 

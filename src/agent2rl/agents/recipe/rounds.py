@@ -47,7 +47,7 @@ class Round:
         if seconds <= 0 or plan.steps(seconds, each) < 1:
             return None
         shape = GrpoSettings(
-            learning_rate=self.factor * rate * plan.steadiness(seconds, each),
+            learning_rate=self.factor * rate,
             steps=10**6,
             seconds=seconds,
             prompts=plan.prompts_per_step(seconds, each),

@@ -64,7 +64,9 @@ class Questions:
         lengths = [len(tokens) for tokens in prompts.answers(tokenizer, self.answers)]
         sampling = SampleSettings(max_tokens=plan.answer_tokens(lengths), seed=now.seed)
         probe, each = speed(model, tokenizer, asked[: plan.FEWEST_PROMPTS], sampling)
-        shape = now.online(now.seconds - probe, each, learner.rate("grpo"), max_tokens=sampling.max_tokens)
+        seconds = now.seconds - probe
+        rate = learner.rate("grpo") * plan.steadiness(seconds, each)
+        shape = now.online(seconds, each, rate, max_tokens=sampling.max_tokens)
         if shape is None:
             return None
         return grpo(model, tokenizer, asked, self.reward, shape, now.progress, halfway).seconds + probe

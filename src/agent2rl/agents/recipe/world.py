@@ -81,7 +81,8 @@ class Games:
 
     def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None:
         probe, each = self._speed(now, learner)
-        # An episode that fails is several times as long as one that wins: each is to weigh the same.
+        # An episode that fails is several times as long as one that wins: each is to weigh the same. And few
+        # steps are taken at the usual rate: three did 14 points of good (docs/design/training.md).
         shape = now.online(now.seconds - probe, each, learner.rate("play"), level=True)
         if shape is None:
             return None

@@ -3,8 +3,8 @@
 Each family is a function from dice to a document. What they share is the point: names, numbers and things
 that were mentioned come back, so a model that predicts this text well has learnt to look them up in its
 context. The tasks of the benchmark are not among them: there is arithmetic here, and there are questions
-about amounts, but half of their answers calculate something else than was asked, and nobody plays a game well
-from start to end on purpose.
+about amounts, but half of their answers calculate something else than was asked; and errands are done well,
+but in other words than any task's, in whose own words nobody plays a game well from start to end on purpose.
 """
 
 import random
@@ -21,6 +21,7 @@ from agent2rl.training.seedling.amounts import (
     spelling,
     stock,
 )
+from agent2rl.training.seedling.errands import errand
 from agent2rl.training.seedling.prose import land, notes, person, scene
 from agent2rl.training.seedling.recall import copying, owners, pairs, record, talk
 from agent2rl.training.seedling.worlds import household, program, shop
@@ -46,7 +47,8 @@ FAMILIES: dict[Callable[[random.Random], str], int] = {
     notes: 3,
     household: 8,
     shop: 6,
-    program: 6,
+    program: 14,
+    errand: 26,
 }
 """How often each family is drawn, against the others."""
 

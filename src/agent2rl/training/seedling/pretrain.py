@@ -1,6 +1,8 @@
 """Pretrains the seedling: a few minutes on one GPU, from nothing but a seed.
 
-    python -m agent2rl.training.seedling.pretrain --output DIR --minutes 2.5
+    python -m agent2rl.training.seedling.pretrain --output DIR --minutes 4 --words FILES
+
+`--words` keeps the vocabulary of an earlier version; without it, one is made from the text.
 
 Text is made and tokenised by all cores first (`corpus`), then read again and again in blocks. Writes the
 model in the Hugging Face format, its tokenizer, and `log.jsonl` with the settings and the course of the loss.
@@ -22,12 +24,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from agent2rl.training.seedling import corpus
 from agent2rl.training.seedling.chat import END, TEMPLATE
 
-VERSION = 1
+VERSION = 2
 VOCABULARY = 2048
 PAD = "<|pad|>"
 WORDS = Regex(r" ?[0-9]| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s+")
@@ -153,14 +161,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=2.5)
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--words", type=Path, help="a directory with a tokenizer to keep")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     output, seed, seconds = arguments.output, arguments.seed, 60 * arguments.minutes
     output.mkdir(parents=True)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
-    words = tokenizer(seed)
+    words = AutoTokenizer.from_pretrained(arguments.words) if arguments.words else tokenizer(seed)
     words.save_pretrained(output)
     tokens = text(output / "tokenizer.json", seed, SHARE_FOR_TEXT * seconds)
     model = AutoModelForCausalLM.from_config(configuration()).to("cuda")  # type: ignore[no-untyped-call]

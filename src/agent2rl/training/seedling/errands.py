@@ -1,0 +1,292 @@
+"""Errands, done well: somebody looks for things, carries them about, and remembers what was seen where.
+
+They teach what takes long to learn and is the same in every world: to go where one has not been yet, to read
+a wish and find what it names, to know what one holds and what is still to do. The words of an errand are
+drawn anew for each, and none of them are those of a task of the benchmark: there people `go to` places,
+`take` things `from` them and `move` them; nobody does here, and a test holds it. In the benchmark's words
+somebody only tries this and that (`worlds.household`).
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agent2rl.training.seedling import words
+from agent2rl.training.seedling.chat import conversation
+
+Dice = random.Random
+
+MOST_STEPS = 15
+"""A longer errand would not fit the context."""
+WRONG = 0.15
+"""How often somebody who errs does so."""
+
+TREATMENTS = {
+    "bake": ("baked", "stove"),
+    "paint": ("painted", "garage"),
+    "dry": ("dry", "garden"),
+    "fill": ("full", "river"),
+    "mark": ("marked", "office"),
+    "cut": ("cut", "farm"),
+    "sort": ("sorted", "library"),
+    "sell": ("sold", "market"),
+}
+"""What can be done to a thing: how it is then, and where."""
+
+WORDINGS: dict[str, tuple[str, ...]] = {
+    "start": (
+        "Places: {places}. Wish: {wish}.",
+        "{wish}. There is {places}.",
+        "Here are {places}.\n{wish}.",
+        "We need this: {wish}. Look in {places}.",
+        "List of places: {places}\nJob: {wish}",
+        "You stand outside. There are {places}. Please {wish}.",
+    ),
+    "told": ("", "", "One line at a time.\n\n", "Play.\n", "What now? Say one thing.\n\n", "Help me. "),
+    "visit": ("walk to {0}", "visit {0}", "{0}", "at {0}", "run to {0}", "step up to {0}", "see {0}"),
+    "unlock": ("unlock {0}", "look into {0}", "uncover {0}", "enter {0}", "begin {0}"),
+    "get": (
+        "get {1}",
+        "grab {1} at {0}",
+        "pick up {1}",
+        "lift {1} off {0}",
+        "carry {1} out of {0}",
+        "hold {1}",
+    ),
+    "put": ("put {1} in {0}", "leave {1} at {0}", "drop {1}", "bring {1} into {0}", "{1} stays in {0}"),
+    "treat": ("{2} {1}", "{2} {1} at {0}", "at {0} {2} {1}", "start to {2} {1}"),
+    "ring": ("ring {1}", "call {1}", "ask {1}", "show it to {1}"),
+    "found": (
+        "{0} holds {list}.",
+        "At {0} there is {list}.",
+        "Here: {list}",
+        "{0}: {list}.",
+        "There {is_} {list}.",
+        "{list}.",
+    ),
+    "locked": ("{0} is locked.", "Locked.", "One cannot look into {0} yet.", "{0} is covered up."),
+    "got": ("Now you have {1}.", "{1} is yours.", "You hold {1}, which was in {0}.", "Yes: {1}."),
+    "put_down": ("{1} is in {0} now.", "{0} has {1}.", "Now {0} holds {1}.", "Good."),
+    "treated": ("Now {1} is {3}.", "{1}: {3}.", "You {2} {1}.", "It is {3} now."),
+    "refused": ("No.", "That does not work.", "You cannot.", "Not now."),
+    "joint": (", ", " and ", "; ", " | "),
+    "article": ("", "", "a ", "one ", "the ", "some "),
+    "none": ("nothing", "no things", "only air"),
+    "bring": ("bring {n} {thing} to {place}", "{n} {thing} into {place}", "let {place} have {n} {thing}"),
+    "bring_treated": ("bring {n} {state} {thing} to {place}", "{verb} {n} {thing}, then {place} wants it"),
+    "meet": ("let {place} see {n} {thing}", "show {n} {thing} to {place}"),
+    "find": ("find {n} {thing}", "who has {n} {thing}? Get it"),
+}
+"""Ways to say each part: {0} a place, {1} a thing, {2} what is done to it, {3} how it is then."""
+
+Wording = dict[str, str]
+
+
+@dataclass
+class Errand:
+    """Where everything is, what is wanted, and how far one has come."""
+
+    contents: dict[str, list[str]]
+    """Of every place."""
+    locked: set[str]
+    thing: str
+    """The kind of thing that is wanted."""
+    place: str = ""
+    """The kind of place where; or the kind of who is to see it, if `meeting`."""
+    count: int = 1
+    verb: str = ""
+    meeting: bool = False
+    here: str = ""
+    held: str = ""
+    seen: set[str] = field(default_factory=set)
+    treated: set[str] = field(default_factory=set)
+    delivered: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.delivered >= self.count
+
+
+def kind(name: str) -> str:
+    return name.rstrip("0123456789 ")
+
+
+def errand(dice: Dice) -> str:
+    """Somebody does an errand from start to end, in words of their own."""
+    while True:
+        said = {part: dice.choice(ways) for part, ways in WORDINGS.items()}
+        job, wish = _drawn(dice, said)
+        turns = list(_done(dice, job, said, wish))
+        if job.done and len(turns) <= MOST_STEPS:
+            return _written(dice, turns)
+
+
+def _written(dice: Dice, turns: list[tuple[str, str]]) -> str:
+    """As a conversation, or as a script."""
+    if dice.random() < 0.7:
+        return conversation(turns)
+    mark = dice.choice(["* ", "me: ", "- ", "= ", "I "])
+    return "\n".join(f"{told}\n{mark}{said}" for told, said in turns)
+
+
+def _named(dice: Dice, kinds: Sequence[str], numbered: bool) -> list[str]:
+    names = [f"{one} {kinds[: at + 1].count(one)}" if numbered else one for at, one in enumerate(kinds)]
+    return dice.sample(names, len(names))
+
+
+def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
+    """Places, things in them, and a wish that can be fulfilled."""
+    numbered = dice.random() < 0.7
+    form = dice.choice(["bring", "bring", "bring_two", "bring_treated", "bring_treated", "meet", "find"])
+    verb = dice.choice(list(TREATMENTS)) if form == "bring_treated" else ""
+    pools = [words.RECEPTACLES, words.PLACES, words.TOWNS, [one for one, _ in words.VESSELS]]
+    pool = [one for one in dice.choice(pools) if not verb or one != TREATMENTS[verb][1]]
+    target = dice.choice(pool)
+    others = dice.choices(pool, k=dice.randint(2, 5)) if numbered else dice.sample(pool, dice.randint(3, 5))
+    needed = [target, *([TREATMENTS[verb][1]] if verb else [])]
+    places = _named(dice, [*needed, *(one for one in others if numbered or one not in needed)], numbered)
+    goods = dice.choice(
+        [words.THING, words.THING, words.THINGS, words.ANIMALS, words.MATERIALS, words.COLOURS]
+    )
+    thing, *rest = dice.sample(goods, 6)
+    count = 2 if form == "bring_two" and numbered else 1
+    kinds = [thing] * (count + (dice.random() < 0.4 and numbered))
+    kinds += dice.choices(rest, k=dice.randint(1, 5)) if numbered else dice.sample(rest, dice.randint(1, 4))
+    who = dice.choice(words.NAMES)
+    kinds += [who] if form == "meet" else []
+    contents: dict[str, list[str]] = {place: [] for place in places}
+    away = [place for place in places if kind(place) != target] or places
+    for name in _named(dice, kinds, numbered):
+        contents[dice.choice(away if kind(name) == thing else places)].append(name)
+    locked = {place for place in places if dice.random() < dice.choice([0.0, 0.2, 0.5])}
+    place = {"meet": who, "find": ""}.get(form, target)
+    wish = said["bring" if form == "bring_two" else form].format(
+        n={1: dice.choice(["a", "one", "some", "any"]), 2: "two"}[count],
+        thing=thing,
+        place=place,
+        verb=verb,
+        state=TREATMENTS[verb][0] if verb else "",
+    )
+    return Errand(contents, locked, thing, place, count, verb, form == "meet"), wish
+
+
+def _done(dice: Dice, job: Errand, said: Wording, wish: str) -> Iterator[tuple[str, str]]:
+    """What is told and what is done about it, in turn."""
+    order = list(job.contents)
+    start = said["start"].format(places=_listed(order, said), wish=wish)
+    told = said["told"] + start
+    if dice.random() < 0.6:
+        dice.shuffle(order)
+    errs = dice.random() < 0.2
+    for _ in range(MOST_STEPS + 1):
+        act, place, thing = _slip(dice, job) if errs and dice.random() < WRONG else _next(job, order)
+        command = said[act].format(place, thing, job.verb)
+        yield told, command
+        told = _after(job, act, place, thing, said)
+        if job.done:
+            return
+
+
+def _slip(dice: Dice, job: Errand) -> tuple[str, str, str]:
+    """Somewhere one has been, or something that is not to be had."""
+    place = dice.choice(list(job.contents))
+    every = [thing for things in job.contents.values() for thing in things]
+    return dice.choice(["visit", "get", "unlock", "put"]), place, dice.choice([*every, job.thing])
+
+
+def _next(job: Errand, order: Sequence[str]) -> tuple[str, str, str]:
+    """What one who remembers does: carry on with what is held, fetch what was seen, or look further."""
+    if job.held and kind(job.held) != job.thing:
+        return "put", job.here, job.held
+    if job.held and job.verb and job.held not in job.treated:
+        station = TREATMENTS[job.verb][1]
+        return _reach(job, [one for one in order if kind(one) == station], "treat", job.held)
+    if job.held and job.meeting:
+        spots = [
+            (one, who)
+            for one in order
+            if one in job.seen
+            for who in job.contents[one]
+            if kind(who) == job.place
+        ]
+        if spots:
+            return _reach(job, [spots[0][0]], "ring", spots[0][1])
+        return _search(job, order)
+    if job.held:
+        return _reach(job, [one for one in order if kind(one) == job.place], "put", job.held)
+    known = [
+        (one != job.here, one, thing)
+        for one in order
+        if one in job.seen and (kind(one) != job.place or job.meeting)
+        for thing in job.contents[one]
+        if kind(thing) == job.thing
+    ]
+    if known:
+        _, place, thing = min(known, key=lambda spot: spot[0])
+        return _reach(job, [place], "get", thing)
+    return _search(job, order)
+
+
+def _reach(job: Errand, places: Sequence[str], act: str, thing: str) -> tuple[str, str, str]:
+    """Be at one of the places, with its lock open, then act."""
+    place = job.here if job.here in places else places[0]
+    if job.here != place:
+        return "visit", place, ""
+    return ("unlock", place, "") if place in job.locked else (act, place, thing)
+
+
+def _search(job: Errand, order: Sequence[str]) -> tuple[str, str, str]:
+    if job.here in job.locked:
+        return "unlock", job.here, ""
+    unseen = [one for one in order if one not in job.seen]
+    return "visit", (unseen or list(order))[0], ""
+
+
+def _after(job: Errand, act: str, place: str, thing: str, said: Wording) -> str:
+    """What comes of it."""
+    if not _possible(job, act, place, thing):
+        return said["refused"]
+    match act:
+        case "visit" | "unlock":
+            job.here = place
+            job.locked -= {place} if act == "unlock" else set()
+            if place in job.locked:
+                return said["locked"].format(place)
+            job.seen.add(place)
+            told = _listed(job.contents[place], said)
+            return said["found"].format(place, list=told, is_="is" if len(job.contents[place]) < 2 else "are")
+        case "get":
+            job.contents[place].remove(thing)
+            job.held = thing
+            job.delivered += not job.place
+            return said["got"].format(place, thing)
+        case "put":
+            job.contents[place].append(thing)
+            job.held = ""
+            wanted = kind(thing) == job.thing and kind(place) == job.place
+            job.delivered += wanted and (not job.verb or thing in job.treated)
+            return said["put_down"].format(place, thing)
+        case "treat":
+            job.treated.add(thing)
+            return said["treated"].format(place, thing, job.verb, TREATMENTS[job.verb][0])
+        case _:
+            job.delivered += 1
+            return ""
+
+
+def _possible(job: Errand, act: str, place: str, thing: str) -> bool:
+    match act:
+        case "visit":
+            return place != job.here
+        case "unlock":
+            return place == job.here and place in job.locked
+        case "get":
+            return place == job.here and place in job.seen and not job.held and thing in job.contents[place]
+        case "put":
+            return place == job.here and place not in job.locked and thing == job.held
+        case _:
+            return place == job.here
+
+
+def _listed(names: Sequence[str], said: Wording) -> str:
+    return said["joint"].join(said["article"] + name for name in names) or said["none"]
