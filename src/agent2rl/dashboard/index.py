@@ -41,7 +41,7 @@ SORTED = (
     "submissions",
 )
 NUMBERS = {"started", "score", "gain", "seconds", "submissions", "level"}
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
 BATCH = 200
