@@ -23,6 +23,7 @@ from tests.runs import Bench
 class Served:
     url: str
     runs: Path
+    cache: Path
     dashboard: Dashboard
 
 
@@ -37,7 +38,7 @@ def served(runs: Path, cache: Path, token: str = "") -> Iterator[Served]:
         dashboard.index.refresh()
         dashboard.start()
         with serving(application(dashboard)) as url:
-            yield Served(url, runs, dashboard)
+            yield Served(url, runs, cache, dashboard)
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,9 @@ def hostile(paths: RunPaths) -> None:
     paths.agent_log.write_text(f"{HOSTILE}\n\x1b[31m\x00{'B' * LONG_LINE}\n{HOSTILE}\n")
     for where in (paths.baseline, paths.submission(2)):
         file = where.results("heldout")
-        rows = [{**json.loads(line), "output": HOSTILE, "note": HOSTILE} for line in file.read_text().splitlines()]
+        rows = [
+            {**json.loads(line), "output": HOSTILE, "note": HOSTILE} for line in file.read_text().splitlines()
+        ]
         turns = [{"action": HOSTILE, "observation": f"turn {number} {HOSTILE}"} for number in range(4)]
         rows[0] |= {"id": EPISODE, "trajectory": turns, "group": HOSTILE}
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -96,7 +96,9 @@ def test_no_page_has_a_serious_fault_for_readers_who_see_or_move_otherwise(page:
 def _faults(page: Page, **options: Any) -> list[str]:
     """What is drawn in a figure has its label for readers; of many rows that are alike some are enough."""
     page.evaluate("document.querySelectorAll('figure svg').forEach((each) => each.replaceChildren())")
-    page.evaluate("document.querySelectorAll('li:nth-child(n+9), tr:nth-child(n+9)').forEach((x) => x.remove())")
+    page.evaluate(
+        "document.querySelectorAll('li:nth-child(n+9), tr:nth-child(n+9)').forEach((x) => x.remove())"
+    )
     page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
     page.evaluate(AXE)
     result = page.evaluate("(how) => axe.run(document, how)", {"resultTypes": ["violations"], **options})
