@@ -60,8 +60,8 @@ def index(runs: Path, cache: Path) -> Index:
     return found
 
 
-def names(found: Index, asked: Asked = Asked()) -> set[str]:
-    return {row.run_id.rpartition("-")[2] for row in found.select(asked)[0]}
+def names(found: Index) -> set[str]:
+    return {row.run_id.rpartition("-")[2] for row in found.select(Asked())[0]}
 
 
 def test_two_thousand_runs_are_filtered_sorted_searched_and_paged(many: Path, tmp_path: Path) -> None:
@@ -69,9 +69,8 @@ def test_two_thousand_runs_are_filtered_sorted_searched_and_paged(many: Path, tm
     rows, total = found.select(Asked(sort="gain", limit=3, offset=1))
     assert [row.gain for row in rows] == [COUNT - 2, COUNT - 3, COUNT - 4]
     assert total == COUNT
-    rows, total = found.select(
-        Asked(filters=(("task", "task-1"), ("agent", "agent_0"), ("agent", "agent_1")))
-    )
+    wanted = (("task", "task-1"), ("agent", "agent_0"), ("agent", "agent_1"))
+    rows, total = found.select(Asked(filters=wanted, limit=None))
     assert {(row.task, row.agent) for row in rows} == {("task-1", "agent_0"), ("task-1", "agent_1")}
     assert total == COUNT // TASKS * 2 // AGENTS
     assert found.select(Asked(filters=(("level", "3"),)))[1] == COUNT // TASKS
