@@ -1,6 +1,6 @@
 """How long the dashboard's pages take: the first of 10,000 runs, and one run with 100,000 events.
 
-    python -m benchmarks.dashboard [--runs 10000] [--events 100000]
+    python benchmarks/dashboard.py [--runs 10000] [--events 100000]
 
 The rivals are the least that anybody could do: Python's http.server with a page of the same size that is made
 already, and reading the same events as JSON. Each time is the median of several, over HTTP on loopback.
@@ -20,13 +20,14 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from campaign_statistics import lay
 
 from agent2rl.dashboard.app import application
 from agent2rl.dashboard.state import Dashboard
-from benchmarks.campaign_statistics import lay
-from benchmarks.report import _run, _stretch
+from report import _run, _stretch
 
 TIMES = 7
+CLIENT = httpx.Client(timeout=120)
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def _many(folder: Path, count: int) -> None:
         _tell("looking for changes in them, where there are none", time.perf_counter() - began)
     began = time.perf_counter()
     with closing(_dashboard(runs, cache)) as dashboard, _served(dashboard) as url:
-        page = httpx.get(url).text
+        page = _get(url).text
         _tell("a new server with that index, to its first page", time.perf_counter() - began)
         for name, path in (
             ("the first page", "/"),
@@ -63,10 +64,10 @@ def _many(folder: Path, count: int) -> None:
             ("a search", "/?q=driver-3+task-2"),
             ("a filter", "/?task=task-1&mode=free"),
         ):
-            _tell(f"{name}, server warm", _median(lambda path=path: httpx.get(url + path)))
+            _tell(f"{name}, server warm", _median(functools.partial(_get, url + path.removeprefix("/"))))
     (folder / "index.html").write_text(page, encoding="utf-8")
     with _plain(folder) as url:
-        _tell("rival: http.server with the first page as a file", _median(lambda: httpx.get(url)))
+        _tell("rival: http.server with the first page as a file", _median(lambda: _get(url)))
 
 
 def _long(folder: Path, events: int) -> None:
@@ -75,15 +76,19 @@ def _long(folder: Path, events: int) -> None:
     with closing(_dashboard(folder / "runs", folder / "cache")) as dashboard, _served(dashboard) as url:
         address = f"{url}runs/{paths.run_id}"
         began = time.perf_counter()
-        httpx.get(address, timeout=60)
+        _get(address)
         _tell(f"a run with {events:,} events, the first time", time.perf_counter() - began)
-        while "aria-busy" in httpx.get(f"{address}/made", timeout=60).text:
+        while "aria-busy" in _get(f"{address}/made").text:
             time.sleep(0.1)
         _tell("until its analysis stood in the page", time.perf_counter() - began)
-        _tell("the same run again, with its analysis", _median(lambda: httpx.get(address, timeout=60)))
+        _tell("the same run again, with its analysis", _median(lambda: _get(address)))
         for tab in ("code", "examples", "log"):
-            _tell(f"its {tab}", _median(lambda tab=tab: httpx.get(f"{address}/{tab}", timeout=60)))
+            _tell(f"its {tab}", _median(functools.partial(_get, f"{address}/{tab}")))
     _tell("rival: its events read as JSON", _median(lambda: _read(paths.events)))
+
+
+def _get(address: str) -> httpx.Response:
+    return CLIENT.get(address).raise_for_status()
 
 
 def _read(path: Path) -> list[object]:
@@ -91,7 +96,7 @@ def _read(path: Path) -> list[object]:
 
 
 def _dashboard(runs: Path, cache: Path) -> Dashboard:
-    return Dashboard(runs, cache, lambda _: 1, lambda: [])
+    return Dashboard(runs, cache, lambda _: 1, list)
 
 
 @contextmanager

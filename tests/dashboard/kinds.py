@@ -94,5 +94,6 @@ def lay(one: RunPaths, runs: Path, name: str) -> RunPaths:
     """A copy of a finished run as another kind of run."""
     paths = RunPaths(runs / name)
     shutil.copytree(one.root, paths.root, ignore=shutil.ignore_patterns("workspace", "model"))
-    KINDS.get(name, lambda _: None)(paths)
+    if name in KINDS:
+        KINDS[name](paths)
     return paths
