@@ -1,26 +1,23 @@
 """report.html in a real browser: at a desk and on a telephone, in light and dark, on paper."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from agent2rl.report import html, plots
 from agent2rl.report.campaigns import page
+from tests.browsers import DESK, PHONE, chromium
 from tests.report import shown
 from tests.report.test_campaigns import matrix, of
 
-PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 HOSTILE = (
     "</script><script>window.hit = 1</script><img src=https://example.org/x onerror='window.hit = 1'>"
     "\u202eturned\u202c \"'><style>*{display:none}</style><a href='javascript:hit()'>" + "A" * 3000
 )
 NAMES = ("finished", "empty", "running", "crashed", "hostile")
-PHONE, DESK = 360, 1280
 
 CONTRAST = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
@@ -70,21 +67,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = os.environ.get("AGENT2RL_CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip("no Chromium here: scripts/chromium installs one or says how")
-    with sync_playwright() as playwright:
-        started = _start(playwright, program)
+    with chromium() as started:
         yield started
-        started.close()
-
-
-def _start(playwright: Playwright, program: str) -> Browser:
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    try:
-        return playwright.chromium.launch(executable_path=program, args=flags)
-    except Error as error:
-        pytest.skip(f"{program} does not start: {error.message.splitlines()[0]}")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from agent2rl.cli.gathering import every_task
 from agent2rl.cli.options import runs_dir
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard import server
+from agent2rl.dashboard.guard import is_loopback
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.play.server import browse
 from agent2rl.runner.settings import settings
@@ -42,7 +43,7 @@ def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir:
     folder = (runs or runs_dir or where.runs).absolute()
     if not folder.is_dir():
         raise UserError(f"There is no directory {folder}.", "Name the runs directory: agent2rl view RUNS.")
-    token = "" if server.is_loopback(host) else secrets.token_urlsafe(24)
+    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     opens = not no_browser and (where.display or sys.platform == "darwin")
 
     def tell(address: str) -> None:

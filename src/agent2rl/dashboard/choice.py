@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from agent2rl.dashboard.index import COLUMNS, SORTED, Asked
 from agent2rl.dashboard.pages import link
 
 PAGE = 100
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,11 @@ class Choice:
     page: int = 1
 
     def asked(self, limit: int | None = PAGE) -> Asked:
-        until = _day(self.until)
         return Asked(
             self.filters,
             self.words,
             _stamp(_day(self.since)),
-            _stamp(until + timedelta(days=1) if until else None),
+            _stamp(_day(self.until), DAY),
             self.sort,
             self.descending,
             (self.page - 1) * PAGE,
@@ -99,5 +99,5 @@ def _day(text: str) -> datetime | None:
         return None
 
 
-def _stamp(day: datetime | None) -> float | None:
-    return day.timestamp() if day else None
+def _stamp(day: datetime | None, later: float = 0.0) -> float | None:
+    return day.timestamp() + later if day else None

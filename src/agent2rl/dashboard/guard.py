@@ -1,6 +1,7 @@
 """Who is let in, and what every answer says of itself."""
 
 import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
@@ -10,7 +11,6 @@ from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard.choice import grouped
 from agent2rl.dashboard.pages import answer, link
 
-HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -45,12 +45,23 @@ def add(app: FastAPI, token: str) -> None:
         return _fault("The address asks for something that does not exist.", 422)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this is a name or an address that only this computer has for itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _refused(request: Request, token: str) -> Response | None:
     """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come."""
     if not token:
-        host = request.headers.get("host", "")
+        host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        return None if name in HOSTS else PlainTextResponse("This host is not served here.", 403)
+        ours = is_loopback(name.removeprefix("[").removesuffix("]"))
+        return None if ours else PlainTextResponse("This host is not served here.", 403)
     asked, shown = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
     if hmac.compare_digest(asked.encode(), token.encode()):
         rest = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.errors import UserError
 from agent2rl.dashboard.rows import Row, of_digest, of_view
+from agent2rl.dashboard.run import find
 from agent2rl.report import digests
 from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
@@ -40,7 +41,7 @@ SORTED = (
     "submissions",
 )
 NUMBERS = {"started", "score", "gain", "seconds", "submissions", "level"}
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
 BATCH = 200
@@ -94,13 +95,9 @@ class Index:
         """Runs that are not in the table yet."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
-        with closing(self._open()) as base:
-            columns = ", ".join(f"{name} {'REAL' if name in NUMBERS else 'TEXT'}" for name in _stored())
-            base.executescript(
-                f"CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, stamp TEXT, {columns}, "
-                "row TEXT, digest TEXT);"
-                "CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
-            )
+        self._refused: dict[str, str] = {}
+        """The stamps of what could not be read, so that it is not tried again before it has changed."""
+        self._ready()
 
     def start(self) -> None:
         self._thread.start()
@@ -155,6 +152,25 @@ class Index:
 
     # --- following ---
 
+    def _ready(self) -> None:
+        """A table there is after this; a file that is none is made anew."""
+        try:
+            with closing(self._open()) as base:
+                base.executescript(_table())
+                base.execute(f"SELECT {', '.join(_columns())} FROM runs LIMIT 1")
+        except sqlite3.OperationalError as error:
+            if "column" not in str(error):
+                raise  # busy, or not ours to write
+            self._make_anew()
+        except sqlite3.DatabaseError:
+            self._make_anew()
+
+    def _make_anew(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+        with closing(self._open()) as base:
+            base.executescript(_table())
+
     def refresh(self) -> None:
         """Make the table fit the directories."""
         stamps = dict(_stamps(self.runs))
@@ -165,24 +181,28 @@ class Index:
                 base.executemany("DELETE FROM runs WHERE run_id = ?", [(name,) for name in gone])
                 base.commit()
                 self.version += 1
-            changed = [name for name, stamp in stamps.items() if known.get(name) != stamp.text]
+            seen = known | self._refused
+            changed = [name for name, stamp in stamps.items() if seen.get(name) != stamp.text]
             changed.sort(reverse=True)  # the newest first: they are what is looked at
             self.waiting = sum(name not in known for name in changed)
             for first in range(0, len(changed), BATCH):
                 self._take(base, {name: stamps[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
                     return
+        self._refused = {name: stamp for name, stamp in self._refused.items() if name in stamps}
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in stamps}
 
     def _take(self, base: sqlite3.Connection, stamps: dict[str, "_Stamp"]) -> None:
-        marks = ", ".join("?" * (4 + len(_stored())))
+        marks = ", ".join("?" * len(_columns()))
         for name, stamp in stamps.items():
             try:
-                row, digest = self._read(RunPaths(self.runs / name), stamp.changed)
+                row, digest = self._read(find(self.runs, name), stamp.changed)
             except (UserError, OSError, ValueError) as error:
-                self.unreadable[name] = str(error)
+                self.unreadable[name], self._refused[name] = str(error), stamp.text
+                base.execute("DELETE FROM runs WHERE run_id = ?", (name,))
                 continue
             self.unreadable.pop(name, None)
+            self._refused.pop(name, None)
             values = [getattr(row, column) for column in _stored()]
             known = (name, stamp.text, *values, row.model_dump_json(), digest)
             base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
@@ -192,6 +212,7 @@ class Index:
 
     def _read(self, paths: RunPaths, changed: float) -> tuple[Row, str | None]:
         if (kept := digests.kept(paths)) and not (kept.state != "finished" and is_held(paths.lock)):
+            kept = kept.model_copy(update={"run_id": paths.run_id})  # the directory may have been renamed
             return of_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
         view = read_run(paths)
         row = of_view(view, self._level(view.spec.task), changed)
@@ -202,11 +223,10 @@ class Index:
             began = time.monotonic()
             try:
                 self.refresh()
-            except (
-                OSError,
-                sqlite3.Error,
-            ) as error:  # a disk that is full, a directory that is gone: try again
+            except (OSError, sqlite3.Error) as error:  # a full disk, a directory that is gone: try again
                 self.unreadable["."] = f"{type(error).__name__}: {error}"
+                if type(error) is sqlite3.DatabaseError:  # the file is damaged
+                    self._make_anew()
             self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
 
     def _open(self) -> sqlite3.Connection:
@@ -232,24 +252,42 @@ def _stamps(runs: Path) -> Iterator[tuple[str, _Stamp]]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        paths = RunPaths(Path(entry.path))
-        spec = _time(paths.spec)
+        spec, *times = (_time(f"{entry.path}/{name}") for name in _LOOKED_AT)
         if spec is None:
             continue
-        times = [_time(path) for path in (paths.ledger_head, paths.result, paths.digest)]
-        going = paths.result.name if times[1] else str(is_held(paths.lock))
+        going = "ended" if times[1] else str(is_held(RunPaths(Path(entry.path)).lock))
         yield entry.name, _Stamp(json.dumps([spec, *times, going]), spec / 1e9)
 
 
-def _time(path: Path) -> int | None:
+def _time(path: str) -> int | None:
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - path objects of ten thousand runs take a second
     except OSError:
         return None
 
 
+def _looked_at() -> tuple[str, ...]:
+    paths = RunPaths(Path("run"))
+    return tuple(map(paths.relative, (paths.spec, paths.ledger_head, paths.result, paths.digest)))
+
+
+_LOOKED_AT = _looked_at()
+
+
 def _stored() -> Sequence[str]:
     return tuple(dict.fromkeys((*COLUMNS, *SORTED)))
+
+
+def _columns() -> Sequence[str]:
+    return ("run_id", "stamp", *_stored(), "row", "digest")
+
+
+def _table() -> str:
+    kinds = {"run_id": "TEXT PRIMARY KEY", **dict.fromkeys(NUMBERS, "REAL")}
+    columns = ", ".join(f"{name} {kinds.get(name, 'TEXT')}" for name in _columns())
+    return (
+        f"CREATE TABLE IF NOT EXISTS runs ({columns});CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
+    )
 
 
 def _where(asked: Asked) -> tuple[str, list[str | float]]:

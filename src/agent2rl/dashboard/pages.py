@@ -82,7 +82,7 @@ def link(path: str, **query: Any) -> str:
         (name, each)
         for name, value in query.items()
         for each in (value if isinstance(value, list | tuple) else [value])
-        if each not in (None, "", False)
+        if each is not None and each is not False and each != ""
     ]
     return f"{path}?{urlencode(pairs)}" if pairs else path
 

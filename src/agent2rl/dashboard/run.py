@@ -1,5 +1,6 @@
 """One run, as far as it can be told at once: no analysis, however many events there are."""
 
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ LOG_BYTES = 64 << 10
 def find(runs: Path, name: str) -> RunPaths:
     """A run by its whole id. Nothing outside of the runs directory is one, however it is named or linked."""
     root = runs / name
-    if not NAME.fullmatch(name) or not (root / "spec.json").is_file():
+    if not NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a run.")
+    if not (root / "spec.json").is_file():
         raise UserError(f"There is no run {name!r} here.")
-    paths = RunPaths(root)
-    if any(each.is_symlink() for each in (root, *root.iterdir())):
-        raise UserError(f"{name!r} is a link, or has one in it: it is not shown.")
-    return paths
+    with os.scandir(root) as entries:
+        if root.is_symlink() or any(each.is_symlink() for each in entries):
+            raise UserError(f"{name!r} is a link, or has one in it: it is not shown.")
+    return RunPaths(root)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Serves the dashboard until it is interrupted: to this computer, or to others who have its token."""
 
-import ipaddress
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -27,15 +26,6 @@ def serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None
         tell(f"http://{shown}:{line.getsockname()[1]}/{query}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[line])
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bound(host: str, port: int) -> socket.socket:

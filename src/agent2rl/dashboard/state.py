@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,10 @@ class Dashboard:
         return _told(found)
 
     def _clear(self) -> None:
-        old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in old[MOST_MADE:]:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # another reader clears them, too
+            old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in old[MOST_MADE:]:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _told(found: Outcome) -> dict[str, Any]:

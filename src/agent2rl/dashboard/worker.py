@@ -9,8 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from agent2rl.store.files import write_atomically
 
 PATIENCE = 3.0
 """A thing that keeps changing is made again after so many times the time that it took."""
@@ -96,5 +99,6 @@ class Workshop:
             else:
                 entry.text = done.result()
                 if file:
-                    file.write_text(entry.text, encoding="utf-8")
+                    with suppress(OSError):  # a full disk: it is made again the next time
+                        write_atomically(file, entry.text)
             self.version += 1

@@ -30,12 +30,16 @@
   const parts = () => [...document.querySelectorAll("[data-live]")];
   let busy = false;
   let again = false;
+  let later = 0;
   const all = async () => {
     if (busy) { again = true; return; }
     busy = true;
     try { await Promise.all(parts().map(refresh)); } catch { /* the server is gone: the line below says so */ }
     busy = false;
     if (again) { again = false; all(); }
+    // Something newer is on its way, or is begun when it is asked for again.
+    clearTimeout(later);
+    if (document.querySelector("[data-stale]")) later = setTimeout(all, 4000);
   };
 
   const source = document.body.dataset.events;

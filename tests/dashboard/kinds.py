@@ -1,0 +1,99 @@
+"""Runs of every kind in one directory: a real one that has ended, and what becomes of copies of it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from agent2rl.core.transcript import Observation, Step, ToolCall, Transcript
+from agent2rl.store.paths import RunPaths
+
+CODE = """
+train = WORKSPACE / "code" / "train.py"
+train.write_text("print('first')\\n")
+submit(trained("a", 20))
+train.write_text("print('second')\\n")
+submit(trained("b", 60))
+"""
+HOSTILE = (
+    "</script></pre><script>window.hit = 1</script><img src=https://example.org/x onerror='window.hit = 1'>"
+    "\u202eturned\u202c \"'><style>*{display:none}</style><a href='javascript:hit()'>" + "A" * 3000
+)
+LONG_LINE = 300_000
+EPISODE = "0001"
+"""The id of an example that is an episode in the hostile run."""
+
+
+def crashed(paths: RunPaths) -> None:
+    """In the middle of a write to its ledger."""
+    paths.result.unlink()
+    paths.ledger.write_bytes(paths.ledger.read_bytes()[:-40])
+
+
+def damaged(paths: RunPaths) -> None:
+    paths.result.write_text('{"run_id": ')
+    paths.submission(1).record.write_text("[]")
+    paths.submission(2).results("heldout").write_bytes(b"\xff\xfe not JSON\n")
+    paths.events.write_bytes(paths.events.read_bytes()[:500] + b"\x00\n{}\n")
+    paths.transcript.write_text("{")
+    shutil.rmtree(paths.revisions / "objects")
+
+
+def unreadable(paths: RunPaths) -> None:
+    paths.spec.write_text("{")
+
+
+def going(paths: RunPaths) -> None:
+    """Once its lock is held."""
+    paths.result.unlink()
+    shutil.rmtree(paths.submission(2).root)
+
+
+def young(paths: RunPaths) -> None:
+    """Of which there is not much more than its directory; once its lock is held."""
+    for entry in paths.root.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry not in (paths.spec, paths.lock):
+            entry.unlink()
+
+
+def hostile(paths: RunPaths) -> None:
+    """All that an agent and its model say is an attack."""
+    spec = json.loads(paths.spec.read_text())
+    paths.spec.write_text(json.dumps({**spec, "agent": "script:/x/<script>hit()</script>.py"}))
+    call = ToolCall(id="1", name=HOSTILE, arguments={"command": HOSTILE})
+    seen = Observation(call="1", text=HOSTILE, failed=True)
+    step = Step(source="agent", text=HOSTILE, reasoning=HOSTILE, calls=(call,), observations=(seen,), at=1e9)
+    told = Transcript(agent=HOSTILE, version=HOSTILE, steps=(step,) * 90, error=HOSTILE)
+    paths.transcript.write_text(told.model_dump_json())
+    paths.agent_log.write_text(f"{HOSTILE}\n\x1b[31m\x00{'B' * LONG_LINE}\n{HOSTILE}\n")
+    for where in (paths.baseline, paths.submission(2)):
+        file = where.results("heldout")
+        rows = [
+            {**json.loads(line), "output": HOSTILE, "note": HOSTILE} for line in file.read_text().splitlines()
+        ]
+        turns = [{"action": HOSTILE, "observation": f"turn {number} {HOSTILE}"} for number in range(4)]
+        rows[0] |= {"id": EPISODE, "trajectory": turns, "group": HOSTILE}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+KINDS: dict[str, Callable[[RunPaths], None]] = {
+    "20260101-000000-finished": lambda _: None,
+    "20260102-000000-crashed": crashed,
+    "20260103-000000-damaged": damaged,
+    "20260104-000000-unreadable": unreadable,
+    "20260105-000000-going": going,
+    "20260106-000000-young": young,
+    "20260107-000000-hostile": hostile,
+}
+FINISHED, CRASHED, DAMAGED, UNREADABLE, GOING, YOUNG, HOSTILE_RUN = KINDS
+
+
+def lay(one: RunPaths, runs: Path, name: str) -> RunPaths:
+    """A copy of a finished run as another kind of run."""
+    paths = RunPaths(runs / name)
+    shutil.copytree(one.root, paths.root, ignore=shutil.ignore_patterns("workspace", "model"))
+    if name in KINDS:
+        KINDS[name](paths)
+    return paths
