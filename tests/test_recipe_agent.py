@@ -13,7 +13,7 @@ from agent2rl.agents.recipe import AGENT, plan, train
 from agent2rl.agents.recipe.static import Questions, chat
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Budget, Limits, Mode, RunSpec
+from agent2rl.core.records import Budget, Limits, LimitsAsked, Mode, RunSpec
 from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.runner import workspace
 from agent2rl.runner.assets import prepare
@@ -34,7 +34,7 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.J
         model="abacus",
         engine="scripted",
         budget=Budget(wall_seconds=60),
-        limits=LIMITS,
+        limits=LimitsAsked(**dict(LIMITS)),
         seed=3,
     )
     task = registry.task(spec.task)

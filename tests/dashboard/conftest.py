@@ -62,7 +62,7 @@ def board(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield stack.enter_context(served(runs, tmp_path_factory.mktemp("cache")))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: whoever has one cannot start another, or a loop of asyncio's
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started

@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agent2rl.dashboard.asked import Asked
 from agent2rl.dashboard.choice import PAGE
-from agent2rl.dashboard.index import Asked, Index, read_digests
+from agent2rl.dashboard.index import Index, read_digests
 from agent2rl.report.digests import VERSION, Kept
 from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served

@@ -11,6 +11,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Error, expect
 
+from agent2rl.dashboard.asked import Asked
+from agent2rl.dashboard.index import read_digests
 from agent2rl.store.hold import Hold
 from agent2rl.store.paths import RunPaths
 from tests.dashboard import kinds
@@ -122,3 +124,13 @@ def test_an_analysis_is_made_once_and_kept_for_the_next_server(board: Served) ->
     with served(board.runs, board.cache) as another:
         assert 'id="story"' in httpx.get(f"{another.url}/runs/{FINISHED}").text
         assert another.dashboard.workshop.version == 0
+
+
+def test_a_run_without_a_digest_gets_one_beside_and_its_directory_is_left_alone(board: Served) -> None:
+    ends = time.monotonic() + 60
+    while FINISHED in dict(board.dashboard.index.lacking()):
+        assert time.monotonic() < ends
+        time.sleep(0.2)
+    digests = read_digests(board.dashboard.index.path, Asked(limit=None))
+    assert FINISHED in {each.run_id for each in digests}
+    assert not RunPaths(board.runs / FINISHED).digest.exists()

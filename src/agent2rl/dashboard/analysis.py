@@ -10,7 +10,8 @@ import matplotlib as mpl
 from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.analysis.campaigns.shares import Traits
 from agent2rl.dashboard import pages
-from agent2rl.dashboard.index import Asked, read_digests
+from agent2rl.dashboard.asked import Asked
+from agent2rl.dashboard.index import read_digests
 from agent2rl.report import charts, drawing, html, images, page, plots, series, sheets
 from agent2rl.report.campaigns import page as many
 from agent2rl.report.drawing import STYLE

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from agent2rl.dashboard.index import COLUMNS, SORTED, Asked
+from agent2rl.dashboard.asked import COLUMNS, SORTED, Asked
 from agent2rl.dashboard.pages import link
 
 PAGE = 100

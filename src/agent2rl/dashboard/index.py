@@ -5,42 +5,25 @@ there since, by the time stamps of a run's files, is read anew. Deleting it cost
 """
 
 import hashlib
-import json
-import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.digest import Digest
 from agent2rl.core.errors import UserError
+from agent2rl.dashboard.asked import COLUMNS, NUMBERS, SORTED, Asked
 from agent2rl.dashboard.rows import Row, of_digest, of_view
 from agent2rl.dashboard.run import find
+from agent2rl.dashboard.stamps import Stamp, stamps
 from agent2rl.report import digests
 from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 
 VERSION = 1
-COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
-"""What can be filtered by."""
-SORTED = (
-    "started",
-    "task",
-    "agent",
-    "driver",
-    "model",
-    "mode",
-    "state",
-    "score",
-    "gain",
-    "seconds",
-    "submissions",
-)
-NUMBERS = {"started", "score", "gain", "seconds", "submissions", "level"}
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
@@ -49,33 +32,9 @@ BATCH = 200
 Level = Callable[[str], int | None]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Which runs, in which order."""
-
-    filters: tuple[tuple[str, str], ...] = ()
-    """Column and value; several values of one column are alternatives."""
-    words: str = ""
-    since: float | None = None
-    until: float | None = None
-    sort: str = "started"
-    descending: bool = True
-    offset: int = 0
-    limit: int | None = 100
-
-    @property
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> "Asked":
-        found = json.loads(text)
-        return cls(**{**found, "filters": tuple(map(tuple, found["filters"]))})
-
-
 def read_digests(path: Path, asked: Asked) -> list[Digest]:
     """Of all runs that are asked for, but for those that are still going."""
-    where, values = _where(asked)
+    where, values = asked.where()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as base:
         found = [text for (text,) in base.execute(f"SELECT digest FROM runs {where}", values)]
     return [Digest.model_validate_json(text) for text in found if text]
@@ -111,7 +70,7 @@ class Index:
 
     def select(self, asked: Asked) -> tuple[list[Row], int]:
         """The rows that are asked for, and how many there would be without a limit."""
-        where, values = _where(asked)
+        where, values = asked.where()
         order = asked.sort if asked.sort in SORTED else "started"
         way = "DESC" if asked.descending else "ASC"
         text = f"SELECT row FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
@@ -124,11 +83,12 @@ class Index:
 
     def fingerprint(self, asked: Asked, *more: str) -> str:
         """Differs whenever a run that is asked for has changed."""
-        where, values = _where(asked)
+        where, values = asked.where()
         found = hashlib.sha256("\n".join(more).encode())
         with closing(self._open()) as base:
-            for row in base.execute(f"SELECT run_id, stamp FROM runs {where} ORDER BY run_id", values):
-                found.update("\n".join(row).encode())
+            text = f"SELECT run_id, stamp, digest IS NULL FROM runs {where} ORDER BY run_id"
+            for row in base.execute(text, values):
+                found.update("\n".join(map(str, row)).encode())
         return found.hexdigest()[:32]
 
     def choices(self) -> dict[str, list[tuple[str, int]]]:
@@ -149,6 +109,22 @@ class Index:
         with closing(self._open()) as base:
             found = base.execute("SELECT row FROM runs WHERE run_id = ?", (run_id,)).fetchone()
         return Row.model_validate_json(found[0]) if found else None
+
+    # --- filling ---
+
+    def lacking(self) -> list[tuple[str, str]]:
+        """Runs that are not going on and have no digest yet, with their stamps; the newest first."""
+        with closing(self._open()) as base:
+            text = "SELECT run_id, stamp FROM runs WHERE digest IS NULL AND state != 'running' "
+            return list(base.execute(text + "ORDER BY started DESC"))
+
+    def fill(self, name: str, stamp: str, digest: str) -> None:
+        """Unless it has changed meanwhile."""
+        with closing(self._open()) as base:
+            known = (digest, name, stamp)
+            base.execute("UPDATE runs SET digest = ? WHERE run_id = ? AND stamp = ?", known)
+            base.commit()
+        self.version += 1
 
     # --- following ---
 
@@ -173,26 +149,26 @@ class Index:
 
     def refresh(self) -> None:
         """Make the table fit the directories."""
-        stamps = dict(_stamps(self.runs))
+        found = dict(stamps(self.runs))
         with closing(self._open()) as base:
             known = dict(base.execute("SELECT run_id, stamp FROM runs"))
-            gone = known.keys() - stamps.keys()
+            gone = known.keys() - found.keys()
             if gone:
                 base.executemany("DELETE FROM runs WHERE run_id = ?", [(name,) for name in gone])
                 base.commit()
                 self.version += 1
             seen = known | self._refused
-            changed = [name for name, stamp in stamps.items() if seen.get(name) != stamp.text]
+            changed = [name for name, stamp in found.items() if seen.get(name) != stamp.text]
             changed.sort(reverse=True)  # the newest first: they are what is looked at
             self.waiting = sum(name not in known for name in changed)
             for first in range(0, len(changed), BATCH):
-                self._take(base, {name: stamps[name] for name in changed[first : first + BATCH]})
+                self._take(base, {name: found[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
                     return
-        self._refused = {name: stamp for name, stamp in self._refused.items() if name in stamps}
-        self.unreadable = {name: why for name, why in self.unreadable.items() if name in stamps}
+        self._refused = {name: stamp for name, stamp in self._refused.items() if name in found}
+        self.unreadable = {name: why for name, why in self.unreadable.items() if name in found}
 
-    def _take(self, base: sqlite3.Connection, stamps: dict[str, "_Stamp"]) -> None:
+    def _take(self, base: sqlite3.Connection, stamps: dict[str, Stamp]) -> None:
         marks = ", ".join("?" * len(_columns()))
         for name, stamp in stamps.items():
             try:
@@ -215,8 +191,7 @@ class Index:
             kept = kept.model_copy(update={"run_id": paths.run_id})  # the directory may have been renamed
             return of_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
         view = read_run(paths)
-        row = of_view(view, self._level(view.spec.task), changed)
-        return row, None if view.state == "running" else digests.made(paths).model_dump_json()
+        return of_view(view, self._level(view.spec.task), changed), None
 
     def _follow(self) -> None:
         while not self._end.is_set():
@@ -236,44 +211,6 @@ class Index:
         return base
 
 
-@dataclass(frozen=True)
-class _Stamp:
-    text: str
-    """Differs whenever a run's files do that the table is made of."""
-    changed: float
-
-
-def _stamps(runs: Path) -> Iterator[tuple[str, _Stamp]]:
-    """Of every run; a look at four files each."""
-    try:
-        entries = list(os.scandir(runs))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        spec, *times = (_time(f"{entry.path}/{name}") for name in _LOOKED_AT)
-        if spec is None:
-            continue
-        going = "ended" if times[1] else str(is_held(RunPaths(Path(entry.path)).lock))
-        yield entry.name, _Stamp(json.dumps([spec, *times, going]), spec / 1e9)
-
-
-def _time(path: str) -> int | None:
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - path objects of ten thousand runs take a second
-    except OSError:
-        return None
-
-
-def _looked_at() -> tuple[str, ...]:
-    paths = RunPaths(Path("run"))
-    return tuple(map(paths.relative, (paths.spec, paths.ledger_head, paths.result, paths.digest)))
-
-
-_LOOKED_AT = _looked_at()
-
-
 def _stored() -> Sequence[str]:
     return tuple(dict.fromkeys((*COLUMNS, *SORTED)))
 
@@ -288,25 +225,3 @@ def _table() -> str:
     return (
         f"CREATE TABLE IF NOT EXISTS runs ({columns});CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
     )
-
-
-def _where(asked: Asked) -> tuple[str, list[str | float]]:
-    parts: list[str] = []
-    values: list[str | float] = []
-    by_column: dict[str, list[str]] = {}
-    for column, value in asked.filters:
-        if column in COLUMNS:
-            by_column.setdefault(column, []).append(value)
-    for column, wanted in by_column.items():
-        parts.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-        values += wanted
-    for word in asked.words.split():
-        parts.append(
-            "(run_id || ' ' || task || ' ' || agent || ' ' || driver || ' ' || model) LIKE ? ESCAPE '\\'"
-        )
-        values.append("%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
-    for sign, bound in ((">=", asked.since), ("<", asked.until)):
-        if bound is not None:
-            parts.append(f"started {sign} ?")
-            values.append(bound)
-    return ("WHERE " + " AND ".join(parts) if parts else ""), values

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from agent2rl.analysis.campaigns.shares import Traits
 from agent2rl.dashboard import analysis, live, run
 from agent2rl.dashboard.choice import Choice
+from agent2rl.dashboard.filling import Filler
 from agent2rl.dashboard.index import Index, Level
 from agent2rl.dashboard.worker import Outcome, Workshop
 
@@ -26,6 +27,7 @@ class Dashboard:
         self, runs: Path, cache: Path, level: Level, tasks: Callable[[], list[Traits]], token: str = ""
     ) -> None:
         self.index = Index(runs, cache, level)
+        self._filler = Filler(self.index)
         self.runs, self.token, self._tasks = runs, token, tasks
         self.workshop = Workshop(cache / "dashboard" / "made")
         self.folder = cache / "dashboard" / "leaderboards"
@@ -35,8 +37,10 @@ class Dashboard:
 
     def start(self) -> None:
         self.index.start()
+        self._filler.start()
 
     def close(self) -> None:
+        self._filler.close()
         self.index.close()
         self.workshop.close()
 

@@ -137,7 +137,11 @@ class _Graph:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may do; on CPU only the message tells."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    said = (
+        "can't allocate memory",
+        "DefaultCPUAllocator: not enough memory",
+    )  # the second where torch uses mimalloc
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in said)
 
 
 def no_memory() -> GradingError:

@@ -1,0 +1,54 @@
+"""Makes the digests that runs lack, one after another, in a process of its own: an analysis takes seconds.
+
+The newest come first. What cannot be analysed is not tried again before it changes.
+"""
+
+import multiprocessing
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from agent2rl.dashboard.index import Index
+from agent2rl.report import digests
+from agent2rl.store.paths import RunPaths
+
+LOOK_SECONDS = 0.5
+
+
+def made(root: str) -> str:
+    return digests.made(RunPaths(Path(root))).model_dump_json()
+
+
+class Filler:
+    def __init__(self, index: Index) -> None:
+        self._index, self._end = index, threading.Event()
+        self._thread = threading.Thread(target=self._fill, daemon=True)
+        self._refused: set[tuple[str, str]] = set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _fill(self) -> None:
+        pool: ProcessPoolExecutor | None = None
+        while not self._end.wait(LOOK_SECONDS):
+            while (lacking := self._next()) and not self._end.is_set():
+                pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                name, stamp = lacking
+                try:
+                    text = pool.submit(made, str(self._index.runs / name)).result()
+                except Exception as error:  # of the analysis, or its process died
+                    self._refused.add(lacking)
+                    self._index.unreadable[name] = f"cannot be analysed: {type(error).__name__}: {error}"
+                    pool.shutdown(wait=False)
+                    pool = None
+                else:
+                    self._index.fill(name, stamp, text)
+        if pool:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> tuple[str, str] | None:
+        lacking = (each for each in self._index.lacking() if each not in self._refused)
+        return next(lacking, None)
