@@ -18,7 +18,8 @@ from agent2rl.analysis.logs.lines import Line, streams
 from agent2rl.analysis.logs.readings import Reading, courses
 
 MEMORY = re.compile(
-    r"OutOfMemoryError: \S|CUDA out of memory\. |can't allocate memory|DefaultCPUAllocator: not enough memory|\bstd::bad_alloc\b"
+    r"OutOfMemoryError: \S|CUDA out of memory\. |can't allocate memory|\bstd::bad_alloc\b"
+    r"|DefaultCPUAllocator: not enough memory"
     r"|Cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED|^MemoryError\b|RESOURCE_EXHAUSTED: |\boom-kill"
     r"|No available memory for the cache"
 )

@@ -135,13 +135,13 @@ class _Graph:
         return self.logits
 
 
+FULL = ("can't allocate memory", "DefaultCPUAllocator: not enough memory")
+"""What torch says with the system's allocator, and with its own on ARM."""
+
+
 def out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may do; on CPU only the message tells."""
-    said = (
-        "can't allocate memory",
-        "DefaultCPUAllocator: not enough memory",
-    )  # the second where torch uses mimalloc
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in said)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in FULL)
 
 
 def no_memory() -> GradingError:
