@@ -105,11 +105,6 @@ class Index:
                 for name in COLUMNS
             }
 
-    def row(self, run_id: str) -> Row | None:
-        with closing(self._open()) as base:
-            found = base.execute("SELECT row FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-        return Row.model_validate_json(found[0]) if found else None
-
     # --- filling ---
 
     def lacking(self) -> list[tuple[str, str]]:

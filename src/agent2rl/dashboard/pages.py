@@ -1,6 +1,5 @@
 """Pages from templates. Everything that an agent or a model wrote is escaped and spelled, as in reports."""
 
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,10 +64,6 @@ def moment(seconds: float) -> Markup:
     )
 
 
-def ago(seconds: float) -> str:
-    return f"{words.duration(max(0.0, time.time() - seconds))} ago"
-
-
 def tone(row: Row) -> str:
     """How an ending looks."""
     if row.ending is None:
@@ -89,7 +84,6 @@ def link(path: str, **query: Any) -> str:
 
 _ENVIRONMENT = sheets.environment(
     {
-        "ago": ago,
         "moment": moment,
         "name": words.name,
         "scored": tables.scored,

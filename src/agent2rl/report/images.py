@@ -9,13 +9,12 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from agent2rl.report.drawing import STYLE
+from agent2rl.report.sheets import NARROW as NARROW
 from agent2rl.store.files import write_atomically
 
 DOTS_PER_INCH = 130
 FRACTION = re.compile(r"(\d\.\d\d)\d+")
 """Finer than a hundredth of a point is nothing."""
-NARROW = ".narrow"
-"""Ends the name of a figure that is drawn for a telephone."""
 
 
 def texts(figures: Mapping[str, Figure]) -> dict[str, str]:

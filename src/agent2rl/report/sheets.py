@@ -20,6 +20,7 @@ from agent2rl.report.inline import inline
 
 FOLDER = Path(__file__).with_name("templates")
 NARROW = ".narrow"
+"""Ends the name of a figure that is drawn for a telephone."""
 
 
 def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
