@@ -1,5 +1,6 @@
 """Serves the dashboard until it is interrupted: to this computer, or to others who have its token."""
 
+import multiprocessing
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -26,6 +27,8 @@ def serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None
         tell(f"http://{shown}:{line.getsockname()[1]}/{query}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[line])
+    for child in multiprocessing.active_children():
+        child.kill()  # an analysis that nobody waits for any more would hold up the end
 
 
 def _bound(host: str, port: int) -> socket.socket:
