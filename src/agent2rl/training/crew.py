@@ -44,10 +44,14 @@ class _Member:
     gradients: Sequence[Tensor]
 
 
+def small(model: PreTrainedModel) -> bool:
+    """Whether one core is enough for one pass of it."""
+    return model.device.type == "cpu" and model.num_parameters() <= SMALL
+
+
 def members(model: PreTrainedModel) -> int:
     """How many are worth having."""
-    alone = model.device.type != "cpu" or model.num_parameters() > SMALL
-    return 1 if alone else max(1, min(MOST, len(os.sched_getaffinity(0)), _quota()))
+    return 1 if not small(model) else max(1, min(MOST, len(os.sched_getaffinity(0)), _quota()))
 
 
 def _quota() -> int:

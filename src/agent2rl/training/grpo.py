@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl.core.errors import UserError
 from agent2rl.training.crew import Crew
 from agent2rl.training.descent import Course, Descent
-from agent2rl.training.passes import Group, groups, passes, weighed
+from agent2rl.training.passes import Group, groups, most_tokens, passes, weighed
 from agent2rl.training.progress import Progress
 from agent2rl.training.prompts import encode
 from agent2rl.training.sampling import Sampler, SampleSettings
@@ -135,11 +135,11 @@ def grpo(
     reward: Callable[[int, str], float],
     settings: GrpoSettings,
     progress: Progress,
-    halfway: Callable[[], None] | None = None,
+    look: Callable[[Course], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt."""
     asked = _Questions(prompts, encode(tokenizer, prompts), reward, Sampler(model, tokenizer), settings)
-    return improve(model, asked, settings, progress, halfway)
+    return improve(model, asked, settings, progress, look)
 
 
 def improve(
@@ -147,11 +147,11 @@ def improve(
     practice: Practice,
     settings: GrpoSettings,
     progress: Progress,
-    halfway: Callable[[], None] | None = None,
+    look: Callable[[Course], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on its own attempts.
 
-    `halfway` is called once in the middle, to look at the model or save it; its time does not count.
+    `look` is called after each step but the last, to look at the model or save it; its time does not count.
     """
     if not len(practice) or settings.group < 2:
         raise UserError("GRPO needs something to try, and at least two attempts at each.")
@@ -159,6 +159,7 @@ def improve(
     order = _order(len(practice), settings.seed)
     course = Course(settings.steps, settings.seconds)
     descent = Descent(model, settings.learning_rate)
+    room = most_tokens(model, settings.pass_tokens)
 
     def loss(part: Sequence[Group]) -> Tensor:
         return _loss(model, reference, part, settings)
@@ -173,7 +174,7 @@ def improve(
             ]
             found = _weighed(tried, worth, settings.level)
             learnt = sum(row.count for row, _ in found)
-            parts = passes(groups(found), settings.pass_tokens, crew.size)
+            parts = passes(groups(found), room, crew.size)
             lost = crew.learn("loss", parts) / max(1, learnt)
             if found:
                 descent.step(course.share, 1 / learnt)
@@ -181,10 +182,9 @@ def improve(
             rewards.append(fmean(value for values in worth for value in values))
             tokens = sum(one.tokens for group in tried for one in group)
             progress.note(course.steps, tokens, course.seconds_left, lost if found else None, rewards[-1])
-            if halfway and course.share >= 0.5 and not course.over:
+            if look and not course.over:
                 began = time.monotonic()
-                halfway()
-                halfway = None
+                look(course)
                 for clock in (course, progress):
                     clock.pause(time.monotonic() - began)
     return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from agent2rl.training.crew import small
 from agent2rl.training.policy import log_probs
 from agent2rl.training.speech import Spoken, Tokens
+
+FEW = 384
+"""Tokens in a pass of a small model on a CPU: one game, or a few answers. It has nothing to gain from more of
+them in one pass, and padding to lose."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ def groups(rows: Iterable[tuple[Spoken, float]]) -> list[Group]:
     ]
 
 
+def most_tokens(model: PreTrainedModel, wanted: int) -> int:
+    """In one pass: what is wanted, or what is fastest."""
+    return min(wanted, FEW) if small(model) else wanted
+
+
 def passes(groups: Sequence[Group], most: int, members: int) -> list[list[Group]]:
     """Groups to be passed through the model together: as many rows in each, at most so many tokens in all,
     padding counted, and something for every member where there is enough."""
@@ -65,9 +75,11 @@ def _divided(group: Group, most: int) -> Iterator[Group]:
     if count >= len(group.rows):
         yield group
         return
-    for start in range(0, len(group.rows), count):
-        part = slice(start, start + count)
-        yield Group(group.prompt, group.rows[part], group.weights[part])
+    ranked = sorted(zip(group.rows, group.weights, strict=True), key=lambda pair: len(pair[0].tokens))
+    while ranked:
+        count = max(1, (most - len(group.prompt)) // len(ranked[-1][0].tokens))
+        part, ranked = ranked[-count:], ranked[:-count]
+        yield Group(group.prompt, [row for row, _ in part], [weight for _, weight in part])
 
 
 def weighed(

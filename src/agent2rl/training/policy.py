@@ -52,14 +52,19 @@ def log_probs(
     """
     ids, real = _padded(model, answers, left=False)
     counted = real if said is None else _padded(model, said, left=False)[0]
-    shared = len(answers) > len(prompts)
-    logits = (_after_reading if shared else _at_once)(model, prompts, ids, real)
     places = counted.bool()
-    losses = cross_entropy(logits[places] / temperature, ids[places], reduction="none")
+    columns = places.any(0).nonzero()[:, 0]
+    shared = len(answers) > len(prompts)
+    logits = (_after_reading if shared else _at_once)(model, prompts, ids, real, columns)
+    losses = cross_entropy(logits[places[:, columns]] / temperature, ids[places], reduction="none")
     return logits.new_zeros(ids.shape).masked_scatter(places, -losses), counted
 
 
-def _at_once(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor) -> Tensor:
+def _at_once(
+    model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor, columns: Tensor
+) -> Tensor:
+    """What may stand in these columns of the answers: (rows, columns, vocabulary). The others, most of an
+    episode, are read only, and need no logits."""
     before, mask = _padded(model, prompts, left=True)
     mask = torch.cat([mask, real[:, :-1]], 1)
     out = model(
@@ -67,24 +72,28 @@ def _at_once(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, rea
         attention_mask=mask,
         position_ids=_positions(mask),
         use_cache=False,
-        logits_to_keep=ids.shape[1],
+        logits_to_keep=before.shape[1] - 1 + columns,
     )
     logits: Tensor = out.logits
     return logits
 
 
-def _after_reading(model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor) -> Tensor:
+def _after_reading(
+    model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor, columns: Tensor
+) -> Tensor:
     reading = read(model, prompts, len(ids) // len(prompts))
-    if ids.shape[1] == 1:
-        return reading.logits
+    first, later = columns[columns == 0], columns[columns > 0]
+    if not len(later):
+        return reading.logits[:, first]
     mask = torch.cat([reading.mask, real[:, :-1]], 1)
     out = model(
         input_ids=ids[:, :-1],
         attention_mask=mask,
         position_ids=_positions(mask)[:, reading.mask.shape[1] :],
         past_key_values=reading.cache,
+        logits_to_keep=later - 1,
     )
-    return torch.cat([reading.logits, out.logits], 1)
+    return torch.cat([reading.logits[:, first], out.logits], 1)
 
 
 def _padded(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from agent2rl.core.engine import Chat, Completion, Sampling
 from agent2rl.core.environment import Environment, Step
 from agent2rl.core.task import Example
 from agent2rl.training.arena import Arena
+from agent2rl.training.descent import Course
 from agent2rl.training.grpo import Attempt, GrpoResult, GrpoSettings, Trial, improve
 from agent2rl.training.progress import Progress
 from agent2rl.training.sampling import Sampler, Talk
@@ -108,13 +109,13 @@ def grpo_in_world(
     games: Sequence[Example],
     settings: GrpoSettings,
     progress: Progress,
-    halfway: Callable[[], None] | None = None,
+    look: Callable[[Course], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
     sampler = Sampler(model, tokenizer)
     practice = Games(sampler, arena, games, settings.group, settings.temperature)
     try:
-        return improve(model, practice, settings, progress, halfway)
+        return improve(model, practice, settings, progress, look)
     finally:
         practice.close()
         sampler.close()

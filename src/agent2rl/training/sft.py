@@ -15,7 +15,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
 from agent2rl.training.crew import Crew
 from agent2rl.training.descent import Course, Descent
-from agent2rl.training.passes import Group, passes, weighed
+from agent2rl.training.passes import Group, most_tokens, passes, weighed
 from agent2rl.training.progress import Progress
 from agent2rl.training.speech import Spoken
 
@@ -67,6 +67,7 @@ def imitate(
     an_epoch = math.ceil(len(rows) / settings.batch_size)
     course = Course(settings.epochs * an_epoch, settings.seconds)
     descent = Descent(model, settings.learning_rate, settings.weight_decay)
+    room = most_tokens(model, settings.pass_tokens)
 
     def loss(part: Sequence[Group]) -> Tensor:
         """The sum over the tokens of some rows."""
@@ -79,7 +80,7 @@ def imitate(
             if course.over:
                 break
             said = sum(rows[i].count for i in batch)
-            parts = passes([groups[i] for i in batch], settings.pass_tokens, crew.size)
+            parts = passes([groups[i] for i in batch], room, crew.size)
             losses.append(crew.learn("loss", parts) / said)
             descent.step(course.share, 1 / said)
             course.advance()

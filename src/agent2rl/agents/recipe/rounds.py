@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from agent2rl.agents.recipe import plan
 from agent2rl.training import models
+from agent2rl.training.descent import Course
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.progress import Progress
 
@@ -69,4 +70,4 @@ class Subject(Protocol):
 
     def sft(self, now: Round, learner: Learner) -> float | None: ...
 
-    def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None: ...
+    def grpo(self, now: Round, learner: Learner, look: Callable[[Course], None]) -> float | None: ...

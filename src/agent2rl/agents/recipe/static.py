@@ -15,6 +15,7 @@ from agent2rl.core.engine import Chat, Message
 from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
 from agent2rl.training.crew import members
+from agent2rl.training.descent import Course
 from agent2rl.training.grpo import grpo
 from agent2rl.training.sampling import SampleSettings, sample
 from agent2rl.training.sft import SftSettings, sft
@@ -58,7 +59,7 @@ class Questions:
         pairs = list(zip(self.asked(learner.tokenizer), self.answers, strict=True))
         return sft(learner.model, learner.tokenizer, pairs, settings, now.progress).seconds
 
-    def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None:
+    def grpo(self, now: Round, learner: Learner, look: Callable[[Course], None]) -> float | None:
         model, tokenizer = learner.model, learner.tokenizer
         asked = self.asked(tokenizer)
         lengths = [len(tokens) for tokens in prompts.answers(tokenizer, self.answers)]
@@ -69,7 +70,7 @@ class Questions:
         shape = now.online(seconds, each, rate, max_tokens=sampling.max_tokens)
         if shape is None:
             return None
-        return grpo(model, tokenizer, asked, self.reward, shape, now.progress, halfway).seconds + probe
+        return grpo(model, tokenizer, asked, self.reward, shape, now.progress, look).seconds + probe
 
 
 def speed(model: Any, tokenizer: Any, asked: Sequence[str], sampling: SampleSettings) -> tuple[float, float]:

@@ -26,9 +26,11 @@ from agent2rl.core.errors import Agent2RLError
 from agent2rl.environments.faces import StepsUsedUp
 from agent2rl.environments.faces.opening import CARD
 from agent2rl.training import models
+from agent2rl.training.descent import Course
 
 FIRST_COST = 0.1
 """Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
+HALF = 0.5
 SUBMISSIONS = {"sft": 1, "grpo": 2}
 """Of a round: GRPO submits in its middle too."""
 
@@ -121,15 +123,20 @@ def train(subject: Subject, now: Round, leader: Leader) -> float | None:
     learner = Learner(*models.load(now.start))
     began = time.monotonic()
 
-    def halfway() -> None:
-        if last_submission():
-            return  # it is for the end
-        half = now.path.with_name(f"{now.path.name}-half")
+    half = now.path.with_name(f"{now.path.name}-half")
+    looked = False
+
+    def look(course: Course) -> None:
+        """Submit once, in the middle, unless there is only one submission left for the end."""
+        nonlocal looked
+        if looked or course.share < HALF or last_submission():
+            return
+        looked = True
         models.save(learner.model, learner.tokenizer, half)
         leader.challenge(half)
 
     try:
-        spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, halfway)
+        spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, look)
     except StepsUsedUp as error:
         print(f"round {now.number}: {error}", flush=True)
         spent = time.monotonic() - began  # what was learnt until then stays

@@ -23,6 +23,7 @@ from agent2rl.training import rollouts
 from agent2rl.training.arena import Arena
 from agent2rl.training.crew import members
 from agent2rl.training.demonstrations import demonstrations
+from agent2rl.training.descent import Course
 from agent2rl.training.rollouts import grpo_in_world
 from agent2rl.training.sampling import Sampler
 from agent2rl.training.sft import SftSettings, imitate
@@ -79,7 +80,7 @@ class Games:
                     break
         return rows
 
-    def grpo(self, now: Round, learner: Learner, halfway: Callable[[], None]) -> float | None:
+    def grpo(self, now: Round, learner: Learner, look: Callable[[Course], None]) -> float | None:
         probe, each = self._speed(now, learner)
         # An episode that fails is several times as long as one that wins: each is to weigh the same. And few
         # steps are taken at the usual rate: three did 14 points of good (docs/design/training.md).
@@ -87,7 +88,7 @@ class Games:
         if shape is None:
             return None
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
-        result = grpo_in_world(model, tokenizer, self.arena, games, shape, now.progress, halfway)
+        result = grpo_in_world(model, tokenizer, self.arena, games, shape, now.progress, look)
         return result.seconds + probe
 
     def _speed(self, now: Round, learner: Learner) -> tuple[float, float]:
