@@ -6,6 +6,7 @@
     python benchmarks/world_lift.py --task alfworld --train DATA/train --test DATA/valid_seen \\
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
     python benchmarks/world_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
+    python benchmarks/world_lift.py --grade-every 8 --log FILE      # the course of GRPO, and of every step
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
 model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. Then a
@@ -15,6 +16,7 @@ graded once.
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -22,9 +24,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
@@ -34,12 +38,14 @@ from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.environments.alfworld import Household, shelf
 from agent2rl.environments.alfworld.expert import Expert
+from agent2rl.environments.alfworld.household import STEPS
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.data import training_world
 from agent2rl.tasks.alfworld import games as official
 from agent2rl.training import models
 from agent2rl.training.arena import Arena
 from agent2rl.training.demonstrations import demonstrations
+from agent2rl.training.descent import Course
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.progress import Progress
 from agent2rl.training.rollouts import grpo_in_world
@@ -54,9 +60,13 @@ Scores = dict[str, float]
 class Subject:
     """A task as its trainer sees it."""
 
-    def __init__(self, task: Task, world: World, tests: Mapping[str, Sequence[Example]]) -> None:
+    def __init__(
+        self, task: Task, world: World, tests: Mapping[str, Sequence[Example]], reply: int | None
+    ) -> None:
         evaluator = task.evaluator
         assert isinstance(evaluator, Episodes)
+        if reply is not None:
+            evaluator = replace(evaluator, sampling=replace(evaluator.sampling, max_tokens=reply))
         assert world.expert is not None
         self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
         self.games = world.games
@@ -87,9 +97,11 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         names = ["/".join(path.parts[-3:-1]) for path in sorted(chosen.train.glob("*/*/game.tw-pddl"))]
         random.Random(0).shuffle(names)
         find = shelf(chosen.train)
-        world = World(tuple(Example(name, "", "") for name in names), lambda: Household(find), Expert)
+        meta: dict[str, JsonValue] = {"steps": chosen.train_turns}
+        games = tuple(Example(name, "", "", meta) for name in names)
+        world = World(games, lambda: Household(find), Expert)
         tests = {"feedback": official.scoring(chosen.test)[: chosen.test_games]}
-        yield Subject(registry.task(chosen.task), world, tests)
+        yield Subject(registry.task(chosen.task), world, tests, chosen.reply_tokens)
         return
     with training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
@@ -98,7 +110,8 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
             assert callable(write)
             write(Path(place) / name)
         os.environ[beside.VARIABLE] = place
-        yield Subject(task, world, {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS})
+        tests = {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS}
+        yield Subject(task, world, tests, chosen.reply_tokens)
 
 
 def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Scores]]:
@@ -107,34 +120,44 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
     began = time.monotonic()
 
     def graded(stage: str, **more: object) -> tuple[str, Scores]:
-        trained = round(time.monotonic() - began)
+        nonlocal began
+        now = time.monotonic()
+        trained = round(now - began)
         with tempfile.TemporaryDirectory() as place:
             models.save(model, tokenizer, Path(place) / "model")
             scores = subject.score(Path(place) / "model")
         print(json.dumps({"seed": seed, "stage": stage, **scores, "seconds": trained, **more}), flush=True)
+        began += time.monotonic() - now  # grading is not training
         return stage, scores
 
     if chosen.sft_epochs:
         shown = subject.shown(model, tokenizer, chosen.sft_games)
         rows = [row for found in shown for row in found]
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
-        result = imitate(model, rows, supervised, Progress("sft"))
+        result = imitate(model, rows, supervised, Progress("sft", chosen.log))
         yield graded("sft", games=len(shown), steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,
             chosen.grpo_steps,
+            chosen.grpo_seconds,
             prompts=chosen.grpo_games,
             group=chosen.grpo_group,
             pass_tokens=chosen.pass_tokens,
             level=chosen.level,
             seed=seed,
         )
+
+        def look(course: Course) -> None:
+            if chosen.grade_every and course.steps % chosen.grade_every == 0:
+                graded("grpo", step=course.steps)
+
+        progress = Progress("grpo", chosen.log, every_seconds=0.0)
         rewards = grpo_in_world(
-            model, tokenizer, subject.arena, subject.games, online, Progress("grpo")
+            model, tokenizer, subject.arena, subject.games, online, progress, look
         ).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
-        yield graded("grpo", rewards=[round(fmean(ten), 2) for ten in tens])
+        yield graded("grpo", step=len(rewards), rewards=[round(fmean(ten), 2) for ten in tens])
 
 
 def table(found: dict[str, list[Scores]]) -> Iterator[str]:
@@ -159,11 +182,17 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=SHIPPED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--test-games", type=int, help="of each split; all, unless said")
+    parser.add_argument("--train-turns", type=int, default=STEPS, help="of an official game in training")
+    parser.add_argument("--reply-tokens", type=int, help="of a turn at most; as the task has it, unless said")
+    parser.add_argument("--no-base", action="store_true", help="do not grade the untouched model")
+    parser.add_argument("--grade-every", type=int, default=0, help="steps of GRPO; 0: at its end")
+    parser.add_argument("--log", type=Path, help="a file for what each step came to, as JSON lines")
     parser.add_argument("--sft-games", type=int, default=1000)
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
     parser.add_argument("--sft-batch", type=int, default=8)
     parser.add_argument("--grpo-steps", type=int, default=100)
+    parser.add_argument("--grpo-seconds", type=float, default=math.inf, help="ends GRPO early")
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
     parser.add_argument("--grpo-games", type=int, default=32, help="in a step")
     parser.add_argument("--grpo-group", type=int, default=8, help="episodes of each")
@@ -173,8 +202,10 @@ def main() -> None:
     parser.add_argument("--pass-tokens", type=int, default=16384, help="in one pass of GRPO's update")
     chosen = parser.parse_args()
     with subject(chosen) as trained:
-        found = {"base": [trained.score(chosen.model)]}
-        print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
+        found: dict[str, list[Scores]] = {}
+        if not chosen.no_base:
+            found = {"base": [trained.score(chosen.model)]}
+            print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
         for seed in chosen.seeds:
             for stage, scores in stages(trained, chosen, seed):
                 found.setdefault(stage, []).append(scores)
