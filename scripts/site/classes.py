@@ -7,7 +7,7 @@ shows what a module says of itself, and says nothing of its own.
 import ast
 import inspect
 import re
-import textwrap
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -142,6 +142,11 @@ def _docstring(cls: type) -> str:
     return ast.get_docstring(_definition(cls)) or ""
 
 
-@cache
 def _definition(found: Any) -> Any:
-    return ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+    return _definitions(found.__module__)[found.__name__]
+
+
+@cache
+def _definitions(module: str) -> dict[str, ast.stmt]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
