@@ -102,13 +102,17 @@ def test_the_reference_is_filled_from_the_code(site: Path) -> None:
     assert not [path for path in pages(site) if "<!-- from the code" in path.read_text(encoding="utf-8")]
 
 
-def test_the_search_finds_pages_that_were_opened_from_files(site: Path) -> None:
+def test_the_search_finds_pages_that_were_opened_from_files_and_asks_no_server(site: Path) -> None:
     with chromium() as browser:
         opened = browser.new_page(viewport={"width": DESK, "height": 800})
+        asked, said = list[str](), list[str]()
+        opened.on("request", lambda request: asked.append(request.url))
+        opened.on("console", lambda message: said.append(message.text))
         opened.goto((site / "index.html").as_uri())
         opened.locator("input[name=query]").click()
         opened.keyboard.type("lineage")
         opened.locator(".md-search-result__item a[href*='lineage']").first.wait_for(timeout=20_000)
+        assert not [url for url in asked if not url.startswith("file:")] + said
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())

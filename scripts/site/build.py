@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import classes
 import contents
 import leaving
 
@@ -32,7 +33,7 @@ def prepare(docs: Path, target: Path) -> None:
     pages = sorted(docs.rglob("*.md"))
     for page in pages:
         text = leaving.turned(docs, page, page.read_text(encoding="utf-8"))
-        text = MARK.sub(lambda mark: contents.PAGES[mark[1]](), text)
+        text = MARK.sub(lambda mark: classes.linked(contents.PAGES[mark[1]]()), text)
         (target / page.relative_to(docs)).write_text(TITLE.sub(r'```\1 title="\2"', text), encoding="utf-8")
     for path in {path for page in pages for path in leaving.targets(docs, page)}:
         new = target / leaving.place(docs, path)

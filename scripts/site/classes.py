@@ -19,6 +19,9 @@ from pydantic import BaseModel
 EMPTY = {"Field(default_factory=dict)": "{}", "field(default_factory=dict)": "{}"}
 MARKUP = re.compile(r"(?<!`)`(?!`)[^`]+`|[<>*_|\[\]]")
 
+TYPE = re.compile(r"^(\| `\w+` \| )`([^`]+)`", re.M)
+"""Of a row of a table, what comes second."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -49,6 +52,17 @@ def table(rows: list[Field]) -> str:
         default = f"`{row.default}`" if row.default else ""
         lines.append(f"| `{row.name}` | `{row.type}` | {default} | {cell(row.meaning)} |")
     return "\n".join(lines)
+
+
+def linked(page: str) -> str:
+    """A page whose types lead to what it says of them."""
+    known = set(re.findall(r"^##+ (\w+)$", page, re.M))
+
+    def link(found: re.Match[str]) -> str:
+        name = next((word for word in re.findall(r"\w+", found[2]) if word in known), None)
+        return f"{found[1]}[`{found[2]}`](#{name.lower()})" if name else found[0]
+
+    return TYPE.sub(link, page)
 
 
 def fields(cls: type) -> list[Field]:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -43,14 +44,16 @@ from agent2rl.store import paths, reader, revisions
 from agent2rl.tasks import folder as task_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH = 100
+WIDTH = 88
 REGISTRY = "task agent model engine sandbox world tracker names entries"
 RESULT = "RunResult Isolation Promise Asset Comparison Clock Rollouts Counts JudgeUse ContaminationSummary"
 
 
 def commands() -> str:
     """Every command's own --help, in the order of `agent2rl --help`."""
-    return "\n\n".join(_help(cli, click.Context(cli, info_name="agent2rl", terminal_width=WIDTH)))
+    return "\n\n".join(
+        _help(cli, click.Context(cli, info_name="agent2rl", terminal_width=WIDTH, **cli.context_settings))
+    )
 
 
 def _help(command: click.Command, context: click.Context) -> list[str]:
@@ -157,7 +160,9 @@ def report() -> str:
     schema = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
     known = _reachable(Report)
     names = ["Report", *(name for name in schema["$defs"] if name != "JsonValue")]
-    return "\n\n".join(classes.record(known[name], level=2) for name in names)
+    modules = sorted({kind.__module__ for kind in known.values()} | {reader.__name__})
+    words = ["## Words", classes.choices(*(sys.modules[name] for name in modules))]
+    return "\n\n".join([*(classes.record(known[name], level=2) for name in names), *words])
 
 
 def _reachable(kind: type) -> dict[str, type]:
