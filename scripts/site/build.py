@@ -1,0 +1,58 @@
+"""Builds the site of docs/: `python scripts/site/build.py FOLDER` writes FOLDER/docs and of it FOLDER/site.
+
+docs/ is plain Markdown that a forge shows as it is. Three things differ in the site: links that leave docs/
+lead to pages of the site, fences say their title in the generator's way, and `<!-- from the code: NAME -->`
+gives way to what the code says. That is done to a copy and not by a plugin, so that any generator will do.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import classes
+import contents
+import leaving
+
+os.environ["NO_MKDOCS_2_WARNING"] = "1"  # docs/design/dependencies.md has what it says
+
+from mkdocs.commands import build as mkdocs
+from mkdocs.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+TITLE = re.compile(r"^```(\w+) title=(\S+)$", re.M)
+MARK = re.compile(r"^<!-- from the code: ([\w-]+) -->$", re.M)
+
+
+def prepare(docs: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(docs, target, ignore=lambda folder, names: leaving.shadowed(Path(folder), names))
+    pages = sorted(docs.rglob("*.md"))
+    for page in pages:
+        text = leaving.turned(docs, page, page.read_text(encoding="utf-8"))
+        text = MARK.sub(lambda mark: classes.linked(contents.PAGES[mark[1]]()), text)
+        (target / page.relative_to(docs)).write_text(TITLE.sub(r'```\1 title="\2"', text), encoding="utf-8")
+    for path in {path for page in pages for path in leaving.targets(docs, page)}:
+        new = target / leaving.place(docs, path)
+        if not new.exists():
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(leaving.shown(docs, path), encoding="utf-8")
+    (target / "reference" / "openapi.json").write_text(json.dumps(contents.openapi(), indent=2))
+
+
+def build(folder: Path) -> Path:
+    prepare(ROOT / "docs", folder / "docs")
+    site = folder / "site"
+    config = load_config(
+        str(ROOT / "mkdocs.yml"), docs_dir=str(folder / "docs"), site_dir=str(site), strict=True
+    )
+    mkdocs.build(config)
+    return site
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    print(f"Open in a browser: {build(Path(sys.argv[1]).resolve()) / 'index.html'}")
