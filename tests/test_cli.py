@@ -87,6 +87,8 @@ def test_the_shipped_script_rises_and_its_gain_is_real(bench: Bench) -> None:
     assert done.returncode == 0, done.stderr
     assert "submission 3 scored" in done.stderr
     assert "report: " in done.stdout
+    assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
+    assert f"view {bench.runs}" in done.stdout
     (root,) = bench.runs.glob("*/")
     assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
@@ -308,6 +310,13 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: Benc
     report = bench.report(run)
     assert "<script>" not in report
     assert "\x1b" not in report
+
+
+def test_an_agent_is_told_which_gpus_are_its_own(bench: Bench) -> None:
+    saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
+    told = bench.run(saying, "--budget", "30s", CUDA_VISIBLE_DEVICES="3")
+    assert told.said["gpus"] == "3"
+    assert bench.run(saying, "--budget", "30s").said["gpus"] == "all"
 
 
 def test_check_says_what_this_machine_can_do(bench: Bench) -> None:

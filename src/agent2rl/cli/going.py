@@ -1,5 +1,7 @@
 """What `run` and `resume` share: a run goes, is watched, can be stopped, and is shown at its end."""
 
+import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -37,6 +39,8 @@ def go(runs: Path, telling: Telling, work: Callable[[Notify, threading.Event], F
     stop = threading.Event()
     _stop_on_signals(stop)
     as_json = telling.as_json
+    if not as_json:
+        click.echo(f"watch:  {_viewing(runs)}", err=True)
     with Children(telling.track, telling.track_group, _tracked) as children:
         with Progress(as_json, runs) as progress:
             finished = work(_both(progress.notify, children, runs), stop)
@@ -48,6 +52,7 @@ def go(runs: Path, telling: Telling, work: Callable[[Notify, threading.Event], F
         told = None if telling.no_report else _report(finished.paths)
         if not as_json:
             click.echo(f"report: {_short(told)}" if told else "report: agent2rl report latest")
+            click.echo(f"view:   {_viewing(runs)}")
             click.echo(f"ledger: {finished.ledger_head}")
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
 
@@ -89,6 +94,14 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
+
+
+def _viewing(runs: Path) -> str:
+    """What shows the runs in a browser, as this program was called."""
+    called = Path(sys.argv[0])
+    hidden = called.name == "agent2rl" and shutil.which("agent2rl") is None
+    program = _short(called.absolute()) if hidden else "agent2rl"
+    return shlex.join([str(program), "view", str(_short(runs.absolute()))])
 
 
 def _short(path: Path) -> Path:

@@ -75,7 +75,7 @@ def _go(
             assets = steps.prepare_assets(spec, task, settings, recorder)
             outcome.assets = assets.records
             prefix = steps.install_agent(spec, agent, settings, recorder)
-            brief = steps.lay_workspace(spec, task, sandbox, assets, recorder)
+            brief = steps.lay_workspace(spec, task, sandbox, assets, settings, recorder)
             child = steps.grading_child(spec, task, sandbox, assets, settings, recorder)
             child = replace(child, desk=desk.socket, offer=desk.offer)
             cache = settings.cache / "baselines" if desk.repeatable else None

@@ -21,7 +21,7 @@ class Settings:
     agents: tuple[Path, ...] = ()
     """AGENT2RL_AGENTS: directories of agent folders, separated by colons."""
     gpus: str | None = None
-    """CUDA_VISIBLE_DEVICES: the GPUs to grade on, where not all are to be used."""
+    """CUDA_VISIBLE_DEVICES: the GPUs of the agent and of grading, where not all are to be used."""
     python_path: tuple[Path, ...] = ()
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
     prices: Path | None = None

@@ -61,7 +61,9 @@ def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Rec
     return prefix
 
 
-def lay_workspace(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, recorder: Recorder) -> Brief:
+def lay_workspace(
+    spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
+) -> Brief:
     """An agent that has begun finds its workspace as it left it."""
     paths = recorder.paths
     seen_at = sandbox.workspace(paths.workspace)
@@ -72,7 +74,7 @@ def lay_workspace(spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, r
         )
     if not recorder.past.started:
         workspace.lay(paths.workspace, seen_at, spec, task, assets)
-    return workspace.brief(seen_at, spec, task)
+    return workspace.brief(seen_at, spec, task, settings.gpus)
 
 
 def grading_child(

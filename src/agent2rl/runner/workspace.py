@@ -83,8 +83,8 @@ def lay(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, asse
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
 
 
-def brief(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> Brief:
-    """What the agent is told of it."""
+def brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
+    """What the agent is told of it, and of the GPUs where it should not use all."""
     instructions = _instructions(seen_at, spec, task)
     environment = {
         "TASK": task.id,
@@ -94,6 +94,7 @@ def brief(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> Brief:
         "DATA_PATH": str(seen_at / "data"),
         "OUTPUT_DIR": str(seen_at / "output"),
     }
+    environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     prompt = told.prompt(instructions, task.description)
     return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment, prompt)
 

@@ -142,7 +142,7 @@ def kernel(view: View, memory_bytes: int, gpus: bool) -> None:
     view.add("--dev", "/dev")
     shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
     view.add("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
-    if gpus and Path("/dev/nvidiactl").exists():  # after public reports; not tried on such a machine
+    if gpus and Path("/dev/nvidiactl").exists():  # the agent is told which of them are its own
         for device in sorted(Path("/dev").glob("nvidia*")):
             view.add("--dev-bind", device, device)
         view.add("--ro-bind", "/sys", "/sys")
