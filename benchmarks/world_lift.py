@@ -126,7 +126,11 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
         with tempfile.TemporaryDirectory() as place:
             models.save(model, tokenizer, Path(place) / "model")
             scores = subject.score(Path(place) / "model")
-        print(json.dumps({"seed": seed, "stage": stage, **scores, "seconds": trained, **more}), flush=True)
+        line = json.dumps({"seed": seed, "stage": stage, **scores, "seconds": trained, **more})
+        print(line, flush=True)
+        if chosen.log:
+            with chosen.log.open("a", encoding="utf-8") as log:
+                log.write(line + "\n")
         began += time.monotonic() - now  # grading is not training
         return stage, scores
 
@@ -186,7 +190,7 @@ def main() -> None:
     parser.add_argument("--reply-tokens", type=int, help="of a turn at most; as the task has it, unless said")
     parser.add_argument("--no-base", action="store_true", help="do not grade the untouched model")
     parser.add_argument("--grade-every", type=int, default=0, help="steps of GRPO; 0: at its end")
-    parser.add_argument("--log", type=Path, help="a file for what each step came to, as JSON lines")
+    parser.add_argument("--log", type=Path, help="a file for each step and each grading, as JSON lines")
     parser.add_argument("--sft-games", type=int, default=1000)
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
