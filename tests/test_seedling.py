@@ -18,7 +18,7 @@ from agent2rl.training.seedling import corpus, words
 from agent2rl.training.seedling.chat import END, TEMPLATE, conversation
 from agent2rl.training.seedling.errands import errand
 
-WEIGHTS = "4b10626f581cceb264879424c4390ce95778e8a7a5eaf6f5ddac00ba0d77caba"
+WEIGHTS = "982c1ad1fa32f59291e76c262c6e748f902ebdabb0cf7bf9170c557d0db695a0"
 NAMES = [
     *("chat_template.jinja", "config.json", "generation_config.json"),
     *("model.safetensors", "tokenizer.json", "tokenizer_config.json"),
@@ -84,7 +84,7 @@ def test_the_corpus_is_the_same_text_everywhere() -> None:
     """Whoever changes this digest must train the seedling again."""
     text = "\0".join(corpus.documents(0, 1000))
     assert hashlib.sha256(text.encode()).hexdigest() == (
-        "93ccf6d09f4f14d55255e070ed16d9f53908ce70eecd80f54129d4547103e227"
+        "dbcb4a49cd3712ee13ea484ead84d3ca4a6a8ab8601cf39088657c32d6f16bcb"
     )
 
 

@@ -47,8 +47,8 @@ FAMILIES: dict[Callable[[random.Random], str], int] = {
     notes: 3,
     household: 8,
     shop: 6,
-    program: 14,
-    errand: 26,
+    program: 28,
+    errand: 40,
 }
 """How often each family is drawn, against the others."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from agent2rl.training.seedling import words
 from agent2rl.training.seedling.chat import conversation
+from agent2rl.training.seedling.sayings import TREATMENTS, Wording, wording
 
 Dice = random.Random
 
@@ -20,66 +21,6 @@ MOST_STEPS = 15
 """A longer errand would not fit the context."""
 WRONG = 0.15
 """How often somebody who errs does so."""
-
-TREATMENTS = {
-    "bake": ("baked", "stove"),
-    "paint": ("painted", "garage"),
-    "dry": ("dry", "garden"),
-    "fill": ("full", "river"),
-    "mark": ("marked", "office"),
-    "cut": ("cut", "farm"),
-    "sort": ("sorted", "library"),
-    "sell": ("sold", "market"),
-}
-"""What can be done to a thing: how it is then, and where."""
-
-WORDINGS: dict[str, tuple[str, ...]] = {
-    "start": (
-        "Places: {places}. Wish: {wish}.",
-        "{wish}. There is {places}.",
-        "Here are {places}.\n{wish}.",
-        "We need this: {wish}. Look in {places}.",
-        "List of places: {places}\nJob: {wish}",
-        "You stand outside. There are {places}. Please {wish}.",
-    ),
-    "told": ("", "", "One line at a time.\n\n", "Play.\n", "What now? Say one thing.\n\n", "Help me. "),
-    "visit": ("walk to {0}", "visit {0}", "{0}", "at {0}", "run to {0}", "step up to {0}", "see {0}"),
-    "unlock": ("unlock {0}", "look into {0}", "uncover {0}", "enter {0}", "begin {0}"),
-    "get": (
-        "get {1}",
-        "grab {1} at {0}",
-        "pick up {1}",
-        "lift {1} off {0}",
-        "carry {1} out of {0}",
-        "hold {1}",
-    ),
-    "put": ("put {1} in {0}", "leave {1} at {0}", "drop {1}", "bring {1} into {0}", "{1} stays in {0}"),
-    "treat": ("{2} {1}", "{2} {1} at {0}", "at {0} {2} {1}", "start to {2} {1}"),
-    "ring": ("ring {1}", "call {1}", "ask {1}", "show it to {1}"),
-    "found": (
-        "{0} holds {list}.",
-        "At {0} there is {list}.",
-        "Here: {list}",
-        "{0}: {list}.",
-        "There {is_} {list}.",
-        "{list}.",
-    ),
-    "locked": ("{0} is locked.", "Locked.", "One cannot look into {0} yet.", "{0} is covered up."),
-    "got": ("Now you have {1}.", "{1} is yours.", "You hold {1}, which was in {0}.", "Yes: {1}."),
-    "put_down": ("{1} is in {0} now.", "{0} has {1}.", "Now {0} holds {1}.", "Good."),
-    "treated": ("Now {1} is {3}.", "{1}: {3}.", "You {2} {1}.", "It is {3} now."),
-    "refused": ("No.", "That does not work.", "You cannot.", "Not now."),
-    "joint": (", ", " and ", "; ", " | "),
-    "article": ("", "", "a ", "one ", "the ", "some "),
-    "none": ("nothing", "no things", "only air"),
-    "bring": ("bring {n} {thing} to {place}", "{n} {thing} into {place}", "let {place} have {n} {thing}"),
-    "bring_treated": ("bring {n} {state} {thing} to {place}", "{verb} {n} {thing}, then {place} wants it"),
-    "meet": ("let {place} see {n} {thing}", "show {n} {thing} to {place}"),
-    "find": ("find {n} {thing}", "who has {n} {thing}? Get it"),
-}
-"""Ways to say each part: {0} a place, {1} a thing, {2} what is done to it, {3} how it is then."""
-
-Wording = dict[str, str]
 
 
 @dataclass
@@ -96,6 +37,8 @@ class Errand:
     count: int = 1
     verb: str = ""
     meeting: bool = False
+    handy: bool = False
+    """Whether a thing can be treated at a place that is locked."""
     here: str = ""
     held: str = ""
     seen: set[str] = field(default_factory=set)
@@ -114,7 +57,7 @@ def kind(name: str) -> str:
 def errand(dice: Dice) -> str:
     """Somebody does an errand from start to end, in words of their own."""
     while True:
-        said = {part: dice.choice(ways) for part, ways in WORDINGS.items()}
+        said = wording(dice)
         job, wish = _drawn(dice, said)
         turns = list(_done(dice, job, said, wish))
         if job.done and len(turns) <= MOST_STEPS:
@@ -167,7 +110,8 @@ def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
         verb=verb,
         state=TREATMENTS[verb][0] if verb else "",
     )
-    return Errand(contents, locked, thing, place, count, verb, form == "meet"), wish
+    handy = dice.random() < 0.6
+    return Errand(contents, locked, thing, place, count, verb, form == "meet", handy), wish
 
 
 def _done(dice: Dice, job: Errand, said: Wording, wish: str) -> Iterator[tuple[str, str]]:
@@ -232,7 +176,8 @@ def _reach(job: Errand, places: Sequence[str], act: str, thing: str) -> tuple[st
     place = job.here if job.here in places else places[0]
     if job.here != place:
         return "visit", place, ""
-    return ("unlock", place, "") if place in job.locked else (act, place, thing)
+    shut = place in job.locked and not (act == "treat" and job.handy)
+    return ("unlock", place, "") if shut else (act, place, thing)
 
 
 def _search(job: Errand, order: Sequence[str]) -> tuple[str, str, str]:
@@ -289,4 +234,8 @@ def _possible(job: Errand, act: str, place: str, thing: str) -> bool:
 
 
 def _listed(names: Sequence[str], said: Wording) -> str:
-    return said["joint"].join(said["article"] + name for name in names) or said["none"]
+    if not names:
+        return said["none"]
+    *first, last = (said["article"] + name for name in names)
+    joint, and_ = said["joint"], said["last"] if said["joint"] == ", " else ""
+    return joint.join([*first, and_ + last if first else last])

@@ -35,7 +35,7 @@ from transformers import (
 from agent2rl.training.seedling import corpus
 from agent2rl.training.seedling.chat import END, TEMPLATE
 
-VERSION = 2
+VERSION = 3
 VOCABULARY = 2048
 PAD = "<|pad|>"
 WORDS = Regex(r" ?[0-9]| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s+")
