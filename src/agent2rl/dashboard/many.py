@@ -79,6 +79,8 @@ def _table(request: Request, dashboard: Dashboard) -> dict[str, Any]:
         "choices": dashboard.index.choices(),
         "unreadable": dashboard.index.unreadable,
         "waiting": dashboard.index.waiting,
+        "looked": dashboard.index.looked,
+        "gone": dashboard.index.gone,
         "directory": str(dashboard.runs),
     }
 
