@@ -93,7 +93,8 @@ def _read_all(runs: Path) -> list[object]:
 
 def _from_nothing(runs: Path, cache: Path) -> tuple[float, float]:
     """A process of its own, until its address stands there, and from then to its first page."""
-    command = [Path(sys.executable).with_name("agent2rl"), "view", runs, "--no-browser"]
+    program = str(Path(sys.executable).with_name("agent2rl"))
+    command = [program, "view", str(runs), "--no-browser"]
     known = {**os.environ, "AGENT2RL_CACHE": str(cache)}
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as view:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 
 from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.dashboard import pages
+from agent2rl.dashboard import pages, progress
 from agent2rl.dashboard.asked import Asked
 from agent2rl.dashboard.index import read_digests
 from agent2rl.report import charts, drawing, html, images, page, plots, series, sheets
@@ -19,6 +19,8 @@ from agent2rl.report.shown import Shown
 from agent2rl.store.paths import RunPaths
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
+OF = 4
+"""Steps of an analysis."""
 SHORTEST = 1.0
 """Seconds that a window shows, at least."""
 MAIN = ('<main id="main">', "</main>")
@@ -27,12 +29,14 @@ MAIN = ('<main id="main">', "</main>")
 def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
     shown = _gathered(root, stamp)
+    progress.tell(4, OF, "drawing its figures")
     return inside(html.page(shown, plots.texts(shown)))
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
     """What happened between two moments of the agent's time, as the inside of a page."""
     shown = _gathered(root, stamp)
+    progress.tell(4, OF, "drawing its figures")
     end = charts.end_of_time(shown)
     last = min(end, float(until) or end)
     first = max(0.0, min(float(since), last - SHORTEST))
@@ -61,7 +65,8 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
 def _gathered(root: str, stamp: str) -> Shown:
     """`stamp` is there to tell one state of a run from another."""
     del stamp
-    return page.gather(RunPaths(Path(root)))
+    steps = iter(range(1, OF))
+    return page.gather(RunPaths(Path(root)), lambda step: progress.tell(next(steps), OF, step))
 
 
 def _frame() -> tuple[float, float]:
@@ -71,10 +76,12 @@ def _frame() -> tuple[float, float]:
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> str:
     """The report of many runs; its figures and data are written to `target`, and linked from there."""
+    progress.tell(1, 2, "reading what is known of each run")
     found = read_digests(Path(index), Asked.read(asked))
     traits = [Traits(**each) for each in json.loads(tasks)]
     made = campaign(found, traits, protocol="paper" if protocol == "paper" else "heldout")
     folder = Path(target)
+    progress.tell(2, 2, f"drawing the figures of {len(found):,} runs")
     text = inside(many.write(made, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
 

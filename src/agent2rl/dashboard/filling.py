@@ -4,8 +4,10 @@ The newest come first. What cannot be analysed is not tried again before it chan
 """
 
 import multiprocessing
+import sqlite3
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from agent2rl.dashboard.index import Index
@@ -45,10 +47,12 @@ class Filler:
                     pool.shutdown(wait=False)
                     pool = None
                 else:
-                    self._index.fill(name, stamp, text)
+                    with suppress(sqlite3.Error):
+                        self._index.fill(name, stamp, text)
         if pool:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> tuple[str, str] | None:
-        lacking = (each for each in self._index.lacking() if each not in self._refused)
-        return next(lacking, None)
+        with suppress(sqlite3.Error):  # the index is made anew just now
+            return next((each for each in self._index.lacking() if each not in self._refused), None)
+        return None

@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
@@ -35,6 +36,10 @@ def add(app: FastAPI, token: str) -> None:
     @app.exception_handler(Agent2RLError)
     async def broken(_: Request, error: Agent2RLError) -> Response:
         return _fault(str(error), 500)
+
+    @app.exception_handler(sqlite3.Error)
+    async def no_index(_: Request, __: Exception) -> Response:
+        return _fault("The index of the runs is being made anew. Try again in a moment.", 503)
 
     @app.exception_handler(404)
     async def no_page(_: Request, __: Exception) -> Response:

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.digest import Digest
@@ -31,6 +31,9 @@ LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
 BATCH = 200
+
+LOST = ("no such table", "unable to open")
+"""What SQLite says of a file that is gone."""
 
 Level = Callable[[str], int | None]
 
@@ -161,6 +164,7 @@ class Index:
             self._make_anew()
 
     def _make_anew(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
         with closing(self._open()) as base:
@@ -182,10 +186,10 @@ class Index:
                 self._take(base, {name: found[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
                     return
-            seen = hash(frozenset(base.execute("SELECT run_id, stamp, analysed FROM runs")))
-        if seen != self._seen or not self.looked:
+            now = hash(frozenset(base.execute("SELECT run_id, stamp, analysed FROM runs")))
+        if now != self._seen or not self.looked:
             self.version += 1
-        self._seen, self.looked = seen, True
+        self._seen, self.looked = now, True
         self._refused = {name: stamp for name, stamp in self._refused.items() if name in found}
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in found}
 
@@ -225,9 +229,15 @@ class Index:
                 self._say("")
             except (OSError, sqlite3.Error) as error:  # a full disk, a directory that is gone: try again
                 self._say(f"{type(error).__name__}: {error}")
-                if type(error) is sqlite3.DatabaseError:  # the file is damaged
-                    self._make_anew()
+                if isinstance(error, sqlite3.Error):
+                    self._mend(error)
             self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
+
+    def _mend(self, error: sqlite3.Error) -> None:
+        """A file that is damaged, or that somebody deleted, is made anew; one that is busy will not be."""
+        if type(error) is sqlite3.DatabaseError or any(sign in str(error) for sign in LOST):
+            with suppress(OSError, sqlite3.Error):  # it is tried again at the next look
+                self._make_anew()
 
     def _say(self, gone: str) -> None:
         if gone != self.gone:

@@ -87,4 +87,4 @@ class Dashboard:
 
 def _told(found: Outcome) -> dict[str, Any]:
     text = Markup(found.text) if found.text is not None else None
-    return {"text": text, "fresh": found.fresh, "fault": found.fault}
+    return {"text": text, "fresh": found.fresh, "fault": found.fault, "progress": found.progress}

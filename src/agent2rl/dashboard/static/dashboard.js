@@ -39,7 +39,7 @@
     if (again) { again = false; all(); }
     // Something newer is on its way, or is begun when it is asked for again.
     clearTimeout(later);
-    if (document.querySelector("[data-stale]")) later = setTimeout(all, 4000);
+    if (document.querySelector("[data-stale]")) later = setTimeout(all, document.querySelector("[aria-busy]") ? 1000 : 4000);
   };
 
   const source = document.body.dataset.events;
