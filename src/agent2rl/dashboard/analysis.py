@@ -23,6 +23,7 @@ OF = 4
 """Steps of an analysis."""
 SHORTEST = 1.0
 """Seconds that a window shows, at least."""
+NAV, END = 'aria-label="Contents">', "</nav>"
 MAIN = ('<main id="main">', "</main>")
 
 
@@ -30,7 +31,8 @@ def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
     shown = _gathered(root, stamp)
     progress.tell(4, OF, "drawing its figures")
-    return inside(html.page(shown, plots.texts(shown)))
+    text = html.page(shown, plots.texts(shown))
+    return _contents(text) + inside(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
@@ -84,6 +86,11 @@ def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> s
     progress.tell(2, 2, f"drawing the figures of {len(found):,} runs")
     text = inside(many.write(made, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
+
+
+def _contents(text: str) -> str:
+    """The list of a report's parts, as the page puts it above them."""
+    return f'<nav class="contents" {NAV}{text.partition(NAV)[2].partition(END)[0]}{END}'
 
 
 def inside(text: str) -> str:

@@ -98,7 +98,7 @@ def _courses(runs: Sequence[Standing], narrow: bool) -> Figure | None:
     if not known:
         return None
     figure, (axes,) = drawing.panels(
-        drawing.NARROW if narrow else drawing.WIDE, 3.2, margins=Margins(top=0.2 + 0.2 * len(known))
+        drawing.NARROW if narrow else drawing.WIDE, 3.2, margins=Margins(top=0.12 + 0.165 * (len(known) + 1))
     )
     ends = [one.accepted_at - (run.began or 0.0) for _, run in known for one in run.view.submissions]
     seconds = drawing.time_axis(axes, max(ends) * 1.02, narrow)
@@ -118,7 +118,9 @@ def _courses(runs: Sequence[Standing], narrow: bool) -> Figure | None:
             places, values, [low, high], fmt="o-", color=colour, markersize=4, elinewidth=1, label=label
         )
         if run.view.baseline:
-            axes.axhline(run.view.baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=0.9)
+            label = "_" if at != known[0][0] else "untouched" + (" models" if len(known) > 1 else " model")
+            value = run.view.baseline.value
+            axes.axhline(value, color=BASE, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
     axes.set_ylabel("score, %")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     drawing.legend(axes, 1)

@@ -77,7 +77,8 @@ def of_view(view: RunView, level: int | None, changed: float) -> Row:
     base = view.baseline.value if view.baseline else None
     told = max(scores, default=None)
     gain = told - base if told is not None and base is not None else None
-    interval = result.heldout.ci if result and result.heldout else None
+    held = result.heldout if result and spec.protocol == "heldout" else None
+    interval = held.ci if held else None
     return Row(
         run_id=view.paths.run_id,
         started=view.chain.entries[0].time if view.chain.entries else started(view.paths.run_id, changed),
