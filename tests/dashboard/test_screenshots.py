@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the docs: `make screenshots RUNS=directory` writes them, of the runs there.
+"""The pictures of the dashboard in the docs: `make screenshots RUNS=directory` takes them of the runs there.
 
 Otherwise the same walk is made over runs of the tests, and what it would have written is looked at.
 """
@@ -48,11 +48,15 @@ def test_the_pictures_in_the_docs_are_of_whole_pages_and_small(
         for name, (path, width, scheme) in pictures(board).items():
             with opened(browser, board.url + path, width, scheme) as page:
                 height = min(TALL[name], page.evaluate("document.documentElement.scrollHeight"))
-                taken = page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height}, full_page=True)
+                taken = page.screenshot(
+                    clip={"x": 0, "y": 0, "width": width, "height": height}, full_page=True
+                )
             picture = Image.open(io.BytesIO(taken)).convert("RGB")
             assert len(picture.getcolors(1 << 24) or ()) > 20, f"{name} is blank"
             small = io.BytesIO()
-            picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+            picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                small, "PNG", optimize=True
+            )
             assert len(small.getvalue()) < MOST_BYTES, name
             if FOLDER:
                 (Path(FOLDER) / f"dashboard-{name}.png").write_bytes(small.getvalue())

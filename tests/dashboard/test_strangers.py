@@ -93,7 +93,7 @@ def test_odd_addresses_get_a_page_and_not_an_error(beside: Served) -> None:
     with httpx.Client(base_url=beside.url) as client:
         for path in ODD:
             assert client.get(path).status_code == 200, path
-        for path in (f"/runs/{FINISHED}/code?at=-5", "/compare", "/compare?run=a&run=b", "/nothing"):
+        for path in (f"/runs/{FINISHED}/code?at=-5", "/compare?run=a", "/compare?run=a&run=b", "/nothing"):
             answer = client.get(path)
             assert answer.status_code == 404
             assert "<h1>" in answer.text

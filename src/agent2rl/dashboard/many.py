@@ -30,7 +30,7 @@ def add(app: FastAPI, dashboard: Dashboard) -> None:
         names = list(dict.fromkeys(run_ids or ()))[: compare.MOST_RUNS]
         standings = [run.stand(run.find(dashboard.runs, name)) for name in names]
         if len(standings) < 2:
-            raise UserError("Choose at least two runs to compare.")
+            return answer("compare_none.html.jinja", runs=standings)
         return answer(
             "compare.html.jinja",
             runs=standings,
