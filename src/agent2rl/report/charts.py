@@ -137,22 +137,21 @@ def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
     if heldout.gap is not None:
         axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
         axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
-    for place, score, colour in ((0, heldout.before, DIM), (1, heldout.after, HELD)):
-        axes.annotate(
-            f"{score.value:.1f}",
-            (place, score.ci.low),
-            textcoords="offset points",
-            xytext=(0, -3),
-            ha="center",
-            va="top",
-            fontsize=8,
-            color=colour,
-        )
+    _number(
+        axes, 0, heldout.before.ci.high, heldout.before.value, DIM, above=True
+    )  # there is room between them
+    _number(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
     gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
     axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
     axes.set(xlim=(-0.8, 1.8), xticks=[0, 1], xticklabels=["base", "best"])
     axes.tick_params(axis="y", labelleft=False)
     axes.spines["left"].set_visible(False)
+
+
+def _number(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
+    offset, align = (3, "bottom") if above else (-3, "top")
+    axes.annotate(f"{value:.1f}", (place, edge), xytext=(0, offset), va=align, **look)
 
 
 def _points(axes: Axes, places: Sequence[float], scores: Sequence[Score], colour: str, filled: bool) -> None:

@@ -71,6 +71,7 @@
   clock();
   local(document);
   ends(document);
+  for (const here of document.querySelectorAll(".tabs [aria-current]")) here.scrollIntoView({ inline: "center", block: "nearest" });
 
   // What is not chosen has no place in an address that is shared.
   addEventListener("formdata", (event) => {
