@@ -51,6 +51,27 @@ def slow(go_on: str) -> str:
     return "done"
 
 
+def fills_the_memory(_: str) -> str:
+    return str(len(b"x" * (1 << 45)))
+
+
+def test_what_takes_for_ever_or_all_memory_fails_and_the_next_is_made(tmp_path: Path) -> None:
+    with closing(Workshop(tmp_path / "made", most_seconds=1)) as workshop:
+        never, ready = str(tmp_path / "never"), tmp_path / "ready"
+        ready.touch()
+        ends = time.monotonic() + SECONDS
+        while not (late := workshop.ask("a", "1", False, slow, never)).fault:
+            full = workshop.ask("b", "1", False, fills_the_memory, "")
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        assert "takes too long" in late.fault
+        while workshop.ask("c", "1", False, slow, str(ready)).text is None:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        full = workshop.ask("b", "1", False, fills_the_memory, "")
+        assert "MemoryError" in full.fault
+
+
 def test_what_is_being_made_says_its_step_and_what_waits_says_for_how_many(
     workshop: Workshop, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Runs side by side: settings that differ, their courses, and examples that flipped between two of them."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from agent2rl.report.drawing import STYLE, Margins
 MOST_RUNS = 6
 MOST_FLIPS = 200
 DIFFERENT = 1e-9
+_DRAWING = threading.Lock()
+"""The style is one for the whole process."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def _flips(split: Split, pairs: Sequence[tuple[ExampleResult, ExampleResult]]) -
 
 def courses(runs: Sequence[Standing]) -> dict[str, str]:
     """Scores of the submissions of all runs over time, as SVG for desks and telephones."""
-    with mpl.rc_context(STYLE):
+    with _DRAWING, mpl.rc_context(STYLE):
         figures = {
             "courses": _courses(runs, narrow=False),
             "courses" + images.NARROW: _courses(runs, narrow=True),

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from agent2rl.dashboard import bounded
 from agent2rl.dashboard.index import Index
 from agent2rl.report import digests
 from agent2rl.store.paths import RunPaths
@@ -37,10 +38,13 @@ class Filler:
         pool: ProcessPoolExecutor | None = None
         while not self._end.wait(LOOK_SECONDS):
             while (lacking := self._next()) and not self._end.is_set():
-                pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                context = multiprocessing.get_context("spawn")
+                pool = pool or ProcessPoolExecutor(1, context, bounded.confine)
                 name, stamp = lacking
                 try:
-                    text = pool.submit(made, str(self._index.runs / name)).result()
+                    text = pool.submit(
+                        bounded.run, bounded.MOST_SECONDS, made, str(self._index.runs / name)
+                    ).result()
                 except Exception as error:  # of the analysis, or its process died
                     self._refused.add(lacking)
                     self._index.unreadable[name] = f"cannot be analysed: {type(error).__name__}: {error}"

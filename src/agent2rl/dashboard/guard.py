@@ -41,6 +41,9 @@ def add(app: FastAPI, token: str) -> None:
     async def no_index(_: Request, __: Exception) -> Response:
         return _fault("The index of the runs is being made anew. Try again in a moment.", 503)
 
+    for kind in (OSError, ValueError, ArithmeticError, RecursionError):
+        app.add_exception_handler(kind, _damaged)
+
     @app.exception_handler(404)
     async def no_page(_: Request, __: Exception) -> Response:
         return _fault("There is no such page.", 404)
@@ -76,6 +79,11 @@ def _refused(request: Request, token: str) -> Response | None:
     if hmac.compare_digest(shown.encode(), token.encode()):
         return None
     return PlainTextResponse("Open the address that `agent2rl view` printed: its token is needed.", 403)
+
+
+async def _damaged(_: Request, error: Exception) -> Response:
+    """What nobody thought of in a file that somebody damaged."""
+    return _fault(f"This cannot be shown: what it is made of is damaged ({type(error).__name__}).", 500)
 
 
 def _fault(text: str, status: int) -> Response:

@@ -31,6 +31,8 @@ LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
 BATCH = 200
+MOST_VALUES = 200
+"""Of a column, to choose from."""
 
 LOST = ("no such table", "unable to open")
 """What SQLite says of a file that is gone."""
@@ -123,7 +125,7 @@ class Index:
                     (str(int(value)) if name == "level" else str(value), count)
                     for value, count in base.execute(
                         f"SELECT {name}, COUNT(*) FROM runs WHERE {name} IS NOT NULL AND {name} != '' "
-                        f"GROUP BY {name} ORDER BY {name}"
+                        f"GROUP BY {name} ORDER BY {name} LIMIT {MOST_VALUES}"
                     )
                 ]
                 for name in COLUMNS
@@ -198,7 +200,7 @@ class Index:
         for name, stamp in stamps.items():
             try:
                 row, digest = self._read(find(self.runs, name), stamp.changed)
-            except (UserError, OSError, ValueError) as error:
+            except (UserError, OSError, ValueError, ArithmeticError, RecursionError) as error:
                 self.unreadable[name], self._refused[name] = str(error), stamp.text
                 _drop(base, [name])
                 continue
@@ -253,7 +255,8 @@ class Index:
 
 def _drop(base: sqlite3.Connection, names: Iterable[str]) -> None:
     for table in ("runs", "texts"):
-        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(name,) for name in names])
+        known = [(name,) for name in names if name.isascii()]  # SQLite knows no name that is not even text
+        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
 
 
 def _stored() -> Sequence[str]:

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from agent2rl.dashboard import bounded
+
 LONGEST = 200
 Line: TypeAlias = ctypes.Array[ctypes.c_char]
 
@@ -27,7 +29,8 @@ def line() -> Line:
 
 
 def listen(told: Line) -> None:
-    """In the process that works: from here on `tell` writes to it."""
+    """In the process that works, at its start: from here on `tell` writes to it."""
+    bounded.confine()
     global _TOLD
     _TOLD = told
 

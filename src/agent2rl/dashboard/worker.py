@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl.dashboard import progress
+from agent2rl.dashboard import bounded, progress
 from agent2rl.dashboard.kept import Kept
 from agent2rl.dashboard.progress import Progress
 
@@ -46,8 +46,9 @@ class Outcome:
 
 
 class Workshop:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_seconds: int = bounded.MOST_SECONDS) -> None:
         """Outcomes of what does not change any more are kept in `folder`, too."""
+        self._most_seconds = most_seconds
         self._kept = Kept(folder)
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
@@ -66,7 +67,7 @@ class Workshop:
                 entry.text, entry.stamp = kept, stamp
             if entry.stamp != stamp and not entry.doing and self._due(entry):
                 entry.doing_stamp, entry.began = stamp, time.monotonic()
-                entry.doing = self._started().submit(work, *given)
+                entry.doing = self._started().submit(bounded.run, self._most_seconds, work, *given)
                 entry.doing.add_done_callback(lambda done: self._done(entry, done, key if lasting else ""))
             while len(self._entries) > MOST_KEPT:
                 self._entries.pop(next(iter(self._entries)))
