@@ -16,7 +16,9 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 COOKIE = "agent2rl-token"
@@ -64,7 +66,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _refused(request: Request, token: str) -> Response | None:
-    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come."""
+    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come.
+
+    Another web site could not read an answer, but it could keep this computer busy with asking.
+    """
+    site, mode, target = (request.headers.get(f"sec-fetch-{name}", "") for name in ("site", "mode", "dest"))
+    if site in ("cross-site", "same-site") and (mode, target) != ("navigate", "document"):
+        return PlainTextResponse("Another web site asked for this.", 403)
     if not token:
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -73,7 +81,8 @@ def _refused(request: Request, token: str) -> Response | None:
     asked, shown = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
     if hmac.compare_digest(asked.encode(), token.encode()):
         rest = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
-        leads = RedirectResponse(link(request.url.path, **grouped(rest)), 303)
+        path = "/" + request.url.path.lstrip("/\\")  # two of them would be another host
+        leads = RedirectResponse(link(path, **grouped(rest)), 303)
         leads.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return leads
     if hmac.compare_digest(shown.encode(), token.encode()):
