@@ -1,7 +1,9 @@
 """A runs directory that somebody hostile wrote: every page answers soon, and shows nothing from outside."""
 
+import itertools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -193,6 +195,32 @@ def test_a_run_that_vanishes_between_two_looks_is_not_found(finished: RunPaths, 
         paths.root.rename(tmp_path / "away")
         for tab in TABS:
             assert httpx.get(f"{board.url}/runs/{FINISHED}{tab}").status_code == 404
+
+
+def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, tmp_path: Path) -> None:
+    paths = kinds.lay(finished, tmp_path / "runs", FINISHED)
+    files = (paths.result, paths.ledger, paths.submission(2).record, paths.submission(2).results("heldout"))
+    whole = {path: path.read_bytes() for path in files}
+    over = threading.Event()
+
+    def change() -> None:
+        for number in itertools.count():
+            for path, content in whole.items():
+                path.write_bytes(content[: len(content) * (number % 5) // 4])
+                path.unlink()
+            if over.is_set():
+                return
+
+    with served(tmp_path / "runs", tmp_path / "cache") as board, httpx.Client(base_url=board.url) as client:
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            for _ in range(4):
+                for path in (*(f"/runs/{FINISHED}{tab}" for tab in TABS), "/"):
+                    assert client.get(path).status_code in (200, 404), path
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_an_index_outlives_what_it_cannot_name(tmp_path: Path) -> None:
