@@ -96,15 +96,3 @@ def _contents(text: str) -> str:
 def inside(text: str) -> str:
     """Everything that others wrote is escaped, so these marks are the page's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
-
-
-def stamp(paths: RunPaths) -> str:
-    """Differs whenever the analysis might."""
-    sizes = []
-    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
-        try:
-            found = path.stat()
-            sizes.append(f"{found.st_mtime_ns}-{found.st_size}")
-        except OSError:
-            sizes.append("")
-    return " ".join(sizes)

@@ -43,7 +43,7 @@ class Filler:
                 name, stamp = lacking
                 try:
                     text = pool.submit(
-                        bounded.run, bounded.MOST_SECONDS, made, str(self._index.runs / name)
+                        bounded.run, bounded.MOST_SECONDS, f"{__name__}:made", str(self._index.runs / name)
                     ).result()
                 except Exception as error:  # of the analysis, or its process died
                     self._refused.add(lacking)

@@ -1,5 +1,6 @@
 """Pages of many runs: the table, runs side by side, the leaderboard."""
 
+import importlib
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -13,6 +14,7 @@ from agent2rl.dashboard.pages import answer
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.report import sheets
 
+COURSES = "agent2rl.dashboard.courses"
 FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
@@ -36,7 +38,7 @@ def add(app: FastAPI, dashboard: Dashboard) -> None:
             runs=standings,
             differing=compare.differing(standings),
             flips=compare.flips(standings[0], standings[1]),
-            figures=sheets.figures(compare.courses(standings)),
+            figures=sheets.figures(importlib.import_module(COURSES).courses(standings)),
         )
 
     @app.get("/leaderboard")

@@ -80,6 +80,18 @@ def stand(paths: RunPaths, now: float | None = None) -> Standing:
     return Standing(view, began, used, ends if ends and ends > moment else None, best, tail(paths.agent_log))
 
 
+def stamp(paths: RunPaths) -> str:
+    """Differs whenever the analysis might."""
+    sizes = []
+    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
+        try:
+            found = path.stat()
+            sizes.append(f"{found.st_mtime_ns}-{found.st_size}")
+        except OSError:
+            sizes.append("")
+    return " ".join(sizes)
+
+
 def size(path: Path) -> int:
     try:
         return path.stat().st_size

@@ -6,7 +6,6 @@ Whoever asks gets the newest outcome that there is, and how far a newer one is t
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +56,8 @@ class Workshop:
         self.version = 0
         """Grows whenever something is done."""
 
-    def ask(self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *given: str) -> Outcome:
-        """`work` must be a function of a module. `lasting`: the thing will not change any more."""
+    def ask(self, name: str, stamp: str, lasting: bool, work: str, *given: str) -> Outcome:
+        """`work` is `module:function`. `lasting`: the thing will not change any more."""
         key = f"{name} {stamp}"
         with self._lock:
             entry = self._entries.pop(name, None) or _Entry()
