@@ -50,7 +50,7 @@ class Workshop:
         self._most_seconds = most_seconds
         self._kept = Kept(folder)
         self._entries: dict[str, _Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is done at once calls back while it is asked for
         self._pool: ProcessPoolExecutor | None = None
         self._told = progress.line()
         self.version = 0
