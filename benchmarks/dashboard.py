@@ -2,14 +2,19 @@
 
     python benchmarks/dashboard.py [--runs 10000] [--events 100000]
 
-The rivals are the least that anybody could do: Python's http.server with a page of the same size that is made
-already, and reading the same events as JSON. Each time is the median of several, over HTTP on loopback.
+The rivals are the least that anybody could do. For many runs: looking into each directory when a page is
+asked for (`os.scandir`, and `json.loads` of each run's digest), and Python's http.server with the page as a
+file. For one run: reading its events as JSON. Each time is the median of several, over HTTP on loopback.
 """
 
 import argparse
 import functools
 import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +29,7 @@ from campaign_statistics import lay
 
 from agent2rl.dashboard.app import application
 from agent2rl.dashboard.state import Dashboard
+from agent2rl.store.paths import RunPaths
 from report import _run, _stretch
 
 TIMES = 7
@@ -54,10 +60,19 @@ def _many(folder: Path, count: int) -> None:
         began = time.perf_counter()
         dashboard.index.refresh()
         _tell("looking for changes in them, where there are none", time.perf_counter() - began)
+    told, shown = _from_nothing(runs, cache)
+    _tell("`agent2rl view` with that index, from the command to its address", told)
+    _tell("from its address to its first page", shown)
     began = time.perf_counter()
     with closing(_dashboard(runs, cache)) as dashboard, _served(dashboard) as url:
         page = _get(url).text
         _tell("a new server with that index, to its first page", time.perf_counter() - began)
+        slowest = 0.0
+        for _ in range(40):
+            began = time.perf_counter()
+            _get(url)
+            slowest = max(slowest, time.perf_counter() - began)
+        _tell("the slowest of the 40 pages after that, which it looks for changes beside", slowest)
         for name, path in (
             ("the first page", "/"),
             ("the last, by gain", f"/?sort=gain&page={count // 100}"),
@@ -68,6 +83,28 @@ def _many(folder: Path, count: int) -> None:
     (folder / "index.html").write_text(page, encoding="utf-8")
     with _plain(folder) as url:
         _tell("rival: http.server with the first page as a file", _median(lambda: _get(url)))
+    _tell("rival: os.scandir and json.loads of each run's digest", _median(lambda: _read_all(runs)))
+
+
+def _read_all(runs: Path) -> list[object]:
+    with os.scandir(runs) as entries:
+        return [json.loads(RunPaths(Path(entry.path)).digest.read_bytes()) for entry in entries]
+
+
+def _from_nothing(runs: Path, cache: Path) -> tuple[float, float]:
+    """A process of its own, until its address stands there, and from then to its first page."""
+    program = str(Path(sys.executable).with_name("agent2rl"))
+    command = [program, "view", str(runs), "--no-browser"]
+    known = {**os.environ, "AGENT2RL_CACHE": str(cache)}
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as view:
+        assert view.stdout
+        address = view.stdout.readline().strip()
+        told = time.perf_counter()
+        _get(address)
+        shown = time.perf_counter()
+        view.send_signal(signal.SIGINT)
+    return told - began, shown - told
 
 
 def _long(folder: Path, events: int) -> None:

@@ -78,6 +78,17 @@ def hostile(paths: RunPaths) -> None:
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def with_an_episode(paths: RunPaths) -> None:
+    """Whose best submission wins an episode that the untouched model lost."""
+    scores = ((paths.baseline, 0), (paths.submission(2), 1))
+    for where, score in scores:
+        file = where.results("heldout")
+        first, *rest = file.read_text().splitlines()
+        turns = [{"action": f"go to shelf {number}", "observation": "You see a mug."} for number in range(4)]
+        played = {**json.loads(first), "id": EPISODE, "score": score, "trajectory": turns}
+        file.write_text("\n".join([json.dumps(played), *rest]) + "\n")
+
+
 KINDS: dict[str, Callable[[RunPaths], None]] = {
     "20260101-000000-finished": lambda _: None,
     "20260102-000000-crashed": crashed,

@@ -5,18 +5,22 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from agent2rl.dashboard.app import application
 from agent2rl.dashboard.asked import Asked
 from agent2rl.dashboard.choice import PAGE
 from agent2rl.dashboard.index import Index, read_digests
+from agent2rl.dashboard.state import Dashboard
 from agent2rl.report.digests import VERSION, Kept
 from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served
 from tests.digests import a_run, course
+from tests.loopback import serving
 
 COUNT = 2000
 DAYS, TASKS, AGENTS = 20, 4, 5
@@ -172,6 +176,49 @@ def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: Index) -> N
         assert len(names(few)) == 8
     finally:
         few.close()
+
+
+def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: Index) -> None:
+    with served(few.runs, few.path.parent.parent) as board, httpx.Client(base_url=board.url) as client:
+        shutil.rmtree(few.path.parent)
+        assert client.get("/table").status_code in (200, 503)
+        ends = time.monotonic() + 20
+        while "8 runs</p>" not in client.get("/table").text:
+            assert time.monotonic() < ends
+            time.sleep(0.1)
+
+
+def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_known(few: Index) -> None:
+    with served(few.runs, few.path.parent.parent) as board, httpx.Client(base_url=board.url) as client:
+        away = few.runs.with_name("away")
+        few.runs.rename(away)
+        ends = time.monotonic() + 20
+        while "cannot be looked at" not in (page := client.get("/table").text):
+            assert time.monotonic() < ends
+            time.sleep(0.1)
+        assert page.count('type="checkbox"') == 8
+        away.rename(few.runs)
+        while "cannot be looked at" in client.get("/table").text:
+            assert time.monotonic() < ends
+            time.sleep(0.1)
+
+
+def test_what_another_server_wrote_to_the_same_table_is_noticed(few: Index) -> None:
+    another = index(few.runs, few.path.parent.parent)
+    lay(few.runs, 11)
+    another.refresh()
+    version = few.version
+    few.refresh()
+    assert few.version > version
+    assert dict(few.choices()["agent"])["agent_1"] == 3
+
+
+def test_a_page_before_the_first_look_says_that_it_is_reading(few: Index, tmp_path: Path) -> None:
+    fresh = Dashboard(few.runs, tmp_path / "other", lambda _: 1, list)
+    with closing(fresh), serving(application(fresh)) as url:
+        assert "Reading the runs directory" in httpx.get(url).text
+        fresh.index.refresh()
+        assert "Reading" not in httpx.get(url).text
 
 
 def test_what_is_asked_survives_being_written_down() -> None:

@@ -2,19 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-import axe_playwright_python
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browsers import DESK, PHONE
+from tests.browsers import DESK, PHONE, faults, quiet
 from tests.dashboard.conftest import Served
 from tests.dashboard.kinds import CRASHED, DAMAGED, EPISODE, FINISHED, GOING, HOSTILE_RUN, UNREADABLE, YOUNG
 
-AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 SHAPE = re.compile(r"(?<=/examples/)[^?]+|(?<=/runs/)[^/?]+|(?<=/made/)[^/]+")
 """What differs in addresses that are alike: one of them is tried."""
 TABS = ("", "/code", "/examples", "/transcript", "/log")
@@ -33,20 +29,8 @@ def pages() -> list[str]:
 
 @pytest.fixture
 def page(browser: Browser, board: Served) -> Iterator[Page]:
-    """Sees to it at the end that nothing was asked of others, and nothing complained of."""
-    faults: list[str] = []
-    context = browser.new_context(viewport={"width": DESK, "height": 900}, reduced_motion="reduce")
-    page = context.new_page()
-    page.on("console", lambda message: faults.append(f"{page.url}: {message.text}"))
-    page.on("pageerror", lambda error: faults.append(f"{page.url}: {error}"))
-    page.on("request", lambda request: faults.append(request.url) if _foreign(request.url, board) else None)
-    yield page
-    context.close()
-    assert [fault for fault in faults if "status of 404" not in fault] == []
-
-
-def _foreign(url: str, board: Served) -> bool:
-    return not url.startswith((board.url, "data:"))
+    with quiet(browser, board.url) as page:
+        yield page
 
 
 def show(page: Page, board: Served, path: str) -> None:
@@ -86,29 +70,18 @@ def test_every_page_of_every_kind_of_run_fits_any_width_and_its_links_lead_somew
 def test_no_page_has_a_serious_fault_for_readers_who_see_or_move_otherwise(page: Page, board: Served) -> None:
     paths = [*MANY, *(f"/runs/{FINISHED}{tab}" for tab in TABS), EXAMPLE, BROKEN]
     paths += [f"/runs/{run}" for run in (DAMAGED, GOING, YOUNG)] + [f"/runs/{HOSTILE_RUN}/transcript"]
-    dark = ("/", f"/runs/{FINISHED}", f"/runs/{FINISHED}/code", EXAMPLE)
+    dark = (
+        *MANY[:3],
+        *(f"/runs/{run}" for run in (FINISHED, GOING, YOUNG)),
+        f"/runs/{FINISHED}/code",
+        EXAMPLE,
+    )
     found = []
     for path in paths:
         show(page, board, path)
-        found += [f"{path}: {fault}" for fault in _faults(page)]
+        found += [f"{path}: {fault}" for fault in faults(page)]
         if path in dark:
             page.emulate_media(color_scheme="dark")
-            found += [f"{path} in the dark: {fault}" for fault in _faults(page, runOnly=["color-contrast"])]
+            found += [f"{path} in the dark: {fault}" for fault in faults(page, runOnly=["color-contrast"])]
             page.emulate_media(color_scheme="light")
     assert found == []
-
-
-def _faults(page: Page, **options: Any) -> list[str]:
-    """What is drawn in a figure has its label for readers; of many rows that are alike some are enough."""
-    page.evaluate("document.querySelectorAll('figure svg').forEach((each) => each.replaceChildren())")
-    page.evaluate(
-        "document.querySelectorAll('li:nth-child(n+9), tr:nth-child(n+9)').forEach((x) => x.remove())"
-    )
-    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
-    page.evaluate(AXE)
-    result = page.evaluate("(how) => axe.run(document, how)", {"resultTypes": ["violations"], **options})
-    return [
-        f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary']}"
-        for each in result["violations"]
-        if each["impact"] in ("serious", "critical")
-    ]

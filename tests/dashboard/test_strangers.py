@@ -5,12 +5,14 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
 from playwright.sync_api import Browser
 
 from agent2rl.store.paths import RunPaths
@@ -18,6 +20,7 @@ from tests import forks
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served
 from tests.dashboard.kinds import EPISODE, FINISHED, HOSTILE_RUN
+from tests.loopback import serving
 
 SECRET = "nobody is to read this"
 ESCAPES = (
@@ -61,7 +64,7 @@ def beside(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iter
     mixed = kinds.lay(finished, runs, "mixed")
     mixed.agent_log.unlink()
     mixed.agent_log.symlink_to(outside.agent_log)
-    answers = mixed.root.with_name(FINISHED) / "submissions" / "1" / "heldout.jsonl"
+    answers = kinds.lay(finished, runs, "deeper").submission(1).results("heldout")
     answers.unlink(missing_ok=True)
     answers.symlink_to(outside.root / "secret")
     shutil.copytree(outside.root, runs / ".hidden")
@@ -72,28 +75,33 @@ def beside(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_nothing_outside_of_the_runs_can_be_had_by_any_name_or_link(beside: Served) -> None:
     with httpx.Client(base_url=beside.url) as client:
         assert client.get(f"/runs/{FINISHED}/log").status_code == 200
-        for path in (*ESCAPES, f"/runs/{FINISHED}/examples?submission=1"):
+        for path in (*ESCAPES, "/runs/deeper/examples?submission=1"):
             status, text = _raw(beside, path)
             assert status == 404, path
             assert SECRET not in text, path
         table = client.get("/").text
-    assert "2 directories cannot be read" in table
+    assert "3 directories cannot be read" in table
     assert "1 run</p>" in table
 
 
 def _raw(beside: Served, path: str) -> tuple[int, str]:
+    return _answer(beside, path)[:2]
+
+
+def _answer(beside: Served, path: str) -> tuple[int, str, dict[str, str]]:
     """An address as it is: browsers and libraries would put it right."""
     with closing(HTTPConnection(httpx.URL(beside.url).netloc.decode(), timeout=30)) as line:
         line.request("GET", path)
         answer = line.getresponse()
-        return answer.status, answer.read().decode()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, answer.read().decode(), headers
 
 
 def test_odd_addresses_get_a_page_and_not_an_error(beside: Served) -> None:
     with httpx.Client(base_url=beside.url) as client:
         for path in ODD:
             assert client.get(path).status_code == 200, path
-        for path in (f"/runs/{FINISHED}/code?at=-5", "/compare", "/compare?run=a&run=b", "/nothing"):
+        for path in (f"/runs/{FINISHED}/code?at=-5", "/compare?run=a", "/compare?run=a&run=b", "/nothing"):
             answer = client.get(path)
             assert answer.status_code == 404
             assert "<h1>" in answer.text
@@ -117,6 +125,86 @@ def test_names_of_this_computer_are_served_and_every_answer_forbids_scripts(besi
         assert "default-src 'none'" in policy
         assert "script-src 'self';" in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "dest", "status"),
+    [
+        ("cross-site", "no-cors", "image", 403),
+        ("cross-site", "cors", "empty", 403),
+        ("same-site", "cors", "empty", 403),
+        ("cross-site", "navigate", "iframe", 403),
+        ("cross-site", "navigate", "document", 200),
+        ("same-origin", "cors", "empty", 200),
+        ("none", "navigate", "document", 200),
+    ],
+)
+def test_other_web_sites_can_lead_here_and_fetch_nothing(
+    site: str, mode: str, dest: str, status: int, beside: Served
+) -> None:
+    told = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+    answer = httpx.get(beside.url, headers=told)
+    assert answer.status_code == status
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_hostile_page_in_the_same_browser_reads_nothing(browser: Browser, beside: Served) -> None:
+    with quiet_origin() as other:
+        page = browser.new_page()
+        page.goto(other)
+        assert page.evaluate(
+            """async (url) => {
+              const got = [];
+              try { got.push(await (await fetch(url)).text()); } catch { /* as it should */ }
+              try { got.push((await fetch(url, { mode: "no-cors" })).type); } catch { got.push("refused"); }
+              got.push(await new Promise((done) => {
+                const line = new EventSource(url + "/events");
+                line.onopen = () => done("heard"); line.onerror = () => done("refused");
+              }));
+              const frame = document.createElement("iframe");
+              frame.src = url; document.body.append(frame);
+              await new Promise((done) => { frame.onload = done; });
+              try { got.push(frame.contentWindow.document.body.innerText); } catch { got.push("refused"); }
+              return got;
+            }""",
+            beside.url,
+        ) == ["refused", "refused", "refused"]
+        page.close()
+
+
+@contextmanager
+def quiet_origin() -> Iterator[str]:
+    """Another web site on this computer."""
+    app = FastAPI()
+
+    @app.get("/")
+    def front() -> HTMLResponse:
+        return HTMLResponse("<!doctype html><link rel=icon href=data:,><title>other</title>")
+
+    with serving(app) as url:
+        yield url.replace("127.0.0.1", "localhost")
+
+
+def test_the_token_leads_only_to_pages_of_ours_and_goes_to_nobody_else(
+    finished: RunPaths, tmp_path: Path
+) -> None:
+    kinds.lay(finished, tmp_path / "runs", FINISHED)
+    with served(tmp_path / "runs", tmp_path / "cache", token="secret") as board:
+        for path in ("//example.org/", "///example.org", "/%5cexample.org", "//example.org%2f.."):
+            status, _, headers = _answer(board, f"{path}?token=secret")
+            assert status == 303
+            leads = headers["location"]
+            assert not leads.startswith(("//", "/\\")), leads
+            assert "secret" not in leads
+            assert headers["referrer-policy"] == "no-referrer"
+        for given in ("Token=secret", "token=", "token=secre", "token=secret%00", "token=%ff"):
+            assert _answer(board, f"/?{given}")[0] == 403
+        for path in ("/static/style.css", "/events", "/made/a/b.csv", f"/runs/{FINISHED}/log", "/nothing"):
+            status, text, _ = _answer(board, path)
+            assert status == 403
+            assert FINISHED not in text
 
 
 def test_whatever_an_agent_wrote_stays_text(browser: Browser, board: Served) -> None:

@@ -11,6 +11,7 @@ from agent2rl import registry
 from agent2rl.cli.gathering import every_task
 from agent2rl.cli.options import runs_dir
 from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.core.ports import LOOPBACK
 from agent2rl.dashboard import server
 from agent2rl.dashboard.guard import is_loopback
 from agent2rl.dashboard.state import Dashboard
@@ -22,7 +23,7 @@ from agent2rl.runner.settings import settings
 @click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option(
     "--host",
-    default=server.LOOPBACK,
+    default=LOOPBACK,
     show_default=True,
     help="The address to serve at. Any but this computer's own asks readers for the token that is printed.",
 )

@@ -9,7 +9,7 @@ import matplotlib as mpl
 
 from agent2rl.analysis.campaigns.campaign import campaign
 from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.dashboard import pages
+from agent2rl.dashboard import pages, progress
 from agent2rl.dashboard.asked import Asked
 from agent2rl.dashboard.index import read_digests
 from agent2rl.report import charts, drawing, html, images, page, plots, series, sheets
@@ -19,20 +19,26 @@ from agent2rl.report.shown import Shown
 from agent2rl.store.paths import RunPaths
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
+OF = 4
+"""Steps of an analysis."""
 SHORTEST = 1.0
 """Seconds that a window shows, at least."""
+NAV, END = 'aria-label="Contents">', "</nav>"
 MAIN = ('<main id="main">', "</main>")
 
 
 def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
     shown = _gathered(root, stamp)
-    return inside(html.page(shown, plots.texts(shown)))
+    progress.tell(4, OF, "drawing its figures")
+    text = html.page(shown, plots.texts(shown))
+    return _contents(text) + inside(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
     """What happened between two moments of the agent's time, as the inside of a page."""
     shown = _gathered(root, stamp)
+    progress.tell(4, OF, "drawing its figures")
     end = charts.end_of_time(shown)
     last = min(end, float(until) or end)
     first = max(0.0, min(float(since), last - SHORTEST))
@@ -61,7 +67,8 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
 def _gathered(root: str, stamp: str) -> Shown:
     """`stamp` is there to tell one state of a run from another."""
     del stamp
-    return page.gather(RunPaths(Path(root)))
+    steps = iter(range(1, OF))
+    return page.gather(RunPaths(Path(root)), lambda step: progress.tell(next(steps), OF, step))
 
 
 def _frame() -> tuple[float, float]:
@@ -71,26 +78,21 @@ def _frame() -> tuple[float, float]:
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> str:
     """The report of many runs; its figures and data are written to `target`, and linked from there."""
+    progress.tell(1, 2, "reading what is known of each run")
     found = read_digests(Path(index), Asked.read(asked))
     traits = [Traits(**each) for each in json.loads(tasks)]
     made = campaign(found, traits, protocol="paper" if protocol == "paper" else "heldout")
     folder = Path(target)
+    progress.tell(2, 2, f"drawing the figures of {len(found):,} runs")
     text = inside(many.write(made, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
+
+
+def _contents(text: str) -> str:
+    """The list of a report's parts, as the page puts it above them."""
+    return f'<nav class="contents" {NAV}{text.partition(NAV)[2].partition(END)[0]}{END}'
 
 
 def inside(text: str) -> str:
     """Everything that others wrote is escaped, so these marks are the page's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
-
-
-def stamp(paths: RunPaths) -> str:
-    """Differs whenever the analysis might."""
-    sizes = []
-    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
-        try:
-            found = path.stat()
-            sizes.append(f"{found.st_mtime_ns}-{found.st_size}")
-        except OSError:
-            sizes.append("")
-    return " ".join(sizes)

@@ -4,10 +4,13 @@ The newest come first. What cannot be analysed is not tried again before it chan
 """
 
 import multiprocessing
+import sqlite3
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+from agent2rl.dashboard import bounded
 from agent2rl.dashboard.index import Index
 from agent2rl.report import digests
 from agent2rl.store.paths import RunPaths
@@ -35,20 +38,25 @@ class Filler:
         pool: ProcessPoolExecutor | None = None
         while not self._end.wait(LOOK_SECONDS):
             while (lacking := self._next()) and not self._end.is_set():
-                pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                context = multiprocessing.get_context("spawn")
+                pool = pool or ProcessPoolExecutor(1, context, bounded.confine)
                 name, stamp = lacking
                 try:
-                    text = pool.submit(made, str(self._index.runs / name)).result()
+                    text = pool.submit(
+                        bounded.run, bounded.MOST_SECONDS, f"{__name__}:made", str(self._index.runs / name)
+                    ).result()
                 except Exception as error:  # of the analysis, or its process died
                     self._refused.add(lacking)
                     self._index.unreadable[name] = f"cannot be analysed: {type(error).__name__}: {error}"
                     pool.shutdown(wait=False)
                     pool = None
                 else:
-                    self._index.fill(name, stamp, text)
+                    with suppress(sqlite3.Error):
+                        self._index.fill(name, stamp, text)
         if pool:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> tuple[str, str] | None:
-        lacking = (each for each in self._index.lacking() if each not in self._refused)
-        return next(lacking, None)
+        with suppress(sqlite3.Error):  # the index is made anew just now
+            return next((each for each in self._index.lacking() if each not in self._refused), None)
+        return None

@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
@@ -15,7 +16,9 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 COOKIE = "agent2rl-token"
@@ -35,6 +38,13 @@ def add(app: FastAPI, token: str) -> None:
     @app.exception_handler(Agent2RLError)
     async def broken(_: Request, error: Agent2RLError) -> Response:
         return _fault(str(error), 500)
+
+    @app.exception_handler(sqlite3.Error)
+    async def no_index(_: Request, __: Exception) -> Response:
+        return _fault("The index of the runs is being made anew. Try again in a moment.", 503)
+
+    for kind in (OSError, ValueError, ArithmeticError, RecursionError):
+        app.add_exception_handler(kind, _damaged)
 
     @app.exception_handler(404)
     async def no_page(_: Request, __: Exception) -> Response:
@@ -56,7 +66,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _refused(request: Request, token: str) -> Response | None:
-    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come."""
+    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come.
+
+    Another web site could not read an answer, but it could keep this computer busy with asking.
+    """
+    site, mode, target = (request.headers.get(f"sec-fetch-{name}", "") for name in ("site", "mode", "dest"))
+    if site in ("cross-site", "same-site") and (mode, target) != ("navigate", "document"):
+        return PlainTextResponse("Another web site asked for this.", 403)
     if not token:
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -65,12 +81,18 @@ def _refused(request: Request, token: str) -> Response | None:
     asked, shown = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
     if hmac.compare_digest(asked.encode(), token.encode()):
         rest = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
-        leads = RedirectResponse(link(request.url.path, **grouped(rest)), 303)
+        path = "/" + request.url.path.lstrip("/\\")  # two of them would be another host
+        leads = RedirectResponse(link(path, **grouped(rest)), 303)
         leads.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return leads
     if hmac.compare_digest(shown.encode(), token.encode()):
         return None
     return PlainTextResponse("Open the address that `agent2rl view` printed: its token is needed.", 403)
+
+
+async def _damaged(_: Request, error: Exception) -> Response:
+    """What nobody thought of in a file that somebody damaged."""
+    return _fault(f"This cannot be shown: what it is made of is damaged ({type(error).__name__}).", 500)
 
 
 def _fault(text: str, status: int) -> Response:

@@ -1,15 +1,18 @@
 """All runs of a directory in a table that is quick to ask: ten thousand of them in milliseconds.
 
 The directories are the truth. The table is an SQLite file in the cache, made of them; whatever has changed
-there since, by the time stamps of a run's files, is read anew. Deleting it costs the time to make it.
+there since, by the time stamps of a run's files, is read anew beside the pages, which never wait for that.
+Deleting it costs the time to make it.
+
+What is looked through for every page is in one table, and the long texts of each run in another.
 """
 
 import hashlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.digest import Digest
@@ -23,11 +26,16 @@ from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 
-VERSION = 1
+VERSION = 2
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""
 BATCH = 200
+MOST_VALUES = 200
+"""Of a column, to choose from."""
+
+LOST = ("no such table", "unable to open")
+"""What SQLite says of a file that is gone."""
 
 Level = Callable[[str], int | None]
 
@@ -36,7 +44,8 @@ def read_digests(path: Path, asked: Asked) -> list[Digest]:
     """Of all runs that are asked for, but for those that are still going."""
     where, values = asked.where()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as base:
-        found = [text for (text,) in base.execute(f"SELECT digest FROM runs {where}", values)]
+        text = f"SELECT digest FROM texts WHERE run_id IN (SELECT run_id FROM runs {where})"
+        found = [text for (text,) in base.execute(text, values)]
     return [Digest.model_validate_json(text) for text in found if text]
 
 
@@ -46,12 +55,22 @@ class Index:
         name = hashlib.sha256(str(runs).encode()).hexdigest()[:16]
         self.path = cache / "dashboard" / f"{name}-{VERSION}.sqlite"
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        for old in self.path.parent.glob(f"{name}-*.sqlite*"):
+            if not old.name.startswith(self.path.name):
+                old.unlink(missing_ok=True)
         self.version = 0
         """Grows with every change."""
         self.unreadable: dict[str, str] = {}
         """Runs whose directories cannot be read, and why."""
         self.waiting = 0
         """Runs that are not in the table yet."""
+        self.looked = False
+        """Whether the directory was looked at since this began."""
+        self.gone = ""
+        """Why the directory cannot be looked at, where it cannot; the table is then of what was there."""
+        self._choices: tuple[int, dict[str, list[tuple[str, int]]]] = (-1, {})
+        self._seen = 0
+        """What the table held when it was last looked at: others may write it, too."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._refused: dict[str, str] = {}
@@ -73,51 +92,61 @@ class Index:
         where, values = asked.where()
         order = asked.sort if asked.sort in SORTED else "started"
         way = "DESC" if asked.descending else "ASC"
-        text = f"SELECT row FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
+        text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
         if asked.limit is not None:
             text += f" LIMIT {int(asked.limit)} OFFSET {int(asked.offset)}"
         with closing(self._open()) as base:
-            rows = [Row.model_validate_json(found) for (found,) in base.execute(text, values)]
+            names = base.execute(text, values).fetchall()
+            found = [
+                base.execute("SELECT row FROM texts WHERE run_id = ?", name).fetchone() for name in names
+            ]
             (total,) = base.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()
-        return rows, total
+        return [Row.model_validate_json(text) for (text,) in filter(None, found)], total
 
     def fingerprint(self, asked: Asked, *more: str) -> str:
         """Differs whenever a run that is asked for has changed."""
         where, values = asked.where()
         found = hashlib.sha256("\n".join(more).encode())
         with closing(self._open()) as base:
-            text = f"SELECT run_id, stamp, digest IS NULL FROM runs {where} ORDER BY run_id"
+            text = f"SELECT run_id, stamp, analysed FROM runs {where} ORDER BY run_id"
             for row in base.execute(text, values):
                 found.update("\n".join(map(str, row)).encode())
         return found.hexdigest()[:32]
 
     def choices(self) -> dict[str, list[tuple[str, int]]]:
         """The values of each column that can be filtered by, and how many runs have them."""
+        version, known = self._choices
+        if version == self.version:
+            return known
+        version = self.version
         with closing(self._open()) as base:
-            return {
+            known = {
                 name: [
                     (str(int(value)) if name == "level" else str(value), count)
                     for value, count in base.execute(
                         f"SELECT {name}, COUNT(*) FROM runs WHERE {name} IS NOT NULL AND {name} != '' "
-                        f"GROUP BY {name} ORDER BY {name}"
+                        f"GROUP BY {name} ORDER BY {name} LIMIT {MOST_VALUES}"
                     )
                 ]
                 for name in COLUMNS
             }
+        self._choices = version, known
+        return known
 
     # --- filling ---
 
     def lacking(self) -> list[tuple[str, str]]:
         """Runs that are not going on and have no digest yet, with their stamps; the newest first."""
         with closing(self._open()) as base:
-            text = "SELECT run_id, stamp FROM runs WHERE digest IS NULL AND state != 'running' "
+            text = "SELECT run_id, stamp FROM runs WHERE NOT analysed AND state != 'running' "
             return list(base.execute(text + "ORDER BY started DESC"))
 
     def fill(self, name: str, stamp: str, digest: str) -> None:
         """Unless it has changed meanwhile."""
         with closing(self._open()) as base:
-            known = (digest, name, stamp)
-            base.execute("UPDATE runs SET digest = ? WHERE run_id = ? AND stamp = ?", known)
+            text = "UPDATE runs SET analysed = 1 WHERE run_id = ? AND stamp = ?"
+            if base.execute(text, (name, stamp)).rowcount:
+                base.execute("UPDATE texts SET digest = ? WHERE run_id = ?", (digest, name))
             base.commit()
         self.version += 1
 
@@ -137,6 +166,7 @@ class Index:
             self._make_anew()
 
     def _make_anew(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
         with closing(self._open()) as base:
@@ -147,11 +177,9 @@ class Index:
         found = dict(stamps(self.runs))
         with closing(self._open()) as base:
             known = dict(base.execute("SELECT run_id, stamp FROM runs"))
-            gone = known.keys() - found.keys()
-            if gone:
-                base.executemany("DELETE FROM runs WHERE run_id = ?", [(name,) for name in gone])
+            if gone := known.keys() - found.keys():
+                _drop(base, gone)
                 base.commit()
-                self.version += 1
             seen = known | self._refused
             changed = [name for name, stamp in found.items() if seen.get(name) != stamp.text]
             changed.sort(reverse=True)  # the newest first: they are what is looked at
@@ -160,6 +188,10 @@ class Index:
                 self._take(base, {name: found[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
                     return
+            now = hash(frozenset(base.execute("SELECT run_id, stamp, analysed FROM runs")))
+        if now != self._seen or not self.looked:
+            self.version += 1
+        self._seen, self.looked = now, True
         self._refused = {name: stamp for name, stamp in self._refused.items() if name in found}
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in found}
 
@@ -168,15 +200,18 @@ class Index:
         for name, stamp in stamps.items():
             try:
                 row, digest = self._read(find(self.runs, name), stamp.changed)
-            except (UserError, OSError, ValueError) as error:
+            except (UserError, OSError, ValueError, ArithmeticError, RecursionError) as error:
                 self.unreadable[name], self._refused[name] = str(error), stamp.text
-                base.execute("DELETE FROM runs WHERE run_id = ?", (name,))
+                _drop(base, [name])
                 continue
             self.unreadable.pop(name, None)
             self._refused.pop(name, None)
             values = [getattr(row, column) for column in _stored()]
-            known = (name, stamp.text, *values, row.model_dump_json(), digest)
+            known = (name, stamp.text, digest is not None, *values)
             base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
+            base.execute(
+                "INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (name, row.model_dump_json(), digest)
+            )
         base.commit()
         self.version += 1
         self.waiting = max(0, self.waiting - len(stamps))
@@ -193,11 +228,23 @@ class Index:
             began = time.monotonic()
             try:
                 self.refresh()
+                self._say("")
             except (OSError, sqlite3.Error) as error:  # a full disk, a directory that is gone: try again
-                self.unreadable["."] = f"{type(error).__name__}: {error}"
-                if type(error) is sqlite3.DatabaseError:  # the file is damaged
-                    self._make_anew()
+                self._say(f"{type(error).__name__}: {error}")
+                if isinstance(error, sqlite3.Error):
+                    self._mend(error)
             self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
+
+    def _mend(self, error: sqlite3.Error) -> None:
+        """A file that is damaged, or that somebody deleted, is made anew; one that is busy will not be."""
+        if type(error) is sqlite3.DatabaseError or any(sign in str(error) for sign in LOST):
+            with suppress(OSError, sqlite3.Error):  # it is tried again at the next look
+                self._make_anew()
+
+    def _say(self, gone: str) -> None:
+        if gone != self.gone:
+            self.gone = gone
+            self.version += 1
 
     def _open(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=30)
@@ -206,17 +253,25 @@ class Index:
         return base
 
 
+def _drop(base: sqlite3.Connection, names: Iterable[str]) -> None:
+    for table in ("runs", "texts"):
+        known = [(name,) for name in names if name.isascii()]  # SQLite knows no name that is not even text
+        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
+
+
 def _stored() -> Sequence[str]:
     return tuple(dict.fromkeys((*COLUMNS, *SORTED)))
 
 
 def _columns() -> Sequence[str]:
-    return ("run_id", "stamp", *_stored(), "row", "digest")
+    return ("run_id", "stamp", "analysed", *_stored())
 
 
 def _table() -> str:
-    kinds = {"run_id": "TEXT PRIMARY KEY", **dict.fromkeys(NUMBERS, "REAL")}
+    kinds = {"run_id": "TEXT PRIMARY KEY", "analysed": "INTEGER", **dict.fromkeys(NUMBERS, "REAL")}
     columns = ", ".join(f"{name} {kinds.get(name, 'TEXT')}" for name in _columns())
     return (
-        f"CREATE TABLE IF NOT EXISTS runs ({columns});CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
+        f"CREATE TABLE IF NOT EXISTS runs ({columns});"
+        "CREATE TABLE IF NOT EXISTS texts (run_id TEXT PRIMARY KEY, row TEXT, digest TEXT);"
+        "CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
     )

@@ -1,5 +1,6 @@
 """Pages of many runs: the table, runs side by side, the leaderboard."""
 
+import importlib
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -13,6 +14,7 @@ from agent2rl.dashboard.pages import answer
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.report import sheets
 
+COURSES = "agent2rl.dashboard.courses"
 FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
@@ -30,13 +32,13 @@ def add(app: FastAPI, dashboard: Dashboard) -> None:
         names = list(dict.fromkeys(run_ids or ()))[: compare.MOST_RUNS]
         standings = [run.stand(run.find(dashboard.runs, name)) for name in names]
         if len(standings) < 2:
-            raise UserError("Choose at least two runs to compare.")
+            return answer("compare_none.html.jinja", runs=standings)
         return answer(
             "compare.html.jinja",
             runs=standings,
             differing=compare.differing(standings),
             flips=compare.flips(standings[0], standings[1]),
-            figures=sheets.figures(compare.courses(standings)),
+            figures=sheets.figures(importlib.import_module(COURSES).courses(standings)),
         )
 
     @app.get("/leaderboard")
@@ -79,6 +81,8 @@ def _table(request: Request, dashboard: Dashboard) -> dict[str, Any]:
         "choices": dashboard.index.choices(),
         "unreadable": dashboard.index.unreadable,
         "waiting": dashboard.index.waiting,
+        "looked": dashboard.index.looked,
+        "gone": dashboard.index.gone,
         "directory": str(dashboard.runs),
     }
 

@@ -58,7 +58,10 @@ def spark(row: Row) -> Markup:
 
 def moment(seconds: float) -> Markup:
     """A time, which a script puts into the reader's own zone."""
-    at = datetime.fromtimestamp(seconds, UTC)
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return Markup("–")
     return Markup('<time datetime="{}">{}</time>').format(
         at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M")
     )

@@ -8,11 +8,14 @@ from agent2rl.core.records import Ending, Mode, Protocol
 from agent2rl.store.reader import RunView, State
 
 STAMP = "%Y%m%d-%H%M%S"
+LAST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+NAMES = 300
+"""Characters of a name that are kept."""
 SPARK = 24
 """Points of a sparkline, at most."""
 
 
-class Row(Record):
+class Row(Record, allow_inf_nan=False):
     run_id: str
     started: float
     """Seconds since the epoch."""
@@ -47,11 +50,11 @@ def of_digest(digest: Digest, level: int | None, changed: float) -> Row:
     return Row(
         run_id=digest.run_id,
         started=started(digest.run_id, changed),
-        task=digest.task,
+        task=digest.task[:NAMES],
         level=level,
-        agent=digest.agent,
-        driver=digest.driver or "",
-        model=digest.model,
+        agent=digest.agent[:NAMES],
+        driver=(digest.driver or "")[:NAMES],
+        model=digest.model[:NAMES],
         mode=digest.mode,
         protocol=digest.protocol,
         seed=digest.seed,
@@ -77,15 +80,18 @@ def of_view(view: RunView, level: int | None, changed: float) -> Row:
     base = view.baseline.value if view.baseline else None
     told = max(scores, default=None)
     gain = told - base if told is not None and base is not None else None
-    interval = result.heldout.ci if result and result.heldout else None
+    held = result.heldout if result and spec.protocol == "heldout" else None
+    interval = held.ci if held else None
     return Row(
         run_id=view.paths.run_id,
-        started=view.chain.entries[0].time if view.chain.entries else started(view.paths.run_id, changed),
-        task=spec.task,
+        started=min(max(0.0, view.chain.entries[0].time), LAST)
+        if view.chain.entries
+        else started(view.paths.run_id, changed),
+        task=spec.task[:NAMES],
         level=level,
-        agent=spec.agent,
-        driver=spec.driver or "",
-        model=spec.model,
+        agent=spec.agent[:NAMES],
+        driver=(spec.driver or "")[:NAMES],
+        model=spec.model[:NAMES],
         mode=spec.mode,
         protocol=spec.protocol,
         seed=spec.seed,
@@ -109,7 +115,7 @@ def started(run_id: str, otherwise: float) -> float:
     try:
         return datetime.strptime(run_id[:15], STAMP).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        return otherwise
+        return min(max(0.0, otherwise), LAST)
 
 
 def _best_so_far(scores: list[float], base: float | None) -> list[float]:

@@ -1,6 +1,5 @@
 """One run, as far as it can be told at once: no analysis, however many events there are."""
 
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExampleResult, Split, Submission
+from agent2rl.dashboard import sound
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView, read_results, read_run
 
@@ -20,12 +20,17 @@ def find(runs: Path, name: str) -> RunPaths:
     root = runs / name
     if not NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a run.")
-    if not (root / "spec.json").is_file():
-        raise UserError(f"There is no run {name!r} here.")
-    with os.scandir(root) as entries:
-        if root.is_symlink() or any(each.is_symlink() for each in entries):
-            raise UserError(f"{name!r} is a link, or has one in it: it is not shown.")
-    return RunPaths(root)
+    paths = RunPaths(root)
+    try:
+        if not paths.spec.is_file():
+            raise UserError(f"There is no run {name!r} here.")
+        if root.is_symlink():
+            raise UserError(f"{name!r} is a link: it is not shown.")
+        if fault := sound.fault(paths):
+            raise UserError(f"{name!r} {fault}: it is not shown.")
+    except OSError as error:
+        raise UserError(f"{name!r} cannot be read: {error.strerror}.") from error
+    return paths
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,18 @@ def stand(paths: RunPaths, now: float | None = None) -> Standing:
     if view.result:
         best = view.result.best
     return Standing(view, began, used, ends if ends and ends > moment else None, best, tail(paths.agent_log))
+
+
+def stamp(paths: RunPaths) -> str:
+    """Differs whenever the analysis might."""
+    sizes = []
+    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
+        try:
+            found = path.stat()
+            sizes.append(f"{found.st_mtime_ns}-{found.st_size}")
+        except OSError:
+            sizes.append("")
+    return " ".join(sizes)
 
 
 def size(path: Path) -> int:

@@ -1,6 +1,5 @@
 """What tells whether a run has changed: the times of the files that its row is made of."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,18 +18,14 @@ class Stamp:
 
 def stamps(runs: Path) -> Iterator[tuple[str, Stamp]]:
     """Of every run; a look at four files each."""
-    try:
-        entries = list(os.scandir(runs))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        spec, *times = (_time(f"{entry.path}/{name}") for name in _LOOKED_AT)
+    with os.scandir(runs) as found:
+        entries = [(entry.name, entry.path) for entry in found if not entry.name.startswith(".")]
+    for name, path in entries:
+        spec, head, result, digest = [_time(f"{path}/{name}") for name in _LOOKED_AT]
         if spec is None:
             continue
-        going = "ended" if times[1] else str(is_held(RunPaths(Path(entry.path)).lock))
-        yield entry.name, Stamp(json.dumps([spec, *times, going]), spec / 1e9)
+        going = "ended" if result else is_held(Path(f"{path}/{_LOCK}"))
+        yield name, Stamp(f"{spec} {head} {result} {digest} {going}", spec / 1e9)
 
 
 def _time(path: str) -> int | None:
@@ -40,9 +35,6 @@ def _time(path: str) -> int | None:
         return None
 
 
-def _looked_at() -> tuple[str, ...]:
-    paths = RunPaths(Path("run"))
-    return tuple(map(paths.relative, (paths.spec, paths.ledger_head, paths.result, paths.digest)))
-
-
-_LOOKED_AT = _looked_at()
+_RUN = RunPaths(Path("run"))
+_LOOKED_AT = tuple(map(_RUN.relative, (_RUN.spec, _RUN.ledger_head, _RUN.result, _RUN.digest)))
+_LOCK = _RUN.relative(_RUN.lock)

@@ -11,12 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.dashboard import analysis, live, run
+from agent2rl.dashboard import live, run
 from agent2rl.dashboard.choice import Choice
 from agent2rl.dashboard.filling import Filler
 from agent2rl.dashboard.index import Index, Level
 from agent2rl.dashboard.worker import Outcome, Workshop
 
+WORK = "agent2rl.dashboard.analysis"
+"""What is loaded only where it is done."""
 MOST_WATCHED = 1000
 MOST_MADE = 8
 """Leaderboards whose figures are kept."""
@@ -51,22 +53,22 @@ class Dashboard:
             self._watched.clear()
         if name not in self._watched:
             self._watched[name] = live.Watched(
-                lambda: f"{analysis.stamp(paths)} {run.size(paths.agent_log)} {self.workshop.version}"
+                lambda: f"{run.stamp(paths)} {run.size(paths.agent_log)} {self.workshop.version}"
             )
         return self._watched[name]
 
     def analysed(self, name: str) -> dict[str, Any]:
         paths = run.find(self.runs, name)
-        root, stamp = str(paths.root), analysis.stamp(paths)
+        root, stamp = str(paths.root), run.stamp(paths)
         lasting = paths.result.exists()
-        return _told(self.workshop.ask(f"run {name}", stamp, lasting, analysis.of_run, root, stamp))
+        return _told(self.workshop.ask(f"run {name}", stamp, lasting, f"{WORK}:of_run", root, stamp))
 
     def window(self, name: str, since: float, until: float) -> dict[str, Any]:
         """A part of a run's time; `until` 0 is its end."""
         paths = run.find(self.runs, name)
-        stamp, key = analysis.stamp(paths), f"window {name} {since} {until}"
+        stamp, key = run.stamp(paths), f"window {name} {since} {until}"
         given = (str(paths.root), stamp, str(since), str(until))
-        return _told(self.workshop.ask(key, stamp, False, analysis.of_window, *given))
+        return _told(self.workshop.ask(key, stamp, False, f"{WORK}:of_window", *given))
 
     def together(self, choice: Choice, protocol: str) -> dict[str, Any]:
         """The report of the runs that are chosen; figures lie in a folder of their own."""
@@ -74,7 +76,7 @@ class Dashboard:
         stamp = self.index.fingerprint(asked, protocol)
         tasks = json.dumps([asdict(each) for each in self._tasks()])
         given = (str(self.index.path), asked.text, tasks, protocol, str(self.folder / stamp))
-        found = self.workshop.ask(f"runs {asked.text} {protocol}", stamp, False, analysis.of_runs, *given)
+        found = self.workshop.ask(f"runs {asked.text} {protocol}", stamp, False, f"{WORK}:of_runs", *given)
         self._clear()
         return _told(found)
 
@@ -87,4 +89,4 @@ class Dashboard:
 
 def _told(found: Outcome) -> dict[str, Any]:
     text = Markup(found.text) if found.text is not None else None
-    return {"text": text, "fresh": found.fresh, "fault": found.fault}
+    return {"text": text, "fresh": found.fresh, "fault": found.fault, "progress": found.progress}

@@ -1,19 +1,18 @@
 """What takes seconds is done in a process of its own, once for all who ask, and its outcome is kept.
 
-Whoever asks gets the newest outcome that there is, and whether a newer one is on its way.
+Whoever asks gets the newest outcome that there is, and how far a newer one is that is on its way.
 """
 
-import hashlib
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl.store.files import write_atomically
+from agent2rl.dashboard import bounded, progress
+from agent2rl.dashboard.kept import Kept
+from agent2rl.dashboard.progress import Progress
 
 PATIENCE = 3.0
 """A thing that keeps changing is made again after so many times the time that it took."""
@@ -41,34 +40,37 @@ class Outcome:
     fresh: bool
     """Whether it is of what there is now."""
     fault: str = ""
+    progress: Progress | None = None
+    """Of what is being done for it."""
 
 
 class Workshop:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_seconds: int = bounded.MOST_SECONDS) -> None:
         """Outcomes of what does not change any more are kept in `folder`, too."""
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._most_seconds = most_seconds
+        self._kept = Kept(folder)
         self._entries: dict[str, _Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is done at once calls back while it is asked for
         self._pool: ProcessPoolExecutor | None = None
+        self._told = progress.line()
         self.version = 0
         """Grows whenever something is done."""
 
-    def ask(self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *given: str) -> Outcome:
-        """`work` must be a function of a module. `lasting`: the thing will not change any more."""
-        file = self._folder / f"{hashlib.sha256(f'{name} {stamp}'.encode()).hexdigest()[:32]}.html"
+    def ask(self, name: str, stamp: str, lasting: bool, work: str, *given: str) -> Outcome:
+        """`work` is `module:function`. `lasting`: the thing will not change any more."""
+        key = f"{name} {stamp}"
         with self._lock:
             entry = self._entries.pop(name, None) or _Entry()
             self._entries[name] = entry  # at the end: it was asked for last
-            if entry.text is None and not entry.doing and file.is_file():
-                entry.text, entry.stamp = file.read_text(encoding="utf-8"), stamp
+            if entry.text is None and not entry.doing and (kept := self._kept.get(key)) is not None:
+                entry.text, entry.stamp = kept, stamp
             if entry.stamp != stamp and not entry.doing and self._due(entry):
                 entry.doing_stamp, entry.began = stamp, time.monotonic()
-                entry.doing = self._started().submit(work, *given)
-                entry.doing.add_done_callback(lambda done: self._done(entry, done, file if lasting else None))
+                entry.doing = self._started().submit(bounded.run, self._most_seconds, work, *given)
+                entry.doing.add_done_callback(lambda done: self._done(entry, done, key if lasting else ""))
             while len(self._entries) > MOST_KEPT:
                 self._entries.pop(next(iter(self._entries)))
-            return Outcome(entry.text, entry.stamp == stamp, entry.fault)
+            return Outcome(entry.text, entry.stamp == stamp, entry.fault, self._progress(entry))
 
     def close(self) -> None:
         if self._pool:
@@ -78,19 +80,27 @@ class Workshop:
         pause = max(LEAST_SECONDS, PATIENCE * entry.took)
         return entry.ended == 0.0 or time.monotonic() - entry.ended >= pause
 
+    def _progress(self, entry: _Entry) -> Progress | None:
+        if not entry.doing:
+            return None
+        before = [each for each in self._entries.values() if each.doing and each.began < entry.began]
+        seconds = time.monotonic() - entry.began
+        return progress.read(self._told, seconds) if not before else Progress(len(before), seconds)
+
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # threads are about, so nothing may be forked
-            self._pool = ProcessPoolExecutor(1, mp_context=context)
+            self._pool = ProcessPoolExecutor(1, context, progress.listen, (self._told,))
         return self._pool
 
-    def _done(self, entry: _Entry, done: "Future[str]", file: Path | None) -> None:
+    def _done(self, entry: _Entry, done: "Future[str]", key: str) -> None:
         if done.cancelled():
             return
         with self._lock:
             entry.ended = time.monotonic()
             entry.took = entry.ended - entry.began
             entry.doing, entry.stamp = None, entry.doing_stamp
+            progress.clear(self._told)
             fault = done.exception()
             entry.fault = f"{type(fault).__name__}: {fault}" if fault else ""
             if fault:
@@ -98,7 +108,6 @@ class Workshop:
                     self._pool = None  # its process died: the next one gets a new one
             else:
                 entry.text = done.result()
-                if file:
-                    with suppress(OSError):  # a full disk: it is made again the next time
-                        write_atomically(file, entry.text)
+                if key:
+                    self._kept.put(key, entry.text)
             self.version += 1

@@ -61,20 +61,21 @@ def scores(
     places = [at(one.accepted_at) / seconds for one, _ in scored]
     values = [score.value for _, score in scored]
     if view.baseline:
-        axes.axhline(view.baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
-        axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
+        _untouched(axes, view.baseline)
     _best_so_far(axes, places, values, view.baseline, end / seconds)
     best = view.result.best.id if view.result and view.result.best else None
     _points(axes, places, [score for _, score in scored], ACCENT, filled=False)
     for place, (one, score) in zip(places, scored, strict=True):
         if one.id == best:
             axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4)
-        if len(scored) <= LABELS:
-            _beside(axes, place, score.value, str(one.id))
+        if len(scored) <= LABELS or one.id == best:
+            _beside(
+                axes, place, score.value, f"{one.id}: {score.value:.1f}" if one.id == best else str(one.id)
+            )
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
     missed = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
     bounds = [bound for _, score in scored for bound in (score.ci.low, score.ci.high)]
-    bounds += [view.baseline.value] if view.baseline else []
+    bounds += [view.baseline.ci.low, view.baseline.ci.high] if view.baseline else []
     bounds += heldout.bounds if heldout else []
     low, high = min(bounds), max(bounds)
     room = max(high - low, 4.0) * 0.12
@@ -85,6 +86,13 @@ def scores(
     axes.set_ylabel("score, %")
     drawing.legend(axes, 2 if narrow else 4)
     return figure
+
+
+def _untouched(axes: Axes, baseline: Score) -> None:
+    """A line with its interval as a band, since it holds at all times."""
+    axes.axhspan(baseline.ci.low, baseline.ci.high, color=BASE, alpha=0.16, linewidth=0)
+    axes.axhline(baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
+    axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
 
 
 def _best_so_far(
@@ -129,11 +137,21 @@ def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
     if heldout.gap is not None:
         axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
         axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
+    _number(
+        axes, 0, heldout.before.ci.high, heldout.before.value, DIM, above=True
+    )  # there is room between them
+    _number(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
     gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
     axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
-    axes.set(xlim=(-0.6, 1.6), xticks=[0, 1], xticklabels=["base", "best"])
+    axes.set(xlim=(-0.8, 1.8), xticks=[0, 1], xticklabels=["base", "best"])
     axes.tick_params(axis="y", labelleft=False)
     axes.spines["left"].set_visible(False)
+
+
+def _number(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
+    offset, align = (3, "bottom") if above else (-3, "top")
+    axes.annotate(f"{value:.1f}", (place, edge), xytext=(0, offset), va=align, **look)
 
 
 def _points(axes: Axes, places: Sequence[float], scores: Sequence[Score], colour: str, filled: bool) -> None:

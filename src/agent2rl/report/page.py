@@ -1,7 +1,7 @@
 """The report of a run: report.json, report.md, report.html and figures, from the run directory alone."""
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -23,10 +23,13 @@ from agent2rl.store.revisions import Code
 LONGEST_DIFF = 1 << 18
 
 
-def gather(paths: RunPaths) -> Shown:
-    """Read and analyse a run in any state."""
+def gather(paths: RunPaths, tell: Callable[[str], None] = lambda _: None) -> Shown:
+    """Read and analyse a run in any state; `tell` hears of each of the three steps."""
+    tell("reading its record")
     record = recorded(paths)
+    tell(f"analysing {len(record.events):,} events")
     findings, notes = analyse(record)
+    tell("reading its code")
     notes = (*record.notes, *notes)
     return Shown(
         view=record.view,

@@ -1,6 +1,7 @@
 """How numbers, times and texts of others are put on a page."""
 
 import json
+import math
 import unicodedata
 
 from pydantic import JsonValue
@@ -9,6 +10,7 @@ from agent2rl.core.units import without_path
 
 DRAWN = "·×–−"
 """Our own marks, which the figures' font has."""
+NO_NUMBER = "–"
 JOINERS = "\u200c\u200d"
 """Invisible, and part of how emoji and some scripts are written."""
 
@@ -46,6 +48,8 @@ def drawable(text: str, most: int = 28) -> str:
 
 
 def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return NO_NUMBER
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -57,6 +61,8 @@ def duration(seconds: float) -> str:
 
 def clock(seconds: float) -> str:
     """A moment of the agent's time."""
+    if not math.isfinite(seconds):
+        return NO_NUMBER
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 

@@ -102,11 +102,13 @@ class Hold:
 def is_held(path: Path) -> bool:
     """Whether a harness holds the lock."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
     except OSError:  # there is none, or it is not ours to open
         return False
     try:
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
+    except OSError:  # nothing that can be locked
+        return False
     finally:
         os.close(file)
     kind: int = struct.unpack(LOCK, found)[0]

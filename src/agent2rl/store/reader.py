@@ -1,5 +1,6 @@
 """Reads a run directory in any state: going, finished, crashed or damaged. Writes nothing."""
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
 
 R = TypeVar("R", bound=Record)
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 State = Literal["running", "finished", "crashed"]
 
 
@@ -51,7 +53,7 @@ def read_run(paths: RunPaths) -> RunView:
         raise UserError(f"{paths.root} is not a run that can be read: {notes[0]}.")
     result = _record(paths.result, RunResult, notes) if paths.result.exists() else None
     chain = ledger.read(paths.ledger, paths.ledger_head)
-    numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if path.name.isdigit())
+    numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if NUMBER.fullmatch(path.name))
     found = [_record(paths.submission(number).record, Submission, notes) for number in numbers]
     return RunView(
         paths=paths,

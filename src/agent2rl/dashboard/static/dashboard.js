@@ -10,23 +10,31 @@
     }
   };
 
-  // What changed is fetched again; what the reader has chosen or unfolded stays as it is.
+  // What changed is fetched again; what the reader has chosen, unfolded, scrolled or come to by keyboard stays.
+  const key = (each) => each.id || `${each.tagName} ${each.getAttribute("href") || each.value || each.getAttribute("aria-label") || each.textContent}`;
+  const scrolled = (part) => [...part.querySelectorAll("[tabindex]")];
   const refresh = async (part) => {
-    if (part.contains(document.activeElement) && document.activeElement.matches("input, select")) return;
     const answer = await fetch(part.dataset.live, { headers: { Accept: "text/html" } });
     if (!answer.ok) return;
     const text = await answer.text();
     if (text === part.dataset.last) return;
     const chosen = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
     const open = new Set([...part.querySelectorAll("details[open]")].map((each) => each.id || each.querySelector("summary")?.textContent));
+    const active = part.contains(document.activeElement) ? key(document.activeElement) : null;
+    const places = new Map(scrolled(part).map((each) => [key(each), each.scrollLeft]));
     part.innerHTML = text;
     part.dataset.last = text;
+    for (const each of scrolled(part)) each.scrollLeft = places.get(key(each)) || 0;
     for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = chosen.has(box.value);
     for (const each of part.querySelectorAll("details")) {
       if (open.has(each.id || each.querySelector("summary")?.textContent)) each.open = true;
     }
     local(part);
+    ends(part);
+    if (active) [...part.querySelectorAll("a, button, summary, input, [tabindex]")].find((each) => key(each) === active)?.focus({ preventScroll: true });
   };
+  // Of what an agent prints the end is news.
+  const ends = (root) => { for (const each of root.querySelectorAll(".tail")) each.scrollTop = each.scrollHeight; };
   const parts = () => [...document.querySelectorAll("[data-live]")];
   let busy = false;
   let again = false;
@@ -39,7 +47,7 @@
     if (again) { again = false; all(); }
     // Something newer is on its way, or is begun when it is asked for again.
     clearTimeout(later);
-    if (document.querySelector("[data-stale]")) later = setTimeout(all, 4000);
+    if (document.querySelector("[data-stale]")) later = setTimeout(all, document.querySelector("[aria-busy]") ? 1000 : 4000);
   };
 
   const source = document.body.dataset.events;
@@ -62,6 +70,13 @@
   setInterval(clock, 1000);
   clock();
   local(document);
+  ends(document);
+  for (const here of document.querySelectorAll(".tabs [aria-current]")) here.scrollIntoView({ inline: "center", block: "nearest" });
+
+  // What is not chosen has no place in an address that is shared.
+  addEventListener("formdata", (event) => {
+    for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+  });
 
   // Dragging over a timeline shows that part of it.
   let drag = null;

@@ -9,11 +9,11 @@ from pathlib import Path
 import uvicorn
 
 from agent2rl.core.errors import UserError
+from agent2rl.core.ports import LOOPBACK, bound
 from agent2rl.gateway.scripted.app import Driver
 from agent2rl.gateway.scripted.record import Log
 from agent2rl.gateway.scripted.script import Script
 
-HOST = "127.0.0.1"
 LEAVE_SECONDS = 1
 """For answers on their way when it is ended; some are never to come."""
 
@@ -67,24 +67,23 @@ def _server(driver: Driver) -> uvicorn.Server:
 
 @contextmanager
 def _bound(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
-    line = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+    line = _at(path) if path else bound(port)
     try:
-        if path:
-            line.bind(str(path))
-        else:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            line.bind((HOST, port))
-        line.listen()
-    except OSError as error:
-        line.close()
-        what = f"The socket {path}" if path else f"Port {port} of this computer"
-        raise UserError(
-            f"{what} cannot be used: {error.strerror or error}.",
-            "Name another." if path else "Name another, or leave out --port for one that is free.",
-        ) from error
-    try:
-        yield line, f"unix:{path}" if path else f"http://{HOST}:{line.getsockname()[1]}"
+        yield line, f"unix:{path}" if path else f"http://{LOOPBACK}:{line.getsockname()[1]}"
     finally:
         line.close()
         if path:
             path.unlink(missing_ok=True)
+
+
+def _at(path: Path) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.bind(str(path))
+        line.listen()
+    except OSError as error:
+        line.close()
+        raise UserError(
+            f"The socket {path} cannot be used: {error.strerror or error}.", "Name another."
+        ) from error
+    return line

@@ -1,0 +1,37 @@
+"""Work for the pages, in a process of its own that no run can keep for ever, or fill the memory through."""
+
+import importlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+MOST_SECONDS = 900
+LEAST_MEMORY = 8 << 30
+
+
+def confine() -> None:
+    """At most half of the machine's memory, which a pathological run could ask for all of."""
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    with suppress(OSError, ValueError):  # less is allowed already
+        resource.setrlimit(resource.RLIMIT_DATA, (max(half, LEAST_MEMORY),) * 2)
+
+
+def run(most_seconds: int, work: str, *given: str) -> str:
+    """`module:function` of these, within so many seconds; a TimeoutError after that.
+
+    By its name, so that only this process loads what it needs: to draw takes a second of loading.
+    """
+    module, _, name = work.partition(":")
+    do: Callable[..., str] = getattr(importlib.import_module(module), name)
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(most_seconds)
+    try:
+        return do(*given)
+    finally:
+        signal.alarm(0)
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError("it takes too long")
