@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.cli.view import level_of
 from agent2rl.dashboard.app import application
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.hold import Hold
@@ -34,7 +35,7 @@ def served(runs: Path, cache: Path, token: str = "") -> Iterator[Served]:
     def traits() -> list[Traits]:
         return []
 
-    with closing(Dashboard(runs, cache, lambda _: 1, traits, token)) as dashboard:
+    with closing(Dashboard(runs, cache, level_of, traits, token)) as dashboard:
         dashboard.index.refresh()
         dashboard.start()
         with serving(application(dashboard)) as url:

@@ -52,11 +52,11 @@ def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir:
         if opens:
             browse(address)
 
-    server.serve(Dashboard(folder, where.cache, _level, every_task, token), host, port, tell)
+    server.serve(Dashboard(folder, where.cache, level_of, every_task, token), host, port, tell)
 
 
 @cache
-def _level(task: str) -> int | None:
+def level_of(task: str) -> int | None:
     try:
         return registry.task(task).level
     except (Agent2RLError, ImportError):

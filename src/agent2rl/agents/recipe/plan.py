@@ -27,13 +27,14 @@ MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions in a step: with fewer its gradient is mostly noise, and the model gets worse."""
 PROBED = 4
 """Games that are played to see how fast that is."""
-SHOWN = 8
-"""Games of an expert in a step of SFT. They are longer than answers are, and fewer."""
+SHOWN = 4
+"""Games of an expert in a step of SFT: they are longer than answers are, and many small steps learn faster
+than few big ones (docs/design/training.md)."""
 ANSWER_ROOM = 1.5
 """How much longer an answer may be than nearly all of the training answers are."""
 NEARLY_ALL = 0.99
 EXAMPLES_SEEN = 3200
-RATES = {"sft": 1e-3, "grpo": 1e-4, "imitation": 1e-3, "play": 1e-4}
+RATES = {"sft": 1e-3, "grpo": 1e-4, "imitation": 1.5e-3, "play": 1e-4}
 """For a model of `SMALL` weights; bigger ones learn more slowly. Imitation and play are SFT and GRPO in a
 world."""
 SMALL = 3_000_000
