@@ -27,7 +27,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY) bubblewrap
-	@$(BIN)/agent2rl run --task gsm8k-mini --agent recipe --model seedling --budget 4m45s --seed 0
+	@$(BIN)/agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 6m30s --seed 0
 
 test: $(SMOLLM2) bubblewrap chromium
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)

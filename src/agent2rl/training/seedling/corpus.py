@@ -47,7 +47,7 @@ FAMILIES: dict[Callable[[random.Random], str], int] = {
     notes: 3,
     household: 8,
     shop: 6,
-    program: 28,
+    program: 20,
     errand: 40,
 }
 """How often each family is drawn, against the others."""

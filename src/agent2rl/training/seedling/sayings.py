@@ -29,7 +29,10 @@ ABOUT_BOTH = (
 )
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "visit": ("walk to|visit|run to|step up to|see|at|head for|reach|near|ride to|try", ABOUT_PLACE),
-    "unlock": ("unlock|look into|uncover|enter|begin|free|turn|search|break|touch", ABOUT_PLACE[:-1]),
+    "unlock": (
+        "unlock|look into|uncover|enter|begin|free|turn|search|break|touch",
+        (*ABOUT_PLACE[:4], "{0} {verb}"),
+    ),
     "get": ("get|grab|pick up|lift|carry|hold|want|have|keep|catch|find", ABOUT_BOTH),
     "put": ("put|leave|drop|bring|set|give|store|add|return|place", ABOUT_BOTH),
     "treat": ("{2}|{2}|{2}|start to {2}", ABOUT_BOTH),
@@ -39,8 +42,8 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 is done to it."""
 BY = ("at", "in", "out of", "off", "into", "by", "with", "from", "to", "near", "of", "on", "over")
 SYLLABLES = ("ba", "do", "fen", "gri", "ka", "lum", "mo", "nap", "pli", "ro", "sta", "tik", "vi", "wob", "zu")
-STRANGE = 0.5
-"""How often there are commands in an errand, about half of them, that nobody knows."""
+STRANGE, UNKNOWN = 0.5, 0.6
+"""How often there are commands in an errand that nobody knows, and how many of its commands are then such."""
 
 WORDINGS: dict[str, tuple[str, ...]] = {
     "start": (
@@ -121,8 +124,8 @@ def wording(dice: Dice) -> Wording:
     said = {part: dice.choice(ways) for part, ways in WORDINGS.items()}
     strange = dice.random() < STRANGE
     for act, (verbs, orders) in COMMANDS.items():
-        verb = dice.choice(verbs.split("|"))
-        if strange and act != "treat":
-            verb = dice.choice([verb, "".join(dice.choices(SYLLABLES, k=2))])
-        said[act] = dice.choice(orders).replace("{verb}", verb).replace("{by}", dice.choice(BY))
+        unknown = strange and dice.random() < UNKNOWN and act != "treat"
+        verb = "".join(dice.choices(SYLLABLES, k=2)) if unknown else dice.choice(verbs.split("|"))
+        order = dice.choice(orders)
+        said[act] = order.replace("{verb}", verb).replace("{by}", dice.choice(BY))
     return {part: way.replace("{the}", said["the"]) for part, way in said.items()}
