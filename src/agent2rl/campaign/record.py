@@ -1,17 +1,28 @@
 """A campaign as its file says it: TOML, checked to the last key.
 
-name = "smoke" about = "…"
+name = "smoke"
+about = "…"
 
-[axes] every combination is an experiment task = ["gsm8k-mini", "webshop-mini"] agent = ["recipe"] seed = [0,
-1]
+[axes]                       # every combination is an experiment
+task = ["gsm8k-mini", "webshop-mini"]
+agent = ["recipe"]
+seed = [0, 1]
 
-[settings] any option of `agent2rl run`, by its long name budget = "4m"
+[settings]                   # any option of `agent2rl run`, by its long name
+budget = "4m"
 
-[resources] of one run cpus = 1 memory = "4G" gpus = 0
+[resources]                  # of one run
+cpus = 1
+memory = "4G"
+gpus = 0
 
-[[exclude]] combinations that are left out task = "webshop-mini" seed = 1
+[[exclude]]                  # combinations that are left out
+task = "webshop-mini"
+seed = 1
 
-[[override]] other settings for some where = { task = "webshop-mini" } set = { budget = "8m" }
+[[override]]                 # other settings for some
+where = { task = "webshop-mini" }
+set = { budget = "8m" }
 """
 
 import tomllib

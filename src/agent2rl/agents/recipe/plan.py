@@ -11,7 +11,7 @@ SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
 FIRST, LATER = 1 / 4, 1 / 2
 """The share of what is left that the first round trains for, and each later one."""
-FIRST_IN_WORLD = 0.6
+FIRST_IN_WORLD = 0.55
 """The first where games are shown: an expert's game is far cheaper than one that the model plays."""
 LONG_SECONDS = 300.0
 """A later round trains at least so long, if there is time: one long GRPO does more than two short ones."""
