@@ -34,7 +34,7 @@ ANSWER_ROOM = 1.5
 """How much longer an answer may be than nearly all of the training answers are."""
 NEARLY_ALL = 0.99
 EXAMPLES_SEEN = 3200
-RATES = {"sft": 1e-3, "grpo": 1e-4, "imitation": 1.5e-3, "play": 1e-4}
+RATES = {"sft": 9e-4, "grpo": 1e-4, "imitation": 1.5e-3, "play": 1e-4}
 """For a model of `SMALL` weights; bigger ones learn more slowly. Imitation and play are SFT and GRPO in a
 world."""
 SMALL = 3_000_000
