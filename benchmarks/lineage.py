@@ -15,7 +15,7 @@ import torch
 from tests import families
 from tests.families import Weights, weights
 
-from agent2rl.grading.checks import base_model
+from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.lineage import LineageReport, lineage
 
 
@@ -92,7 +92,7 @@ def main(seeds: int, hidden: int) -> None:
             for number, (name, tensors) in enumerate(kin(seed, hidden)):
                 place = families.write(tensors, like, Path(directory, str(number)))
                 if number == 0:
-                    base = base_model(place)
+                    base = read_base_model(place)
                 else:
                     reports[name].append(lineage(place, base))
         print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)

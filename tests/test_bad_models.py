@@ -48,25 +48,21 @@ def shifted(text):
         tokenizer["model"]["vocab"][token] = number + 5000 * (number > 300)
     return json.dumps(tokenizer).encode()
 
-def without_tokenizer():
-    where = trained("missing")
-    (where / "tokenizer.json").unlink()
-    return submit(where)
-
 say(truncated=rewritten("truncated", "model.safetensors", lambda data: data[:-1000]))
 say(other_kind=configured("kind", model_type="gpt2", architectures=["GPT2LMHeadModel"]))
 say(other_size=configured("size", hidden_size=384))
 say(garbage=rewritten("garbage", "tokenizer.json", lambda _: b"no tokenizer"))
-say(missing=without_tokenizer())
 say(shifted=rewritten("shifted", "tokenizer.json", shifted))
 say(nan=filled("nan", float("nan")), inf=filled("inf", float("inf")))
-say(good=submit(trained("good")))
+good = trained("good")
+(good / "tokenizer.json").unlink()
+say(good=submit(good))
 """
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
-    """An agent that submits eight broken models, and then a sound one."""
+    """An agent that submits seven broken models, and then a sound one, whose tokenizer is the base model's."""
     place = tmp_path_factory.mktemp("bad")
     (place / "home").mkdir()
     bench = Bench(place / "runs", cache, place / "home")
@@ -82,8 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
         ("other_kind", "rejected", "model_type is 'gpt2', not 'llama'", "Train the base model itself"),
         ("other_size", "rejected", "hidden_size is 384, not 192", "Train the base model itself"),
         ("garbage", "rejected", "tokenizer.json is not the JSON it should be", "copy the base model's"),
-        ("missing", "rejected", "There is no tokenizer", "AutoTokenizer.from_pretrained"),
-        ("shifted", "failed", "the model knows 2048", "Submit the tokenizer that belongs to the model"),
+        ("shifted", "rejected", "the model is not the base model's", "AutoTokenizer.from_pretrained"),
         ("nan", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
         ("inf", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
     ],
@@ -101,7 +96,7 @@ def test_a_broken_submission_hears_what_is_wrong_and_what_to_do(
 def test_the_service_goes_on_and_scores_the_sound_one(run: Run) -> None:
     good = run.said["good"]
     assert (good["verdict"], good["lineage"], good["message"]) == ("scored", "derived", "")
-    assert (run.result.submissions, run.result.scored) == (9, 1)
+    assert (run.result.submissions, run.result.scored) == (8, 1)
     assert run.result.best is not None
     assert run.result.best.id == good["submission_id"]
     assert verify(run.paths).holds

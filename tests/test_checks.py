@@ -14,15 +14,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
+from agent2rl.core.chat_format import ChatFormat
 from agent2rl.core.errors import Refusal, UserError
-from agent2rl.grading.checks import BaseModel, base_model, check
+from agent2rl.grading.base_model import BaseModel, read_base_model
+from agent2rl.grading.checks import check_submission
 from agent2rl.grading.freeze import FreezeLimits, freeze, manifest_of
+from agent2rl.grading.model_builder import ModelParts
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.weights import weights_sha256
 
 Layers = dict[str, npt.NDArray[Any]]
 HIDDEN, ROWS = 8, 40
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 ODD_TEMPLATE = "{{ some_setting_of_the_base_alone }}"
+MARKER = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+FORMAT = {
+    "begin": "",
+    "system": {"prefix": "<|system|>", "suffix": "\n"},
+    "user": {"prefix": "<|user|>", "suffix": "\n"},
+    "assistant": {"prefix": "<|assistant|>", "suffix": "\n"},
+    "generation_prompt": "<|assistant|>",
+}
+
+
+def check(directory: Path, base: BaseModel, resaved: ResavedBase | None = None) -> ModelParts:
+    return check_submission(directory, base, lambda: resaved or ResavedBase())
 
 
 def abacus(directory: Path) -> Path:
@@ -53,7 +69,13 @@ def llama(directory: Path) -> Path:
         "text_config": {"head_dim": 4},
     }
     write(directory, "config.json", config)
-    write(directory, "tokenizer.json", {"model": {"type": "BPE", "vocab": {"auto_map": 0}, "merges": []}})
+    vocabulary = {f"t{number}": number for number in range(ROWS - 2)}
+    tokenizer = {
+        "normalizer": None,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+        "added_tokens": [{"id": ROWS - 2, "content": "</s>", **MARKER}],
+    }
+    write(directory, "tokenizer.json", tokenizer)
     write(directory, "tokenizer_config.json", {"model_max_length": 10**30, "chat_template": ODD_TEMPLATE})
     layers: Layers = {
         "model.embed_tokens.weight": zeros(ROWS, HIDDEN),
@@ -75,7 +97,7 @@ def write(directory: Path, name: str, value: object) -> None:
 
 @pytest.fixture
 def base(tmp_path: Path) -> BaseModel:
-    return base_model(llama(tmp_path / "base"))
+    return read_base_model(llama(tmp_path / "base"))
 
 
 @pytest.fixture
@@ -118,7 +140,7 @@ def test_the_base_model_itself_passes(base: BaseModel) -> None:
 
 
 def test_a_base_model_without_a_tokenizer_takes_submissions_without_one(tmp_path: Path) -> None:
-    check(abacus(tmp_path / "model"), base_model(abacus(tmp_path / "base")))
+    check(abacus(tmp_path / "model"), read_base_model(abacus(tmp_path / "base")))
 
 
 def test_a_base_model_is_described_by_its_content(base: BaseModel) -> None:
@@ -134,109 +156,22 @@ def test_a_broken_base_model_is_the_users_fault(tmp_path: Path, broken: str) -> 
     directory = llama(tmp_path / "base")
     (directory / broken).write_text("{")
     with pytest.raises(UserError, match="cannot be used"):
-        base_model(directory)
+        read_base_model(directory)
 
 
 def test_a_base_model_that_is_not_there_is_the_users_fault(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be used"):
-        base_model(tmp_path / "none")
-
-
-# Files
-
-
-def test_files_that_come_with_models_are_accepted(model: Path, base: BaseModel) -> None:
-    for name in (
-        "README.md",
-        "LICENSE",
-        "LICENSE.txt",
-        "notes.md",
-        "vocab.txt",
-        "merges.txt",
-        ".gitattributes",
-    ):
-        (model / name).write_text("text")
-    for name in ("generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"):
-        (model / name).write_text("{}")
-    (model / "trainer_state.json").write_text('{"loss": NaN}')
-    (model / "tokenizer.model").write_bytes(b"\x00\xff")
-    (model / "chat_template.jinja").write_text(TEMPLATE)
-    write(model, "chat_template.json", {"chat_template": TEMPLATE})
-    check(model, base)
-
-
-def test_pickles_are_refused_all_at_once_with_the_recipe(model: Path, base: BaseModel) -> None:
-    names = [
-        "model.ckpt",
-        "model.pkl",
-        "optimizer.pt",
-        "pytorch_model.bin",
-        "rng_state.pth",
-        "training_args.bin",
-    ]
-    for name in names:
-        (model / name).write_bytes(b"")
-    text = refusal(model, base)
-    assert "model.save_pretrained(path, safe_serialization=True)" in text
-    assert f"rm -- {' '.join(names)}" in text
-
-
-def test_what_a_trainer_leaves_behind_only_has_to_be_removed(model: Path, base: BaseModel) -> None:
-    for name in ("optimizer.pt", "training_args.bin", "scheduler.pt"):
-        (model / name).write_bytes(b"")
-    text = refusal(model, base)
-    assert "rm -- optimizer.pt scheduler.pt training_args.bin" in text
-    assert "save_pretrained" not in text
-
-
-@pytest.mark.parametrize(
-    "name", ["modeling_llama.py", "LICENSE.py", "kernel.so", "kernel.so.1", "x.pyc", "setup.sh"]
-)
-def test_code_is_refused(model: Path, base: BaseModel, name: str) -> None:
-    (model / name).write_text("")
-    assert f"No custom code is ever run: {name}. rm -- {name}" in refusal(model, base)
-
-
-def test_other_files_are_refused_with_a_line_that_removes_them(model: Path, base: BaseModel) -> None:
-    for name in ("model.gguf", "a b; echo", "CONFIG.JSON"):
-        (model / name).write_text("")
-    assert "rm -- CONFIG.JSON 'a b; echo' model.gguf" in refusal(model, base)
-
-
-def test_sub_directories_are_refused_with_the_checkpoint_hint(model: Path, base: BaseModel) -> None:
-    (model / "checkpoint-100").mkdir()
-    (model / "config.d").mkdir()
-    text = refusal(model, base)
-    assert "rm -r -- checkpoint-100 config.d" in text
-    assert "checkpoint directory itself" in text
-
-
-@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"])
-def test_an_adapter_is_refused_with_the_merge_recipe_alone(
-    tmp_path: Path, base: BaseModel, name: str
-) -> None:
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / name).write_text("")
-    text = refusal(tmp_path / "adapter", base)
-    assert "PeftModel.from_pretrained" in text
-    assert "merge_and_unload()" in text
-    assert "config.json." not in text
+        read_base_model(tmp_path / "none")
 
 
 def test_every_fault_is_named_in_one_refusal(model: Path, base: BaseModel) -> None:
-    (model / "train.py").write_text("")
-    (model / "optimizer.pt").write_text("")
-    (model / "notes.doc").write_text("")
-    (model / "checkpoint-1").mkdir()
     configure(model, model_type="other")
     write(model, "tokenizer.json", "[]")
     write(model, "chat_template.jinja", "{{ x }}")
-    (model / "merges.txt").write_bytes(b"\xff")
+    retrain(model, lambda layers: {name: layer for name, layer in layers.items() if "norm" not in name})
     text = refusal(model, base)
-    for part in ("train.py", "optimizer.pt", "notes.doc", "checkpoint-1", "model_type", "tokenizer.json"):
+    for part in ("model_type", "tokenizer.json", "chat template", "model.norm.weight"):
         assert part in text
-    assert "chat template" in text
-    assert "merges.txt is not UTF-8" in text
 
 
 # Configuration
@@ -249,22 +184,26 @@ def test_every_fault_is_named_in_one_refusal(model: Path, base: BaseModel) -> No
             {"architectures": ["Qwen2ForCausalLM"]},
             "architectures is ['Qwen2ForCausalLM'], not ['LlamaForCausalLM']",
         ),
-        ({"architectures": "gone"}, "architectures is None"),
         ({"model_type": 7}, "model_type is 7, not 'llama'"),
         ({"hidden_size": 16}, "hidden_size is 16, not 8"),
         ({"hidden_size": "8"}, "hidden_size is '8', not 8"),
         ({"hidden_size": 8.0}, "hidden_size is 8.0, not 8"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True, not 1"),
-        ({"num_hidden_layers": 2}, "num_hidden_layers is 2, not 1"),
-        ({"num_key_value_heads": 2}, "num_key_value_heads is 2"),
-        ({"intermediate_size": 0}, "intermediate_size is 0"),
+        ({"max_position_embeddings": 4096}, "max_position_embeddings is 4096, not 128"),
+        ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor is 4.0, not 2.0"),
+        ({"rope_scaling": None}, "rope_scaling is None"),
         ({"text_config": {"head_dim": 5}}, "text_config.head_dim is 5, not 4"),
-        ({"vocab_size": ROWS - 1}, "vocab_size is 39; 40 to 1064 are accepted"),
-        ({"vocab_size": ROWS + 1025}, "vocab_size is 1065"),
-        ({"vocab_size": "40"}, "vocab_size is None"),
-        ({"auto_map": {"AutoConfig": "code.Config"}}, "auto_map"),
-        ({"rope_scaling": [{"inner": {"auto_map": 1}}]}, "auto_map"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"vocab_size": ROWS - 1}, "vocab_size is 39; 40 to 296 are accepted"),
+        ({"vocab_size": ROWS + 257}, "vocab_size is 297"),
+        ({"vocab_size": "40"}, "vocab_size is '40'"),
+        ({"auto_map": {"AutoConfig": "code.Config"}}, "'auto_map' is not a key"),
+        ({"quantization_config": {"bits": 4}}, "'quantization_config' is not a key"),
+        ({"transformers_weights": "README.md"}, "'transformers_weights' is not a key"),
+        ({"head_dim": 4}, "'head_dim' is not a key"),
+        ({"eos_token_id": ROWS}, "eos_token_id is 40, not a few tokens"),
+        ({"eos_token_id": [1, True]}, "eos_token_id is [1, True]"),
+        ({"eos_token_id": list(range(17))}, "not a few tokens"),
+        ({"tie_word_embeddings": 0}, "tie_word_embeddings is 0, not true or false"),
     ],
     ids=str,
 )
@@ -278,21 +217,38 @@ def test_a_configuration_of_another_model_is_refused(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"max_position_embeddings": 4096},
-        {"rope_scaling": None},
-        {"rope_scaling": "gone"},
         {"use_cache": False},
-        {"head_dim": 4},
-        {"quantization_config": None},
-        {"num_beams": 4},
+        {"dtype": "bfloat16"},
+        {"torch_dtype": "float32"},
+        {"transformers_version": "9.9"},
+        {"pad_token_id": 3},
+        {"hidden_size": "gone", "rope_scaling": "gone", "architectures": "gone"},
     ],
     ids=str,
 )
-def test_a_configuration_may_differ_in_what_is_no_size(
+def test_a_configuration_may_differ_in_bookkeeping_which_takes_no_effect(
     model: Path, base: BaseModel, changes: dict[str, object]
 ) -> None:
     configure(model, **changes)
-    check(model, base)
+    assert not check(model, base).differs_beside_weights
+
+
+def test_keys_that_the_library_adds_when_it_saves_the_base_model_again_are_accepted(
+    model: Path, base: BaseModel
+) -> None:
+    configure(model, rope_parameters={"rope_theta": 10000.0}, rope_scaling=None)
+    saved = {**base.config, "rope_parameters": {"rope_theta": 10000.0}, "rope_scaling": None}
+    assert not check(model, base, ResavedBase(config=saved)).differs_beside_weights
+    configure(model, rope_parameters={"rope_theta": 20000.0})
+    with pytest.raises(Refusal, match=r"rope_parameters.rope_theta is 20000.0, not 10000.0"):
+        check(model, base, ResavedBase(config=saved))
+
+
+def test_tokens_that_end_a_reply_may_be_added_and_not_taken_away(model: Path, base: BaseModel) -> None:
+    configure(model, eos_token_id=[5, 7])
+    parts = check(model, base)
+    assert parts.config.apply(base.config)["eos_token_id"] == [5, 7]
+    assert parts.differs_beside_weights
 
 
 @pytest.mark.parametrize(
@@ -312,11 +268,11 @@ def test_a_configuration_may_differ_in_what_is_no_size(
         (b'{"a": ' + b"9" * 10_000 + b"}", "out of range"),
         (b'{"a": ' + b"[" * 65 + b"]" * 65 + b"}", "deep"),
         (b'{"a": ' + b'{"a":' * 200_000, "deep"),
-        (b'{"a": "' + b"x" * 2**20 + b'"}', "the limit is 1,048,576"),
+        (b'{"a": "' + b"x" * 2**26 + b'"}', "the limit is "),
     ],
     ids=lambda value: str(value[:20]),
 )
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
 def test_json_that_is_not_plain_json_is_refused(
     model: Path, base: BaseModel, name: str, text: bytes, reason: str
 ) -> None:
@@ -327,13 +283,16 @@ def test_json_that_is_not_plain_json_is_refused(
 
 
 def test_json_of_very_many_values_is_refused_before_it_fills_the_memory(model: Path, base: BaseModel) -> None:
-    (model / "vocab.json").write_bytes(b'{"a":[' + b"[]," * 4_000_000 + b"[]]}")
+    (model / "tokenizer.json").write_bytes(b'{"a":[' + b"[]," * 4_000_000 + b"[]]}")
     assert "more than 4,000,000 values" in refusal(model, base)
 
 
-def test_a_missing_configuration_is_refused(model: Path, base: BaseModel) -> None:
-    (model / "config.json").unlink()
-    assert "There is no config.json" in refusal(model, base)
+def test_a_submission_of_weights_alone_is_whole(model: Path, base: BaseModel) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+    assert not check(model, base).differs_beside_weights
+    retrain(model, lambda layers: grow(layers, ROWS + 3))
+    assert check(model, base).config.vocabulary == ROWS + 3
 
 
 # Weights
@@ -375,8 +334,8 @@ def grow(layers: Layers, rows: int) -> Layers:
 
 
 def test_the_vocabulary_may_grow_in_configuration_and_weights_together(model: Path, base: BaseModel) -> None:
-    configure(model, vocab_size=ROWS + 1024)
-    retrain(model, lambda layers: grow(layers, ROWS + 1024))
+    configure(model, vocab_size=ROWS + 256)
+    retrain(model, lambda layers: grow(layers, ROWS + 256))
     check(model, base)
 
 
@@ -400,7 +359,7 @@ def test_a_head_that_the_base_stores_may_be_left_out_only_where_it_is_tied(
 ) -> None:
     directory = llama(tmp_path / "stored")
     retrain(directory, lambda layers: {**layers, "lm_head.weight": zeros(ROWS, HIDDEN)})
-    stored = base_model(directory)
+    stored = read_base_model(directory)
     check(model, stored)
     configure(model, tie_word_embeddings=False)
     assert "missing: 'lm_head.weight'" in refusal(model, stored)
@@ -427,45 +386,131 @@ def test_unsound_weights_are_refused(model: Path, base: BaseModel) -> None:
     assert "not a sound safetensors file" in refusal(model, base)
 
 
-# Tokenizer and templates
+# Tokenizer and chat format
 
 
-def test_a_missing_tokenizer_is_refused_where_the_base_has_one(model: Path, base: BaseModel) -> None:
-    (model / "tokenizer.json").unlink()
-    assert "There is no tokenizer" in refusal(model, base)
+def tokenize(directory: Path, **changes: object) -> None:
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    write(directory, "tokenizer.json", {**tokenizer, **changes})
 
 
-@pytest.mark.parametrize("value", [{}, {"model": []}, {"model": None}])
-def test_a_tokenizer_without_a_model_is_refused(model: Path, base: BaseModel, value: object) -> None:
-    write(model, "tokenizer.json", value)
-    assert "tokenizer.json has no model" in refusal(model, base)
+def add_tokens(directory: Path, *tokens: dict[str, object]) -> None:
+    known = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
+    tokenize(directory, added_tokens=[*known, *tokens])
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizer_config.json", "generation_config.json", "special_tokens_map.json"]
+    ("part", "value"),
+    [
+        ("normalizer", {"type": "Replace", "pattern": {"String": "Ben"}, "content": "#### 5"}),
+        ("pre_tokenizer", {"type": "Whitespace"}),
+        ("post_processor", {"type": "TemplateProcessing"}),
+        ("decoder", {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}),
+        ("model", {"type": "BPE", "vocab": {"t1": 0}, "merges": []}),
+        ("model", None),
+    ],
 )
-def test_an_auto_map_is_refused_wherever_it_hides(model: Path, base: BaseModel, name: str) -> None:
-    write(model, name, {"a": [{"b": {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}}]})
-    assert f"{name} has an auto_map" in refusal(model, base)
+def test_every_part_of_the_tokenizer_is_the_base_models(
+    model: Path, base: BaseModel, part: str, value: object
+) -> None:
+    tokenize(model, **{part: value})
+    assert f"the {part} is not the base model's" in refusal(model, base)
 
 
-BAD_TEMPLATE = "{{ ''.__class__ }}"
+def test_truncation_and_padding_of_training_take_no_effect(model: Path, base: BaseModel) -> None:
+    tokenize(model, truncation={"max_length": 8}, padding={"pad_id": 1}, version="2.0")
+    assert not check(model, base).differs_beside_weights
+
+
+def test_a_tokenizer_in_the_form_that_the_library_writes_is_accepted(model: Path, base: BaseModel) -> None:
+    tokenize(model, model={"type": "BPE", "vocab": {}, "merges": [], "fuse_unk": False})
+    saved = json.loads((model / "tokenizer.json").read_text())
+    assert not check(model, base, ResavedBase(tokenizer=saved)).differs_beside_weights
+    assert "the model is not" in refusal(model, base)
+
+
+def test_role_markers_may_be_added_as_special_tokens(model: Path, base: BaseModel) -> None:
+    configure(model, vocab_size=ROWS + 8)
+    retrain(model, lambda layers: grow(layers, ROWS + 8))
+    add_tokens(
+        model, {"id": 39, "content": "<|im_start|>", **MARKER}, {"id": 40, "content": "[PAD]", **MARKER}
+    )
+    parts = check(model, base)
+    assert [(token.id, token.content) for token in parts.added_tokens] == [
+        (39, "<|im_start|>"),
+        (40, "[PAD]"),
+    ]
+    assert parts.differs_beside_weights
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        ({"content": "Natalia sold"}, "adds the token 'Natalia sold'"),
+        ({"content": "Natalia"}, "an added token is a marker"),
+        ({"content": "<a b>"}, "an added token is a marker"),
+        ({"content": "<><>"}, "an added token is a marker"),
+        ({"content": "<" + "a" * 31 + ">"}, "an added token is a marker"),
+        ({"content": "<ä>"}, "an added token is a marker"),
+        ({"content": "</s>"}, "'</s>' twice"),
+        ({"id": 38}, "changes the token 38"),
+        ({"id": 3}, "changes the token 3"),
+        ({"id": 40}, "numbered from 39 on"),
+        ({"id": -1}, "numbered from 39 on"),
+        ({"special": False}, "special"),
+        ({"normalized": True}, "normalized"),
+        ({"lstrip": True, "rstrip": True}, "lstrip, rstrip"),
+        ({"id": "39"}, "added_tokens is not a list of tokens"),
+    ],
+    ids=str,
+)
+def test_other_added_tokens_are_refused(
+    model: Path, base: BaseModel, token: dict[str, object], reason: str
+) -> None:
+    add_tokens(model, {"id": 39, "content": "<x>", **MARKER, **token})
+    assert reason in refusal(model, base)
+
+
+def test_only_so_many_tokens_may_be_added_and_each_needs_its_row(model: Path, base: BaseModel) -> None:
+    configure(model, vocab_size=ROWS + 100)
+    retrain(model, lambda layers: grow(layers, ROWS + 100))
+    tokens = [{"id": 39 + number, "content": f"<t{number}>", **MARKER} for number in range(65)]
+    add_tokens(model, *tokens)
+    assert "adds 65 tokens; at most 64" in refusal(model, base)
+    shutil.copy(base.directory / "tokenizer.json", model)
+    add_tokens(model, *tokens[:64])
+    check(model, base)
+    shutil.copy(base.directory / "config.json", model)
+    shutil.copy(base.directory / "model.safetensors", model)
+    assert "has a token 102; the model knows 40" in refusal(model, base)
+
+
+def test_other_files_of_the_vocabulary_are_the_base_models_where_it_has_them(
+    tmp_path: Path, model: Path, base: BaseModel
+) -> None:
+    (model / "merges.txt").write_text("a b")
+    check(model, base)
+    directory = llama(tmp_path / "with_merges")
+    (directory / "merges.txt").write_text("a c")
+    assert "merges.txt is not the base model's" in refusal(model, read_base_model(directory))
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("tokenizer_config.json", {"chat_template": BAD_TEMPLATE}),
-        ("tokenizer_config.json", {"chat_template": [{"name": "default", "template": BAD_TEMPLATE}]}),
-        ("chat_template.json", {"chat_template": BAD_TEMPLATE}),
-        ("chat_template.jinja", BAD_TEMPLATE),
+        ("tokenizer_config.json", {"chat_template": TEMPLATE}),
+        ("tokenizer_config.json", {"chat_template": [{"name": "default", "template": TEMPLATE}]}),
+        ("chat_template.json", {"chat_template": TEMPLATE}),
+        ("chat_template.jinja", TEMPLATE),
     ],
 )
-def test_a_chat_template_is_checked_wherever_it_lies(
+def test_a_template_of_the_agents_own_is_refused_wherever_it_lies(
     model: Path, base: BaseModel, name: str, content: object
 ) -> None:
     write(model, name, content)
-    assert "'__class__' is not accepted" in refusal(model, base)
+    text = refusal(model, base)
+    assert "no submitted template is ever run" in text
+    assert "chat_format.json" in text
 
 
 @pytest.mark.parametrize(
@@ -476,17 +521,37 @@ def test_a_chat_template_of_another_kind_is_refused(model: Path, base: BaseModel
     assert "neither text nor a list" in refusal(model, base)
 
 
-def test_named_templates_pass(model: Path, base: BaseModel) -> None:
-    named = [{"name": "default", "template": TEMPLATE}, {"name": "tools", "template": TEMPLATE}]
-    write(model, "tokenizer_config.json", {"chat_template": named})
-    check(model, base)
-
-
 def test_the_base_models_own_template_passes_whatever_it_holds(model: Path, base: BaseModel) -> None:
     write(model, "chat_template.jinja", ODD_TEMPLATE)
-    check(model, base)
-    write(model, "chat_template.jinja", ODD_TEMPLATE + " ")
-    assert "some_setting_of_the_base_alone" in refusal(model, base)
+    assert not check(model, base).differs_beside_weights
+
+
+def test_a_declared_chat_format_takes_the_place_of_any_template(model: Path, base: BaseModel) -> None:
+    write(model, "chat_template.jinja", TEMPLATE)
+    write(model, "chat_format.json", FORMAT)
+    parts = check(model, base)
+    assert parts.chat_format == ChatFormat.model_validate(FORMAT)
+    assert parts.differs_beside_weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"user": None}, "user"),
+        ({"user": "{{ content }}"}, "user"),
+        ({"tool": {"prefix": ""}}, "tool"),
+        ({"generation_prompt": "a" * 201}, "at most 200 characters"),
+        ({"user": {"prefix": 1}}, "user.prefix"),
+    ],
+    ids=str,
+)
+def test_a_chat_format_that_is_none_is_refused_with_an_example(
+    model: Path, base: BaseModel, changes: dict[str, object], reason: str
+) -> None:
+    write(model, "chat_format.json", {**FORMAT, **changes})
+    text = refusal(model, base)
+    assert reason in text
+    assert '"generation_prompt": "<|assistant|>"' in text
 
 
 # Whatever comes
@@ -512,7 +577,7 @@ FILES = st.sampled_from(
     [
         *("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.json", "vocab.json"),
         *("model.safetensors", "model.safetensors.index.json", "chat_template.jinja", "merges.txt"),
-        *("adapter_config.json", "x/y"),
+        *("chat_format.json", "training_args.bin", "x/y"),
     ]
 )
 SOUND = save({"model.norm.weight": zeros(HIDDEN)})
@@ -531,7 +596,7 @@ CANARY = b"held-out answers"
 
 @pytest.fixture(scope="module")
 def shared_base(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
-    return base_model(llama(tmp_path_factory.mktemp("shared") / "base"))
+    return read_base_model(llama(tmp_path_factory.mktemp("shared") / "base"))
 
 
 @settings(max_examples=200, deadline=None)

@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from agent2rl.core.errors import MachineError, Refusal
 from agent2rl.core.records import Manifest
 from agent2rl.grading.freeze import FICLONE, FreezeLimits, freeze, manifest_of
+from agent2rl.grading.submission_files import select_files
 
-LIMITS = FreezeLimits(files=20, bytes=1 << 20)
+LIMITS = FreezeLimits(entries=20, bytes=1 << 20)
 SUBMISSION = PurePosixPath("output/model")
 CANARY = b"held-out answers"
 
@@ -83,7 +84,7 @@ def model(workspace: Path) -> Path:
 def frozen(
     workspace: Path, relative: str | PurePosixPath = SUBMISSION, limits: FreezeLimits = LIMITS
 ) -> Manifest:
-    return freeze(workspace, PurePosixPath(relative), workspace.parent / "frozen", limits)
+    return freeze(workspace, PurePosixPath(relative), workspace.parent / "frozen", limits).manifest
 
 
 def refusal(
@@ -98,11 +99,9 @@ def refusal(
 
 
 def test_a_submission_is_copied_with_the_hash_of_each_file(workspace: Path, model: Path) -> None:
-    (model / "deeper").mkdir()
-    (model / "deeper" / "notes.txt").write_text("hello")
     manifest = frozen(workspace)
     copy = workspace.parent / "frozen"
-    assert [file.path for file in manifest.files] == ["config.json", "deeper/notes.txt", "model.safetensors"]
+    assert [file.path for file in manifest.files] == ["config.json", "model.safetensors"]
     for file in manifest.files:
         data = (copy / file.path).read_bytes()
         assert data == (model / file.path).read_bytes()
@@ -175,30 +174,35 @@ def test_a_symbolic_link_in_the_place_of_any_part_is_refused_unread(workspace: P
 
 
 @pytest.mark.parametrize(
-    "target", ["../../../secret/config.json", "config.json", "nowhere", "/dev/zero", "link"]
+    "target", ["../../../secret/config.json", "config.json", "nowhere", "/dev/zero", "tokenizer.json"]
 )
 def test_a_symbolic_link_in_a_submission_is_refused_with_its_name(
     workspace: Path, model: Path, target: str
 ) -> None:
-    (model / "link").symlink_to(target)
+    (model / "tokenizer.json").symlink_to(target)
     text = refusal(workspace)
-    assert "output/model/link" in text
+    assert "output/model/tokenizer.json" in text
     assert "cp -rL" in text
 
 
 def test_a_symbolic_link_to_a_directory_is_refused(workspace: Path, model: Path) -> None:
-    (model / "folder").symlink_to(workspace.parent / "secret")
-    assert "output/model/folder" in refusal(workspace)
+    (model / "tokenizer.json").symlink_to(workspace.parent / "secret")
+    assert "output/model/tokenizer.json" in refusal(workspace)
+
+
+def test_a_directory_in_the_place_of_a_model_file_is_refused(workspace: Path, model: Path) -> None:
+    (model / "tokenizer.json").mkdir()
+    assert "output/model/tokenizer.json is not a file" in refusal(workspace)
 
 
 def test_a_hard_link_is_refused_with_its_name(workspace: Path, model: Path) -> None:
-    os.link(workspace.parent / "secret" / "config.json", model / "answers.txt")
-    assert "output/model/answers.txt is a hard link" in refusal(workspace)
+    os.link(workspace.parent / "secret" / "config.json", model / "tokenizer.json")
+    assert "output/model/tokenizer.json is a hard link" in refusal(workspace)
 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(workspace: Path, model: Path) -> None:
-    os.mkfifo(model / "pipe")
-    assert "output/model/pipe" in refusal(workspace)
+    os.mkfifo(model / "tokenizer.json")
+    assert "output/model/tokenizer.json" in refusal(workspace)
 
 
 def test_a_pipe_put_in_the_place_of_a_file_at_the_last_moment_is_refused(
@@ -215,17 +219,17 @@ def test_a_pipe_put_in_the_place_of_a_file_at_the_last_moment_is_refused(
 def test_a_socket_is_refused(workspace: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model)
     with socket.socket(socket.AF_UNIX) as door:
-        door.bind("door")
-        assert "output/model/door" in refusal(workspace)
+        door.bind("tokenizer.json")
+        assert "output/model/tokenizer.json" in refusal(workspace)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device")
 def test_a_device_is_refused(workspace: Path, model: Path) -> None:
     try:
-        os.mknod(model / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+        os.mknod(model / "tokenizer.json", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except PermissionError:
         pytest.skip("this root may not make devices")
-    assert "output/model/zero" in refusal(workspace)
+    assert "output/model/tokenizer.json" in refusal(workspace)
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"a\nb", b"\x1b[2J", "\u202efdp".encode()])
@@ -237,7 +241,7 @@ def test_a_name_that_would_spoil_a_log_is_refused(workspace: Path, model: Path, 
 @pytest.mark.parametrize(
     ("limits", "figure"),
     [
-        (FreezeLimits(files=1), "more than 1 files"),
+        (FreezeLimits(entries=1), "more than 1 files"),
         (FreezeLimits(bytes=7001), "7,002 bytes; the limit is 7,001"),
         (FreezeLimits(name_length=11), "17 bytes; the limit is 11"),
     ],
@@ -249,25 +253,56 @@ def test_a_limit_that_is_exceeded_is_named_with_the_figure(
 
 
 def test_what_is_just_within_the_limits_is_accepted(workspace: Path, model: Path) -> None:
-    assert frozen(workspace, limits=FreezeLimits(files=2, bytes=7002, depth=0, name_length=17)).files
+    assert frozen(workspace, limits=FreezeLimits(entries=2, bytes=7002, name_length=17)).files
 
 
-def test_directories_count_and_may_be_nested_only_so_deep(workspace: Path, model: Path) -> None:
-    (model / "1/2/3").mkdir(parents=True)
-    assert "3 directories deep; the limit is 2" in refusal(workspace, limits=FreezeLimits(depth=2))
-    assert "more than 4 files" in refusal(workspace, limits=FreezeLimits(files=4))
-    assert frozen(workspace, limits=FreezeLimits(files=5, depth=3)).files
-
-
-def test_empty_directories_are_left_out_so_that_the_manifest_is_all_there_is(
+def test_what_is_no_part_of_a_model_is_left_out_by_name_and_never_opened(
     workspace: Path, model: Path
 ) -> None:
-    (model / "1/2").mkdir(parents=True)
-    assert frozen(workspace) == manifest_of(model)
-    assert {path.name for path in (workspace.parent / "frozen").iterdir()} == {
-        "config.json",
-        "model.safetensors",
+    """As a Trainer leaves it, and worse."""
+    for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "trainer_state.json", "README.md"):
+        (model / name).write_bytes(b"anything")
+    (model / "checkpoint-100").mkdir()
+    (model / "latest").symlink_to(workspace.parent / "secret")
+    os.mkfifo(model / "events")
+    os.link(workspace.parent / "secret" / "config.json", model / "answers.txt")
+    (model / "generation_config.json").write_text("{}")
+    opened: list[str] = []
+    with listening(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None):
+        frozen_copy = freeze(workspace, SUBMISSION, workspace.parent / "frozen", LIMITS)
+    assert {file.path for file in frozen_copy.manifest.files} == {"config.json", "model.safetensors"}
+    assert set(frozen_copy.left_out) == {
+        *("README.md", "answers.txt", "checkpoint-100", "events", "latest", "optimizer.pt"),
+        *("rng_state.pth", "trainer_state.json", "training_args.bin"),
     }
+    assert not {Path(path).name for path in opened} & {*frozen_copy.left_out, "generation_config.json"}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "last.ckpt"])
+def test_a_pickled_model_is_refused_with_the_recipe(workspace: Path, model: Path, name: str) -> None:
+    (model / name).write_bytes(b"")
+    text = refusal(workspace)
+    assert f"never opened: {name}" in text
+    assert "model.save_pretrained(path, safe_serialization=True)" in text
+    assert f"rm -- {name}" in text
+
+
+def test_an_adapter_alone_is_refused_with_the_merge_recipe_and_left_out_beside_a_model(
+    workspace: Path, model: Path
+) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (model / name).write_text("")
+    assert len(frozen(workspace).files) == 2
+    shutil.rmtree(workspace.parent / "frozen")
+    (model / "model.safetensors").unlink()
+    text = refusal(workspace)
+    assert "merge_and_unload()" in text
+
+
+def test_a_directory_without_weights_says_what_it_holds(workspace: Path, model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "checkpoint-100").mkdir()
+    assert "It holds: checkpoint-100, config.json." in refusal(workspace)
 
 
 def test_a_file_that_is_nothing_but_a_hole_counts_by_its_apparent_size(workspace: Path, model: Path) -> None:
@@ -322,7 +357,7 @@ def test_a_file_added_or_taken_away_or_changed_after_its_copy_is_noticed(
 ) -> None:
     last = workspace.parent / "frozen" / "model.safetensors"
     acts: list[Callable[[], object]] = [
-        lambda: (model / "new.txt").write_text("late"),
+        lambda: (model / "tokenizer.json").write_text("late"),
         lambda: (model / "config.json").write_text("[0]"),
         lambda: (model / "config.json").unlink(),
     ]
@@ -434,10 +469,11 @@ def test_an_unreadable_file_or_directory_is_refused() -> None:
     with tempfile.TemporaryDirectory() as name:
         workspace = Path(name, "workspace")
         model = workspace / SUBMISSION
-        (model / "folder").mkdir(parents=True)
+        model.mkdir(parents=True)
         (model / "config.json").write_text("{}")
+        (model / "model.safetensors").write_text("")
         with ordinary_user(Path(name)):
-            for path in (model / "config.json", model / "folder", model):
+            for path in (model / "config.json", model):
                 mode = path.stat().st_mode
                 path.chmod(0)
                 assert "cannot be read" in refusal(workspace)
@@ -478,11 +514,10 @@ def test_blocks_are_shared_first_and_copied_only_where_the_filesystem_cannot(
 
 
 def test_no_descriptor_is_left_open(workspace: Path, model: Path) -> None:
-    (model / "folder").mkdir()
     before = len(list(Path("/proc/self/fd").iterdir()))
     frozen(workspace)
     shutil.rmtree(workspace.parent / "frozen")
-    (model / "folder" / "link").symlink_to("nowhere")
+    (model / "tokenizer.json").symlink_to("nowhere")
     refusal(workspace)
     refusal(workspace, "output/none")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -494,7 +529,7 @@ def test_the_manifest_of_a_directory_that_is_not_there_is_an_error(tmp_path: Pat
 
 
 NAMES = st.one_of(
-    st.sampled_from(["a", "b", "config.json", "model.safetensors", "..."]),
+    st.sampled_from(["a", "b", "config.json", "model.safetensors", "model.safetensors", "..."]),
     st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40),
     st.binary(min_size=1, max_size=300).map(os.fsdecode),
 )
@@ -536,7 +571,7 @@ def plant(root: Path, entries: list[tuple[list[str], str, bytes]]) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(entries=ENTRIES, relative=st.one_of(st.just("model"), st.lists(NAMES, max_size=4).map("/".join)))
-def test_any_tree_is_either_copied_whole_or_refused(
+def test_of_any_tree_either_the_models_files_are_copied_whole_or_it_is_refused(
     entries: list[tuple[list[str], str, bytes]], relative: str
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -553,13 +588,18 @@ def test_any_tree_is_either_copied_whole_or_refused(
 
         with listening(listener):
             try:
-                manifest = freeze(workspace, PurePosixPath(relative), Path(name, "frozen"), LIMITS)
+                manifest = freeze(workspace, PurePosixPath(relative), Path(name, "frozen"), LIMITS).manifest
             except Refusal as refused:
                 str(refused).encode()
                 assert not Path(name, "frozen").exists()
                 return
         assert not any("secret" in path for path in opened)
-        assert manifest == manifest_of(Path(name, "frozen")) == manifest_of(workspace / relative)
+        assert manifest == manifest_of(Path(name, "frozen"))
+        source = workspace / relative
+        taken = select_files([entry.name for entry in source.iterdir()]).taken
+        assert {file.path: file.sha256 for file in manifest.files} == {
+            path: hashlib.sha256((source / path).read_bytes()).hexdigest() for path in taken
+        }
         assert all(
             CANARY not in path.read_bytes() for path in Path(name, "frozen").rglob("*") if path.is_file()
         )

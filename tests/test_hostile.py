@@ -193,10 +193,10 @@ say(
 
 REFUSED = {
     "a symlinked directory": 'os.symlink("/etc", OUTPUT / "m")',
-    "a symlinked file": 'm.mkdir(); os.symlink("/proc/self/environ", m / "config.json")',
+    "a symlinked file": 'trained("m"); os.symlink("/proc/self/environ", m / "tokenizer.json")',
     "a symlinked parent": 'os.symlink("/", OUTPUT / "up"); m = OUTPUT / "up" / "etc"',
     "a hard-linked file": 'trained("m"); os.link(m / "config.json", OUTPUT / "second-name")',
-    "a fifo": 'trained("m"); os.mkfifo(m / "README.md")',
+    "a fifo": 'trained("m"); os.mkfifo(m / "tokenizer.json")',
     "a path with dots": 'm = "output/../../ledger.jsonl"',
     "a path outside": 'm = "/etc"',
     "the workspace itself": 'm = "."',
@@ -234,10 +234,10 @@ def test_a_submission_that_changes_while_it_is_copied_is_refused(bench: Bench) -
         """
 import threading
 m = trained("m")
-with open(m / "notes.txt", "wb") as file:
+with open(m / "tokenizer.json", "wb") as file:
     file.truncate(150_000_000)
 def scribble():
-    with open(m / "notes.txt", "r+b", buffering=0) as file:
+    with open(m / "tokenizer.json", "r+b", buffering=0) as file:
         while True:
             file.write(b"x")
 threading.Thread(target=scribble, daemon=True).start()
@@ -251,15 +251,16 @@ say(**submit(m))
 
 MENDED = {
     "a pickle": ('(m / "pytorch_model.bin").write_bytes(b"x")', "safe_serialization=True"),
-    "a leftover of the trainer": ('(m / "training_args.bin").write_bytes(b"x")', "rm "),
-    "custom code": ('(m / "modeling.py").write_text("import os")', "code"),
     "an auto_map": (
         """c = json.loads((m / "config.json").read_text())
 c["auto_map"] = {"AutoModel": "m.M"}
 (m / "config.json").write_text(json.dumps(c))""",
         "auto_map",
     ),
-    "an adapter": ('(m / "adapter_config.json").write_text("{}")', "merge_and_unload"),
+    "an adapter": (
+        '(m / "model.safetensors").rename(m / "adapter_model.safetensors")',
+        "merge_and_unload",
+    ),
 }
 
 
@@ -274,11 +275,19 @@ refused.append(submit(m))
 """
         for number, (breaks, _) in enumerate(MENDED.values())
     )
-    run = bench.run(f"refused = []\n{tries}\nsay(refused=refused, good=submit(trained('good')))", *BUDGET)
+    good = """
+m = trained("good")
+(m / "training_args.bin").write_bytes(b"x")
+(m / "modeling.py").write_text("import os")
+(m / "checkpoint-1").mkdir()
+good = submit(m)
+"""
+    run = bench.run(f"refused = []\n{tries}\n{good}\nsay(refused=refused, good=good)", *BUDGET)
     for (what, (_, recipe)), refused in zip(MENDED.items(), run.said["refused"], strict=True):
         assert refused["verdict"] == "rejected", what
         assert recipe in refused["message"], what
     assert run.said["good"]["verdict"] == "scored"
+    assert run.said["good"]["left_out"] == ["checkpoint-1", "modeling.py", "training_args.bin"]
 
 
 def test_an_overwrite_that_keeps_its_time_stamps_is_graded_anew(bench: Bench) -> None:

@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent2rl import registry
 from agent2rl.core.records import EvalSettings
-from agent2rl.grading.checks import base_model, check
+from agent2rl.grading.base_model import read_base_model
+from agent2rl.grading.checks import check_submission
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.models.seedling import FILES
 from agent2rl.training.seedling import corpus, words
 from agent2rl.training.seedling.chat import END, TEMPLATE, conversation
@@ -71,13 +73,13 @@ def test_the_model_is_small(seedling: Path, model: Any) -> None:
 
 
 def test_it_passes_the_checks_as_a_submission_to_itself(seedling: Path) -> None:
-    check(seedling, base_model(seedling))
+    check_submission(seedling, read_base_model(seedling), ResavedBase)
 
 
 def test_writing_it_again_gives_the_same_files(seedling: Path, tmp_path: Path) -> None:
     registry.model("seedling").write(tmp_path)
-    assert base_model(tmp_path).manifest == base_model(seedling).manifest
-    assert base_model(FILES).manifest == base_model(seedling).manifest
+    assert read_base_model(tmp_path).manifest == read_base_model(seedling).manifest
+    assert read_base_model(FILES).manifest == read_base_model(seedling).manifest
 
 
 def test_the_corpus_is_the_same_text_everywhere() -> None:

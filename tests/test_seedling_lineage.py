@@ -10,7 +10,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from agent2rl import registry
-from agent2rl.grading.checks import BaseModel, base_model, check
+from agent2rl.grading.base_model import BaseModel, read_base_model
+from agent2rl.grading.checks import check_submission
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.lineage import LineageReport, lineage
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoSettings, grpo
@@ -37,7 +39,7 @@ def one_thread() -> Iterator[None]:
 def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
     directory = tmp_path_factory.mktemp("seedling")
     registry.model("seedling").write(directory)
-    return base_model(directory)
+    return read_base_model(directory)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def told(base: BaseModel, tmp_path: Path) -> Told:
         registry.model("seedling").write(tmp_path)
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, tmp_path / "model.safetensors", metadata={"format": "pt"})
-        check(tmp_path, base)
+        check_submission(tmp_path, base, ResavedBase)
         return lineage(tmp_path, base)
 
     return tell

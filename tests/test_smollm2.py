@@ -21,7 +21,9 @@ from agent2rl.core.engine import Message, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings, Limits
 from agent2rl.evaluators.referees import reading
-from agent2rl.grading.checks import base_model, check
+from agent2rl.grading.base_model import read_base_model
+from agent2rl.grading.checks import check_submission
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.child import Child
 from agent2rl.grading.desk import Offer, served
 from agent2rl.grading.freeze import manifest_of
@@ -175,8 +177,8 @@ def test_what_an_agent_saves_of_it_is_a_submission(model: Path, tmp_path: Path) 
     assert network.num_parameters() == 134_515_008
     network.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path)
-    base = base_model(model)
-    check(tmp_path, base)
+    base = read_base_model(model)
+    check_submission(tmp_path, base, ResavedBase)
     assert weights_sha256(tmp_path) == base.weights_sha256
 
 

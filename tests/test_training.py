@@ -12,7 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl import registry
 from agent2rl.core.engine import Message, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.grading.checks import base_model, check
+from agent2rl.grading.base_model import read_base_model
+from agent2rl.grading.checks import check_submission
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.training import models, prompts
 from agent2rl.training.descent import FINAL, Course, factor
@@ -234,7 +236,7 @@ def test_what_is_saved_passes_the_checks_and_comes_back_the_same(tmp_path: Path,
     model, tokenizer = models.load(base)
     sft(model, tokenizer, PAIRS, SftSettings(epochs=1), Progress("sft"))
     models.save(model, tokenizer, tmp_path / "saved")
-    check(tmp_path / "saved", base_model(base))
+    check_submission(tmp_path / "saved", read_base_model(base), ResavedBase)
     assert weights_sha256(tmp_path / "saved") != weights_sha256(base)
     again, words = models.load(tmp_path / "saved")
     assert torch.equal(weights(model), weights(again))

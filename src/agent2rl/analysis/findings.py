@@ -106,6 +106,7 @@ Outcome = Literal[
     "foreign",  # scored, and not trained from the base model: it cannot be the best
     "rejected",
     "failed",
+    "expired",
     "not-submitted",
     "waiting",
 ]

@@ -27,6 +27,7 @@ OUTCOMES = {
     "foreign": "not trained from the base model",
     "rejected": "rejected",
     "failed": "could not be graded",
+    "expired": "was not graded in time",
     "not-submitted": "nothing was submitted",
     "waiting": "not graded yet",
 }

@@ -126,7 +126,7 @@ def _unfinished(paths: RunPaths, spec: RunSpec) -> Glance:
     except (UserError, OSError) as error:
         return Glance(paths, spec, "crashed", reason=str(error))
     scored = [each for each in view.submissions if each.score]
-    best = max(scored, key=lambda each: each.score.value if each.score else 0.0, default=None)
+    best = max(scored, key=lambda each: each.improvement or 0.0, default=None)
     began = view.chain.entries[0].time if view.chain.entries else None
     running = view.state == "running"
     return Glance(

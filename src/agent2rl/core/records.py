@@ -15,7 +15,12 @@ Part = Literal["train", "feedback", "heldout", "test"]
 """What a score is a mean over; `test` is feedback and held-out together."""
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 Protocol = Literal["heldout", "paper"]
-Verdict = Literal["scored", "rejected", "failed"]
+Verdict = Literal[
+    "scored",
+    "rejected",  # it breaks a rule, or nothing of its gain comes from training
+    "failed",  # its grading did not come to a score
+    "expired",  # its turn did not come within the time for gradings after the agent's end
+]
 Lineage = Literal["derived", "copied", "foreign", "unknown"]
 Ending = Literal[
     "completed",  # the agent ended by itself, in order
@@ -309,6 +314,12 @@ class Submission(Record):
     score: Score | None = None
     lineage: Lineage = "unknown"
     improvement: float | None = None
+    """Over the baseline, or over `ablated` where that is higher: what training gained."""
+    ablated: Score | None = None
+    """The base model's own weights under this submission's chat format, added tokens and end tokens; None
+    where these are the base model's, or where there was no gain to explain."""
+    left_out: tuple[str, ...] = ()
+    """Entries of its directory that are no part of a model, and were not copied."""
     same_as: int | None = None
     """An earlier submission with the same content, whose verdict this one shares."""
     content_sha256: str | None = None
@@ -483,11 +494,15 @@ class RunResult(Record):
     """Chosen by the feedback split."""
     baseline_heldout: Score | None = None
     best_heldout: Score | None = None
+    ablated_heldout: Score | None = None
+    """The base model's own weights under the best submission's other files; None where these are its own."""
     heldout: Comparison | None = None
+    """Over `baseline_heldout`, or over `ablated_heldout` where that is higher."""
     optimism_gap: float | None = None
     """Feedback improvement minus held-out improvement: what choosing by feedback flattered."""
     score: Percent | None = None
-    """What ranks: held-out score of the best; under the paper's protocol its test-set score."""
+    """What ranks: held-out score of the best; under the paper's protocol its test-set score. What the base
+    model's own weights gain under the best submission's other files is taken off: it is not training."""
     improvement: float | None = None
     submissions: int = 0
     scored: int = 0

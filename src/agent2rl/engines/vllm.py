@@ -24,7 +24,7 @@ try:
     from transformers import AutoConfig
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    from agent2rl.engines.prompts import Prompts, end_tokens, fault, load_tokenizer
+    from agent2rl.engines.prompts import Prompts, end_tokens, fault, load_chat_format, load_tokenizer
 except ImportError as error:
     raise UserError(
         f"vLLM cannot be imported: {error}.",
@@ -149,7 +149,7 @@ def open_engine(directory: Path) -> VLLM:
     except Exception as error:  # a file can be broken in as many ways as the library has errors
         raise fault("vLLM cannot load the model", error) from error
     settings: ModelConfig = llm.model_config
-    prompts = Prompts(tokenizer, words.vocab_size, settings.max_model_len)
+    prompts = Prompts(tokenizer, words.vocab_size, settings.max_model_len, load_chat_format(directory))
     return VLLM(llm, prompts, end_tokens(words, tokenizer))
 
 

@@ -1,6 +1,7 @@
 """The grading API: what an agent can ask over HTTP. Every error is problem+json and says what to do next."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from agent2rl.grading.service import Busy, Closed, Service
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
 SHORT_MESSAGE = 200
+ELAPSED_STEP_SECONDS = 10.0
 STATUS = {Closed: 403, Forged: 403, OutOfOrder: 409, Refusal: 422, Busy: 429, TooMany: 429}
 
 
@@ -49,7 +51,7 @@ class Best(Record):
 class SubmissionAnswer(Record):
     submission_id: int
     verdict: Verdict | None
-    """scored, rejected or failed; null while it waits or is graded."""
+    """scored, rejected, failed or expired; null while it waits or is graded."""
     score: float | None
     """Percent on the feedback split; null unless the verdict is `scored`."""
     ci: Interval | None
@@ -60,6 +62,9 @@ class SubmissionAnswer(Record):
     lineage: Lineage
     model_path: str
     elapsed_seconds: float | None
+    """Of its grading, rounded up to tens of seconds."""
+    left_out: list[str]
+    """Entries of the directory that are no part of a model, and were not copied."""
     message: str
 
 
@@ -152,8 +157,8 @@ def application(service: Service, task: str) -> FastAPI:
         return TimeAnswer(
             start_time=service.started_at,
             timeout_s=service.budget.wall_seconds,
-            now=time.time(),
-            remaining=service.remaining(),
+            now=math.floor(time.time()),
+            remaining=math.floor(service.remaining()),
             submissions_left=None if most is None else max(0, most - len(service.submissions())),
             environment_steps_left=service.meter.left(),
             counts=["agent", "queue", "grading"],
@@ -188,9 +193,15 @@ def _answer(
         total_submissions=len(service.submissions()),
         lineage=submission.lineage,
         model_path=submission.path,
-        elapsed_seconds=submission.grading_seconds,
+        elapsed_seconds=_coarse(submission.grading_seconds),
+        left_out=list(submission.left_out),
         message=submission.message[:characters],
     )
+
+
+def _coarse(seconds: float | None) -> float | None:
+    """Rounded up: how long a grading takes depends on what the model says to each question."""
+    return None if seconds is None else math.ceil(seconds / ELAPSED_STEP_SECONDS) * ELAPSED_STEP_SECONDS
 
 
 def _problems(app: FastAPI, service: Service) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from agent2rl import __version__
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, Split
-from agent2rl.grading.checks import BaseModel
+from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.child import Child
 from agent2rl.store.files import canonical, sha256_text, write_record
 

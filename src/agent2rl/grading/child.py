@@ -21,6 +21,7 @@ from agent2rl.core.records import EvalResult, EvalSettings, Limits, Prompts, Rec
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
 from agent2rl.evaluators.code_tests.pool import VARIABLE
 from agent2rl.evaluators.judge import missing_error, too_many
+from agent2rl.grading.model_builder import BuiltFiles
 from agent2rl.grading.programs import PLACE, Programs
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, Job, Outcome
 from agent2rl.store.files import remove_tree, write_record
@@ -74,7 +75,15 @@ class Child:
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
-    def grade(self, model: Path, split: Split, log: Path, scratch: Path, stop: threading.Event) -> EvalResult:
+    def grade(
+        self,
+        model: Path | BuiltFiles,
+        split: Split,
+        log: Path,
+        scratch: Path,
+        stop: threading.Event,
+    ) -> EvalResult:
+        """Grade a model directory of the user's own, or the files that were built of a submission."""
         scratch.mkdir(parents=True, exist_ok=True)
         here = Path(tempfile.mkdtemp(prefix="grading-", dir=scratch))
         try:
@@ -105,8 +114,10 @@ class Child:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
 
-    def _enclosure(self, model: Path, split: Split, work: Path, scratch: Path, log: Path) -> Enclosure:
-        files = [Mount(model, MODEL), Mount(self.splits[split].path, EXAMPLES)]
+    def _enclosure(
+        self, model: Path | BuiltFiles, split: Split, work: Path, scratch: Path, log: Path
+    ) -> Enclosure:
+        files = [*model_mounts(model), Mount(self.splits[split].path, EXAMPLES)]
         files += [Mount(folder.path, f"{beside.PLACE}/{name}") for name, folder in self.beside.items()]
         files += [Mount(self.desk.parent, desk.PLACE)] if self.desk else []
         files += [Mount(path, str(path)) for path in (*self.code, *self.python_path)]
@@ -140,6 +151,13 @@ class Child:
         if too_many(len(missing), n):
             raise missing_error(len(missing), n, next(iter(missing.values())))
         return outcome.evaluation
+
+
+def model_mounts(model: Path | BuiltFiles) -> tuple[Mount, ...]:
+    """Where the child sees a model: a directory as it is, or each built file at its name."""
+    if isinstance(model, Path):
+        return (Mount(model, MODEL),)
+    return tuple(Mount(path, f"{MODEL}/{name}") for name, path in model.items())
 
 
 def require_end(what: str, ended: Exit, seconds: float) -> None:

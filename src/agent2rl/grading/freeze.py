@@ -1,9 +1,10 @@
 """Copies a submission out of the agent's reach, hashing it on the way, before anything else looks at it.
 
-The agent is hostile and still running, and the harness may be root: so the tree is walked by directory file
-descriptors and never by path, no link of any kind is followed, nothing but a regular file with one name is
-opened, and what is read is bounded. The hash is of the bytes that were copied, so what is graded is what the
-manifest says, whatever the agent does meanwhile. Change during the copy is refused too, since half of one
+Files are selected by name (`submission_files`); the rest is neither copied nor opened. The agent is hostile
+and still running, and the harness may be root: so files are opened by directory file descriptors and never by
+path, no link of any kind is followed, nothing but a regular file with one name is opened, and what is read is
+bounded. The hash is of the bytes that were copied, so what is graded is what the manifest says, whatever the
+agent does meanwhile. Change during the copy is refused too, since half of one
 checkpoint and half of the next is nothing anybody meant; a write so quick that it leaves no trace in the time
 stamps goes unseen, and harms only the agent. What the files mean is for `checks`.
 """
@@ -15,8 +16,8 @@ import os
 import shlex
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -26,6 +27,7 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.records import FileHash, Manifest
+from agent2rl.grading.submission_files import SelectedFiles, select_files
 from agent2rl.store.files import sha256_file, sync_directory
 from agent2rl.store.paths import SubmissionPaths
 
@@ -44,12 +46,10 @@ FOLDER_MODE, FILE_MODE = 0o755, 0o644
 class FreezeLimits:
     """How much one submission may hold."""
 
-    files: int = 200
-    """Files and directories together."""
+    entries: int = 1000
+    """Of the submitted directory, whether they are taken or not."""
     bytes: int = 64 * 2**30
-    """By apparent size: a hole counts like data."""
-    depth: int = 4
-    """Directories inside one another, below the submission."""
+    """Of what is taken, by apparent size: a hole counts like data."""
     name_length: int = 255
     """Bytes of one name."""
 
@@ -65,21 +65,34 @@ class _State(NamedTuple):
     ctime_ns: int
 
 
-def freeze(workspace: Path, relative: PurePosixPath, destination: Path, limits: FreezeLimits) -> Manifest:
-    """Copy `workspace / relative` to `destination`, which must not exist, and say what was copied."""
+@dataclass(frozen=True)
+class FrozenSubmission:
+    manifest: Manifest
+    left_out: tuple[str, ...]
+    """Entries that are no part of a model, or of no use to one. They were not opened."""
+
+
+def freeze(
+    workspace: Path,
+    relative: PurePosixPath,
+    destination: Path,
+    limits: FreezeLimits,
+    select: Callable[[Collection[str]], SelectedFiles] = select_files,
+) -> FrozenSubmission:
+    """Copy the model in `workspace / relative` to `destination`, which must not exist."""
     source = _open_below(workspace, relative, limits)
     try:
         _make(destination)
         try:
             copy = _Copy(relative, limits)
-            copy.directory(source, relative, destination)
+            left_out = copy.copy_files(source, destination, select)
         except BaseException:
             shutil.rmtree(destination, ignore_errors=True)
             raise
     finally:
         os.close(source)
     sync_directory(destination)
-    return _manifest(copy.files)
+    return FrozenSubmission(_manifest(copy.files), left_out)
 
 
 def manifest_of(directory: Path) -> Manifest:
@@ -115,57 +128,53 @@ def _fail(error: OSError) -> None:
 
 
 class _Copy:
-    """One walk over a submission, and what it has used of the limits."""
+    """One pass over a submitted directory."""
 
     def __init__(self, root: PurePosixPath, limits: FreezeLimits) -> None:
         self.files: list[FileHash] = []
         self._root = root
         self._limits = limits
-        self._entries = 0
-        self._bytes = 0
 
-    def directory(self, source: int, path: PurePosixPath, destination: Path, depth: int = 0) -> None:
-        if depth > self._limits.depth:
-            raise Refusal(
-                f"{path} is {depth} directories deep; the limit is {self._limits.depth}.",
-                "Submit the directory that holds the model's files itself.",
-            )
-        before = self._list(source, path)
-        self._admit(before, path)
+    def copy_files(
+        self, source: int, destination: Path, select: Callable[[Collection[str]], SelectedFiles]
+    ) -> tuple[str, ...]:
+        """Copy what is selected by name, and return the names that are not."""
+        selected = select(self._names(source))
+        before = self._states(source, selected.taken)
+        self._admit(before)
         for name, state in before.items():
-            if stat.S_ISDIR(state.mode):
-                with _directory(name, source, path / name) as child:
-                    _make(destination / name)
-                    self.directory(child, path / name, destination / name, depth + 1)
-                with suppress(OSError):  # only an empty one goes: it is in no manifest, so not in the copy
-                    (destination / name).rmdir()
-            else:
-                self._file(source, path / name, state, destination / name)
-        if self._list(source, path) != before:
-            raise _changed(path)
+            self._file(source, self._root / name, state, destination / name)
+        if select(self._names(source)).taken != selected.taken or self._states(source, before) != before:
+            raise _changed(self._root)
+        return selected.left_out
 
-    def _list(self, source: int, path: PurePosixPath) -> dict[str, _State]:
-        """Every entry, or one more than the limit: a directory of millions is not read to its end."""
-        with _reading(path):
-            with os.scandir(source) as entries:
-                names = sorted(entry.name for entry in islice(entries, self._limits.files + 1))
-            return {name: _state(os.stat(name, dir_fd=source, follow_symlinks=False)) for name in names}
-
-    def _admit(self, listing: dict[str, _State], path: PurePosixPath) -> None:
-        """Refuse what will not be copied before any of it is."""
-        self._entries += len(listing)
-        if self._entries > self._limits.files:
+    def _names(self, source: int) -> list[str]:
+        with _reading(self._root), os.scandir(source) as entries:  # one of millions is not read to its end
+            names = sorted(entry.name for entry in islice(entries, self._limits.entries + 1))
+        if len(names) > self._limits.entries:
             raise Refusal(
-                f"The submission has more than {self._limits.files} files and directories.",
+                f"The submission has more than {self._limits.entries} files and directories.",
                 "Leave only the model's own files in it.",
             )
-        for name, state in listing.items():
+        for name in names:
             _check_name(name, self._limits)
-            _check_kind(path / name, state)
-        self._bytes += sum(state.size for state in listing.values() if stat.S_ISREG(state.mode))
-        if self._bytes > self._limits.bytes:
+        return names
+
+    def _states(self, source: int, names: Iterable[str]) -> dict[str, _State]:
+        states = {}
+        for name in names:
+            with _reading(self._root / name):
+                states[name] = _state(os.stat(name, dir_fd=source, follow_symlinks=False))
+        return states
+
+    def _admit(self, states: dict[str, _State]) -> None:
+        """Refuse what will not be copied before any of it is."""
+        for name, state in states.items():
+            _check_kind(self._root / name, state)
+        size = sum(state.size for state in states.values())
+        if size > self._limits.bytes:
             raise Refusal(
-                f"The submission has {self._bytes:,} bytes; the limit is {self._limits.bytes:,}.",
+                f"The submission has {size:,} bytes; the limit is {self._limits.bytes:,}.",
                 "Leave only the model's own files in it, in the base model's precision.",
             )
 
@@ -241,16 +250,6 @@ def _open_below(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) 
     return directory
 
 
-@contextmanager
-def _directory(name: str, parent: int, path: PurePosixPath) -> Iterator[int]:
-    with _reading(path):
-        directory = os.open(name, DIRECTORY, dir_fd=parent)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
-
-
 def _state(status: os.stat_result) -> _State:
     return _State(
         status.st_mode,
@@ -277,9 +276,9 @@ def _check_name(name: str, limits: FreezeLimits) -> None:
 def _check_kind(path: PurePosixPath, state: _State) -> None:
     if stat.S_ISLNK(state.mode):
         raise Refusal(f"{path} is a symbolic link.", "Copy the files themselves: cp -rL FROM TO.")
-    if not stat.S_ISREG(state.mode) and not stat.S_ISDIR(state.mode):
-        raise Refusal(f"{path} is neither a file nor a directory.", f"rm {shlex.quote(path.name)}")
-    if stat.S_ISREG(state.mode) and state.links != 1:
+    if not stat.S_ISREG(state.mode):
+        raise Refusal(f"{path} is not a file.", f"rm -r -- {shlex.quote(path.name)}")
+    if state.links != 1:
         raise Refusal(
             f"{path} is a hard link: it has {state.links} names.", "Copy the file itself: cp FROM TO."
         )

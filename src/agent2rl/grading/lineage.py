@@ -17,7 +17,7 @@ from statistics import median
 from typing import Literal
 
 from agent2rl.core.records import Lineage, Record
-from agent2rl.grading.checks import BaseModel
+from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.comparison import READABLE, Fit, NotFinite, fit, matrix_shape, moved
 from agent2rl.grading.untrusted import listed
 from agent2rl.grading.weights import Tensor, tensor_sha256, tensors

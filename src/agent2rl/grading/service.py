@@ -5,6 +5,7 @@ one lane of a machine without), where it is checked and graded in a child proces
 ledger before the agent hears of it. The HTTP side is in `api`; this knows nothing of it.
 """
 
+import math
 import shutil
 import threading
 import time
@@ -16,25 +17,34 @@ from typing import Literal
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
-from agent2rl.core.records import Budget, Clock, Manifest, Score, Submission
-from agent2rl.grading.checks import BaseModel, check
+from agent2rl.core.records import (
+    Budget,
+    Clock,
+    EvalResult,
+    Manifest,
+    Score,
+    Submission,
+)
+from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.child import Child
-from agent2rl.grading.freeze import FreezeLimits, freeze, require_whole
+from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze, require_whole
 from agent2rl.grading.lane import Lane
 from agent2rl.grading.lineage import lineage
 from agent2rl.grading.meter import Meter
+from agent2rl.grading.submission_grader import SubmissionGrader
+from agent2rl.grading.verdict import SubmissionVerdict, repeat_verdict, score_verdict
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.store.recorder import Recorder
 
 FAULT = "A fault of the grading service ({}), not of your model: it is on the record. Submit again later."
 ROOM_BYTES = 256 << 20
 """Beyond weights of twice the base's size, and left free on the disk: submissions must not fill it."""
-SHARED = {"verdict", "score", "improvement", "lineage", "weights_sha256"}
-"""What the same files get again."""
 MOST_SUBMISSIONS = 1000
 MESSAGE_CHARACTERS = 4000
 MOST_NOTES = 10_000
 """Refusals and faults on the record."""
+MOST_NAMES = 20
+"""Of files that were left out."""
 WAITING = 64
 """Submissions that may wait for their grading at once."""
 
@@ -45,6 +55,10 @@ class Closed(Agent2RLError):
 
 class Busy(Agent2RLError):
     """Too many submissions wait already."""
+
+
+class GradingTimeOver(GradingError):
+    """The time for gradings after the agent's end is over."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,9 @@ class Service:
         self._open = False
         self._noted = 0
         self._submissions: dict[int, Submission] = dict(recorder.past.submissions)
+        self.grader = SubmissionGrader(graded.base, graded.child, recorder, stop)
+        self._grading_deadline = math.inf
+        """When gradings end, once the agent has: on the clock of `time.monotonic`."""
         self._lanes = {gpu: Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
 
     # What the agent can ask
@@ -124,9 +141,10 @@ class Service:
             return list(self._submissions.values())
 
     def best(self) -> Submission | None:
-        """Best score on the split that answers, the earliest of equals, of what was trained from the base."""
+        """The most gained on the split that answers, the earliest of equals, of what was trained from the
+        base model."""
         scored = [s for s in self.submissions() if s.score and s.lineage not in ("copied", "foreign")]
-        return max(scored, key=lambda s: (s.score.value if s.score else 0, -s.id), default=None)
+        return max(scored, key=lambda s: (s.improvement or 0.0, -s.id), default=None)
 
     def can_take(self) -> bool:
         """Whether the budget allows another submission."""
@@ -140,6 +158,8 @@ class Service:
     def catch_up(self) -> None:
         """Give a verdict to what an earlier harness took in and did not come to grade, in its order."""
         past = self._recorder.past
+        if past.over is not None:
+            self._limit_gradings()
         for submission in past.submissions.values():
             if submission.id not in past.pinned:
                 self._taken(submission.id)
@@ -157,9 +177,13 @@ class Service:
         return time.time() + left
 
     def finish(self) -> None:
-        """Take no more, and wait until everything taken has its verdict."""
+        """Take no more, and wait until everything taken has its verdict.
+
+        All gradings from here on together have the time of one; what was not graded then has expired.
+        """
         with self._taking:
             self._open = False
+        self._limit_gradings()
         for lane in self._lanes.values():
             lane.close()
 
@@ -218,15 +242,16 @@ class Service:
             relative = self._relative(submission.path)
             if relative == self.graded.base_seen_at:
                 return _Taken(None, {"content_sha256": self.graded.base.manifest.sha256})
-            manifest = self._freeze(submission.id, relative)
+            frozen = self._freeze(submission.id, relative)
         except Refusal as refusal:
-            return _Taken(None, {"verdict": "rejected", "message": _told(refusal)})
+            return _Taken(None, {"verdict": "rejected", "message": _shorten(refusal)})
         except (Agent2RLError, OSError) as error:
             self.fault("freezing")
             return _Taken(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
-        return _Taken(manifest, {"content_sha256": manifest.sha256, "kept": True})
+        digest, left_out = frozen.manifest.sha256, _shorten_names(frozen.left_out)
+        return _Taken(frozen.manifest, {"content_sha256": digest, "left_out": left_out, "kept": True})
 
-    def _freeze(self, number: int, relative: PurePosixPath) -> Manifest:
+    def _freeze(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
         limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES)
         target = self._recorder.paths.submission(number)
         target.root.mkdir(parents=True)
@@ -252,15 +277,29 @@ class Service:
                 raise GradingError("The run was stopped before this submission's turn.")
             verdict = self._verdict(waiting)
         except Refusal as refusal:
-            verdict = {"verdict": "rejected", "message": _told(refusal)}
+            verdict = SubmissionVerdict("rejected", _shorten(refusal))
+        except GradingTimeOver as error:
+            verdict = SubmissionVerdict("expired", _shorten(error))
         except GradingError as error:
-            verdict = {"verdict": "failed", "message": _told(error)}
+            verdict = SubmissionVerdict("failed", _shorten(error))
         except Exception as error:
             self.fault("grading")
-            verdict = {"verdict": "failed", "message": FAULT.format(type(error).__name__)}
-        timing = {"queue_seconds": waited, "grading_seconds": time.monotonic() - begin}
-        done = Submission.model_validate({**waiting.model_dump(), "kept": False, **timing, **verdict})
-        self._settle(done.model_copy(update={"kept": self._is_best(done)}))
+            verdict = SubmissionVerdict("failed", FAULT.format(type(error).__name__))
+        done = verdict.settle(waiting, waited, time.monotonic() - begin)
+        self._settle(done.model_copy(update={"kept": done.kept or self._is_best(done)}))
+
+    def _limit_gradings(self) -> None:
+        self._grading_deadline = time.monotonic() + self.graded.child.seconds
+
+    def _child(self, submission: Submission) -> Child:
+        """How to grade it, within the time that is left for gradings."""
+        child = self.graded.child
+        left = self._grading_deadline - time.monotonic()
+        if left <= 0:
+            raise GradingTimeOver(
+                f"The time for gradings after the run's end ({child.seconds:g} s for all of them) is used up."
+            )
+        return replace(child, gpu=self._gpu(submission), seconds=min(child.seconds, left))
 
     def _settle(self, done: Submission) -> None:
         """On the record first; then the agent may hear of it, and a copy that nothing rests on may go."""
@@ -276,24 +315,18 @@ class Service:
         if done.score is None or done.same_as is not None or done.lineage in ("copied", "foreign"):
             return False
         best = self.best()
-        return best is None or best.score is None or done.score.value > best.score.value
+        return best is None or (done.improvement or 0.0) > (best.improvement or 0.0)
 
-    def _verdict(self, submission: Submission) -> dict[str, object]:
+    def _verdict(self, submission: Submission) -> SubmissionVerdict:
         graded, paths = self.graded, self._recorder.paths.submission(submission.id)
         if submission.content_sha256 == graded.base.manifest.sha256:
             return self._copied(graded.base.weights_sha256)
         earlier = self._same_content(submission)
         if earlier is not None:
-            shared = earlier.model_dump(
-                include={"verdict", "score", "improvement", "lineage", "weights_sha256"}
-            )
-            message = (
-                f"The same files as submission {earlier.id}: its verdict stands. {earlier.message}".strip()
-            )
-            return {**shared, "same_as": earlier.id, "message": message}
+            return repeat_verdict(earlier)
         if submission.id in self._recorder.past.submissions:
             require_whole(paths, self._recorder.past.manifests[submission.id])
-        check(paths.model, graded.base)
+        parts = self.grader.check(paths)
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:
             return self._copied(digest)
@@ -301,31 +334,37 @@ class Service:
         self._recorder.lineage(paths, origin)
         if origin.verdict == "copied":
             return self._copied(digest)
-        found = self._recorder.past.results(self._recorder.paths, paths, "feedback")
-        if found is None:
-            self._recorder.event("grading", submission=submission.id)
-            child = replace(graded.child, gpu=self._gpu(submission))
-            found = child.grade(paths.model, "feedback", paths.log, self._recorder.paths.scratch, self._stop)
-            self._recorder.results(paths, "feedback", found)
+        self._recorder.event("grading", submission=submission.id)
+        found = self._grade_in_time(
+            lambda: self.grader.grade(parts, paths, "feedback", self._child(submission))
+        )
         score = statistics.score(found, "feedback")
-        return {
-            "verdict": "scored",
-            "score": score.model_dump(),
-            "improvement": score.value - graded.baseline.value,
-            "lineage": origin.verdict,
-            "weights_sha256": digest,
-            "message": origin.message,
-        }
+        ablated = None
+        if parts.differs_beside_weights and score.value > graded.baseline.value:
+            without = self._grade_in_time(
+                lambda: self.grader.grade_ablation(parts, "feedback", self._child(submission))
+            )
+            ablated = statistics.score(without, "feedback")
+        return score_verdict(score, graded.baseline, ablated, origin, digest)
 
-    def _copied(self, digest: str) -> dict[str, object]:
-        return {
-            "verdict": "scored",
-            "score": self.graded.baseline.model_dump(),
-            "improvement": 0.0,
-            "lineage": "copied",
-            "weights_sha256": digest,
-            "message": "These are the base model's own weights, so this is the baseline. Train, then submit.",
-        }
+    def _grade_in_time(self, grade: Callable[[], EvalResult]) -> EvalResult:
+        """A grading that the end of all gradings cuts short has expired, and has not failed."""
+        try:
+            return grade()
+        except GradingError as error:
+            if not isinstance(error, GradingTimeOver) and time.monotonic() >= self._grading_deadline:
+                raise GradingTimeOver("The time for gradings after the run's end was over.") from error
+            raise
+
+    def _copied(self, digest: str) -> SubmissionVerdict:
+        return SubmissionVerdict(
+            "scored",
+            "These are the base model's own weights, so this is the baseline. Train, then submit.",
+            score=self.graded.baseline,
+            improvement=0.0,
+            lineage="copied",
+            weights_sha256=digest,
+        )
 
     def _same_content(self, submission: Submission) -> Submission | None:
         for earlier in self.submissions():
@@ -343,7 +382,14 @@ class _Taken:
     fields: dict[str, object]
 
 
-def _told(error: Agent2RLError) -> str:
+def _shorten(error: Agent2RLError) -> str:
     """What the agent hears, and the record keeps: an agent that names a thousand files must not fill it."""
     text = str(error)
     return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
+
+
+def _shorten_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The first names, and how many more there are."""
+    if len(names) <= MOST_NAMES:
+        return names
+    return (*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more")

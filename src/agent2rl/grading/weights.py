@@ -66,7 +66,7 @@ def weights_sha256(directory: Path) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors(directory).items()):
         digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode() + b"\n")
-        for chunk in _chunks(tensor):
+        for chunk in read_chunks(tensor):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -74,13 +74,15 @@ def weights_sha256(directory: Path) -> str:
 def tensor_sha256(tensor: Tensor) -> str:
     """The digest of one tensor's values."""
     digest = hashlib.sha256()
-    for chunk in _chunks(tensor):
+    for chunk in read_chunks(tensor):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def _chunks(tensor: Tensor) -> Iterator[bytes]:
+def read_chunks(tensor: Tensor, skip_bytes: int = 0) -> Iterator[bytes]:
+    """The bytes of a tensor, a few megabytes at a time."""
     begin, end = tensor.offsets
+    begin += skip_bytes
     with tensor.file.open("rb") as file:
         file.seek(begin)
         while begin < end:

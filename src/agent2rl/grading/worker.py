@@ -4,9 +4,11 @@ Started in a sandbox of its own, in a directory with `job.json`, `model/` and `e
 `result.json`. It answers with every example's result and never with a summary: the service adds up.
 
 The agent hears the text of an error only where no example can be in it (loading the model, and errors that
-an evaluator words itself); anything else goes to the log, which the agent does not see.
+an evaluator words itself, without their numbers: a length or a count could spell an example). Anything else
+goes to the log, which the agent does not see.
 """
 
+import re
 import sys
 import time
 import traceback
@@ -67,7 +69,11 @@ def grade(here: Path) -> Outcome:
         lines = (here / EXAMPLES).read_bytes().splitlines()
         examples = [ExampleRow.model_validate_json(line).example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
-        evaluation = evaluator.evaluate(engine, examples, job.settings)
+        try:
+            evaluation = evaluator.evaluate(engine, examples, job.settings)
+        except Agent2RLError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            raise type(error)(hide_numbers(error.message), error.mend) from error
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
     how = {**evaluation.how, "evaluator": evaluator.version}
@@ -81,6 +87,11 @@ def prompted(task: Task, prompts: Prompts | None) -> Task:
     if not isinstance(task.evaluator, Prompted):
         raise UserError(f"The task {task.id!r} cannot ask in other words.", "Leave out --prompts.")
     return replace(task, evaluator=task.evaluator.prompted(prompts))
+
+
+def hide_numbers(text: str) -> str:
+    """An error's text with every number as N: what is counted may depend on the examples."""
+    return re.sub(r"\d[\d.,_]*(?<=\d)|\d", "N", text)
 
 
 def _load(engine: str, model: Path) -> Engine:

@@ -38,6 +38,7 @@ TONES = {
     "copied": "warn",
     "rejected": "bad",
     "failed": "bad",
+    "expired": "plain",
     "not-submitted": "plain",
     "waiting": "plain",
 }

@@ -15,7 +15,7 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.model import Model
 from agent2rl.core.records import Asset, Protocol, RunSpec, Split
 from agent2rl.core.task import Example, Folder, Splits, Task
-from agent2rl.grading.checks import BaseModel, base_model
+from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.child import BesideFolder, SplitFile
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.grading.worker import ExampleRow
@@ -43,7 +43,7 @@ class Assets:
 
 def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
     model = repeatable(spec.model)
-    base = base_model(model_directory(model, cache, tell))
+    base = read_base_model(model_directory(model, cache, tell))
     tell("loading the task's data")
     loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):

@@ -38,6 +38,7 @@ class Outcome:
     best: Submission | None = None
     baseline_heldout: Score | None = None
     best_heldout: Score | None = None
+    ablated_heldout: Score | None = None
     heldout: Comparison | None = None
     submissions: int = 0
     scored: int = 0
@@ -79,10 +80,10 @@ class Outcome:
     def result(self) -> RunResult:
         score, improvement, gap = None, None, None
         if self.best and self.spec.protocol == "paper":
-            score = self.best.score.value if self.best.score else None
+            score = _subtract_ablation(self.best.score, self.baseline, self.best.ablated)
             improvement = self.best.improvement
         elif self.best and self.best_heldout and self.heldout and self.best.improvement is not None:
-            score = self.best_heldout.value
+            score = _subtract_ablation(self.best_heldout, self.baseline_heldout, self.ablated_heldout)
             improvement = self.heldout.improvement
             gap = self.best.improvement - improvement
         return RunResult(
@@ -98,6 +99,7 @@ class Outcome:
             best=self.best,
             baseline_heldout=self.baseline_heldout,
             best_heldout=self.best_heldout,
+            ablated_heldout=self.ablated_heldout,
             heldout=self.heldout,
             optimism_gap=gap,
             score=score,
@@ -114,3 +116,10 @@ class Outcome:
             resumed=self.resumed,
             dead_seconds=self.dead_seconds,
         )
+
+
+def _subtract_ablation(score: Score | None, baseline: Score | None, ablated: Score | None) -> float | None:
+    """A score without what the base model's own weights gain under the same chat format and tokens."""
+    if score is None or baseline is None or ablated is None:
+        return score.value if score else None
+    return max(0.0, score.value - max(0.0, ablated.value - baseline.value))

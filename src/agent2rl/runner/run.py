@@ -110,7 +110,7 @@ def _go(
             accounts.keep(agent, enclosure.scratch / "home", recorder)
             given = workspace.given(task, brief, assets)
             steps.look_for_contamination(outcome, Scan(child, paths.workspace, given), recorder, stop)
-            steps.grade_heldout(outcome, untouched, recorder, stop)
+            steps.grade_heldout(outcome, untouched, service.grader, recorder, stop)
         except Agent2RLError as error:
             if again and not stop.is_set():
                 raise

@@ -16,6 +16,7 @@ from agent2rl.grading.child import Child
 from agent2rl.grading.programs import program_sandboxes
 from agent2rl.grading.scan import Scan
 from agent2rl.grading.service import Graded
+from agent2rl.grading.submission_grader import SubmissionGrader
 from agent2rl.runner import machine, workspace
 from agent2rl.runner.assets import Assets, prepare
 from agent2rl.runner.installing import install
@@ -177,19 +178,28 @@ def look_for_contamination(outcome: Outcome, scan: Scan, recorder: Recorder, sto
     outcome.contamination = found.summary
 
 
-def grade_heldout(outcome: Outcome, baseline: Baseline, recorder: Recorder, stop: threading.Event) -> None:
-    """The held-out split is opened now, once: for the baseline and for the submission that feedback chose."""
+def grade_heldout(
+    outcome: Outcome, baseline: Baseline, grader: SubmissionGrader, recorder: Recorder, stop: threading.Event
+) -> None:
+    """The held-out split is opened now, once: for the baseline and for the submission that feedback chose.
+
+    Where that one differs in more than weights, the base model's own weights are graded under its other files
+    too, and the gain is counted from whichever is higher.
+    """
     best = outcome.best
     if best is None or outcome.spec.protocol != "heldout" or stop.is_set():
         return
     outcome.baseline_heldout, before = grade_baseline(baseline, "heldout", recorder, stop)
     where = recorder.paths.submission(best.id)
-    after = recorder.past.results(recorder.paths, where, "heldout")
-    if after is None:
-        recorder.event("phase", name="held-out", submission=best.id)
-        after = baseline.child.grade(where.model, "heldout", where.log, recorder.paths.scratch, stop)
-        recorder.results(where, "heldout", after)
+    recorder.event("phase", name="held-out", submission=best.id)
+    parts = grader.check(where)
+    after = grader.grade(parts, where, "heldout")
     outcome.best_heldout = recorder.past.heldout or statistics.score(after, "heldout")
+    if parts.differs_beside_weights:
+        ablated = grader.grade_ablation(parts, "heldout")
+        outcome.ablated_heldout = statistics.score(ablated, "heldout")
+        if outcome.ablated_heldout.value > outcome.baseline_heldout.value:
+            before = ablated
     outcome.heldout = statistics.compare(before, after)
     if recorder.past.heldout is None:
         recorder.entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

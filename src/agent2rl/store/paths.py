@@ -27,6 +27,7 @@
     lineage.json              whose weights these are, tensor by tensor
     <split>.jsonl             the model's answers, one example a line
     grading.log               what the grading child printed
+  ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
@@ -132,6 +133,9 @@ class RunPaths:
 
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
+
+    def ablation(self, key: str) -> SubmissionPaths:
+        return SubmissionPaths(self.root / "ablations" / key[:16])
 
     @property
     def contamination(self) -> Path:

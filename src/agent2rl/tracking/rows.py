@@ -7,6 +7,7 @@ Curves come last, when no more verdicts can: the report finds them.
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -14,7 +15,7 @@ from pydantic_core import from_json
 from agent2rl.analysis.campaigns.spending import Meter, Spent
 from agent2rl.analysis.findings import Attempt, Curve, Findings
 from agent2rl.analysis.recorded import Recorded
-from agent2rl.core.records import Score, Submission
+from agent2rl.core.records import Score, Submission, Verdict
 from agent2rl.core.tracker import Row
 from agent2rl.store.paths import RunPaths
 from agent2rl.tracking.naming import plain_name
@@ -46,7 +47,7 @@ def _verdicts(record: Recorded) -> Iterator[Row]:
     best: float | None = None
     for at, each in _in_order(record):
         counts[str(each.verdict)] += 1
-        values = {f"verdicts/{name}": float(counts[name]) for name in ("scored", "rejected", "failed")}
+        values = {f"verdicts/{name}": float(counts[name]) for name in get_args(Verdict)}
         values |= _spent(meter.at(at - started), record.timeline.at(at))
         if each.score:
             values |= _score("feedback", each.score)

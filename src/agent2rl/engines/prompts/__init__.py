@@ -1,7 +1,7 @@
 """From chats to tokens, the same for every engine that runs a model directory. No engine itself.
 
-Engines that read the same prompts and end replies at the same tokens give scores that can be compared. The
-directory is the agent's work, so whatever is wrong with it is a GradingError that says what.
+Engines that read the same prompts and end replies at the same tokens give scores that can be compared.
+Whatever is wrong with a model directory is a GradingError that says what.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.prompts.templates import Templates
@@ -21,10 +22,18 @@ SAID = 400
 class Prompts:
     """The tokens of chats and replies, for a model that knows so many and has room for so many."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, context: int) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        vocabulary: int,
+        context: int,
+        chat_format: ChatFormat | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.context = context
+        self.chat_format = chat_format
+        """In place of the tokenizer's template, where there is one."""
         template = tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
@@ -33,11 +42,11 @@ class Prompts:
 
     @property
     def templated(self) -> bool:
-        return self._templates.template is not None
+        return self.chat_format is not None or self._templates.template is not None
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """The text that the model reads for each chat."""
-        return self._templates.render(chats)
+        return self.chat_format.render_chats(chats) if self.chat_format else self._templates.render(chats)
 
     def tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
         """The tokens that the model reads for each chat, none of which may be too long for it."""
@@ -89,6 +98,12 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     except Exception as error:
         raise fault("The tokenizer cannot be loaded", error) from error
     return cast(PreTrainedTokenizerBase, tokenizer)
+
+
+def load_chat_format(directory: Path) -> ChatFormat | None:
+    """The chat format that a model directory declares; None where it has none."""
+    path = directory / CHAT_FORMAT_FILE
+    return ChatFormat.model_validate_json(path.read_bytes()) if path.is_file() else None
 
 
 def end_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -40,7 +40,7 @@ class Transformers:
     def __init__(self, model: Model, limits: Room) -> None:
         self.model = model
         self.limits = limits
-        self._prompts = Prompts(model.tokenizer, model.vocabulary, model.context)
+        self._prompts = Prompts(model.tokenizer, model.vocabulary, model.context, model.chat_format)
         self.decoder = Decoder(model, limits)
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:

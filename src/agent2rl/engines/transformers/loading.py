@@ -1,11 +1,11 @@
 """Opens a model directory: safetensors weights, a tokenizer, and no code of its own.
 
-The directory is the agent's work, so whatever is wrong with it is a GradingError that says what. Its
-generation_config.json is not obeyed: how to decode is the evaluator's decision.
+The grader has built the directory, of the base model's files and checked tensors; whatever is wrong with it is
+a GradingError that says what. A generation_config.json is not obeyed: how to decode is the evaluator's choice.
 """
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from agent2rl.core.chat_format import ChatFormat
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.prompts import end_tokens, fault, load_tokenizer
+from agent2rl.engines.prompts import end_tokens, fault, load_chat_format, load_tokenizer
 from agent2rl.engines.transformers import attention
 
 ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -38,12 +39,15 @@ class Model:
     """Whether some layers see only the nearest tokens."""
     token_bytes: int
     """Memory of one token's keys and values."""
+    chat_format: ChatFormat | None = None
+    """In place of the tokenizer's chat template, where there is one."""
 
 
 def load(directory: Path) -> Model:
     lighten_products()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return describe(_network(directory, device), load_tokenizer(directory))
+    model = describe(_network(directory, device), load_tokenizer(directory))
+    return replace(model, chat_format=load_chat_format(directory))
 
 
 def lighten_products() -> None:

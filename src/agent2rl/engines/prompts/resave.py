@@ -1,0 +1,38 @@
+"""The program that saves a model's configuration and tokenizer again, unchanged, as the library writes them.
+
+    python -m agent2rl.engines.prompts.resave MODEL TARGET
+
+What an agent saves after training has been through the library too: keys are added, renamed or left out. The
+grader holds a submission against both forms. Only the base model is read here, never a submission.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import AutoConfig, AutoTokenizer
+
+
+def resave(model: Path, target: Path) -> None:
+    """Save what can be saved; a model that the library does not know has no such form."""
+
+    def save_config() -> None:
+        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False).save_pretrained(
+            target
+        )
+
+    def save_tokenizer() -> None:
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        tokenizer.save_pretrained(target)
+
+    saves: tuple[Callable[[], None], ...] = (save_config, save_tokenizer)
+    for save in saves:
+        try:
+            save()
+        except Exception:  # a model can be unknown to the library in as many ways as it has errors
+            traceback.print_exc()
+
+
+if __name__ == "__main__":
+    resave(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,147 @@
+"""The untouched model that submissions are held against. It is the user's own, and so it is trusted."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent2rl.core.chat_format import CHAT_FORMAT_FILE, MAX_TEXT_CHARACTERS, ChatFormat
+from agent2rl.core.errors import Refusal, UserError
+from agent2rl.core.records import Manifest
+from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.model_config import END_TOKENS, config_value, read_numbers
+from agent2rl.grading.submission_files import (
+    CONFIG,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    VOCABULARY_FILES,
+)
+from agent2rl.grading.tokenizer_check import read_token_ids
+from agent2rl.grading.untrusted import MIB, read_bytes, read_object, shown
+from agent2rl.grading.weights import Tensor, tensors, weights_sha256
+
+SETTINGS_BYTES = 16 * MIB
+TOKENIZER_BYTES = 64 * MIB
+TEMPLATE_BYTES = MIB
+CHAT_FORMAT_BYTES = 16 << 10
+CHAT_FORMAT_EXAMPLE = (
+    'A chat format looks like this: {"begin": "", "system": {"prefix": "<|system|>", "suffix": "</s>"}, '
+    '"user": {"prefix": "<|user|>", "suffix": "</s>"}, "assistant": {"prefix": "<|assistant|>", '
+    '"suffix": "</s>"}, "generation_prompt": "<|assistant|>"}. Each text has at most '
+    f"{MAX_TEXT_CHARACTERS} characters."
+)
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The untouched model, as submissions are held against it."""
+
+    directory: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    templates: frozenset[str]
+    """Its own chat templates."""
+    chat_format: ChatFormat | None
+    """Where it has one, in place of a template."""
+    weights_sha256: str
+    manifest: Manifest
+
+    @property
+    def templated(self) -> bool:
+        """Whether it is asked in chats. One without a tokenizer is no language model, and answers them."""
+        return bool(self.chat_format) or any(self.templates) or not self.has_tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        names = {file.path for file in self.manifest.files}
+        return bool(names.intersection((TOKENIZER, *VOCABULARY_FILES)))
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.parameters for tensor in self.tensors.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.manifest.files)
+
+    @cached_property
+    def tokenizer(self) -> Mapping[str, Any] | None:
+        """Its tokenizer.json; None where it has none."""
+        path = self.directory / TOKENIZER
+        return read_object(path, TOKENIZER_BYTES) if path.is_file() else None
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end its replies: its configuration's, and its tokenizer's."""
+        numbers = set(read_numbers(config_value(self.config, END_TOKENS)))
+        path = self.directory / TOKENIZER_CONFIG
+        named = read_object(path, SETTINGS_BYTES).get("eos_token") if path.is_file() else None
+        text = named.get("content") if isinstance(named, Mapping) else named
+        number = read_token_ids(self.tokenizer or {}).get(text) if isinstance(text, str) else None
+        return frozenset(numbers if number is None else {*numbers, number})
+
+
+def read_base_model(directory: Path) -> BaseModel:
+    """Read a base model. It is the user's, so what is wrong with it is no refusal."""
+    try:
+        return BaseModel(
+            directory=directory,
+            config=read_object(directory / CONFIG, MIB),
+            tensors=tensors(directory),
+            templates=frozenset(read_templates(directory)),
+            chat_format=read_chat_format(directory),
+            weights_sha256=weights_sha256(directory),
+            manifest=manifest_of(directory),
+        )
+    except (Refusal, OSError) as error:
+        raise UserError(
+            f"The base model {directory} cannot be used: {error}",
+            "Name a directory with config.json and safetensors weights.",
+        ) from error
+
+
+def read_templates(directory: Path) -> Iterator[str]:
+    """Every chat template of a model directory, wherever the library would look for one."""
+    for name in (TOKENIZER_CONFIG, TEMPLATE_JSON):
+        if (directory / name).is_file():
+            yield from _named_templates(read_object(directory / name, SETTINGS_BYTES), name)
+    if (directory / TEMPLATE).is_file():
+        yield read_text(directory / TEMPLATE, TEMPLATE_BYTES)
+
+
+def read_chat_format(directory: Path) -> ChatFormat | None:
+    """The chat format of a model directory; None where it has none."""
+    path = directory / CHAT_FORMAT_FILE
+    if not path.is_file():
+        return None
+    try:
+        return ChatFormat.model_validate(read_object(path, CHAT_FORMAT_BYTES))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Refusal(f"{CHAT_FORMAT_FILE}: {shown(where)}: {first['msg']}.", CHAT_FORMAT_EXAMPLE) from None
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    try:
+        return read_bytes(path, most_bytes).decode()
+    except UnicodeDecodeError:
+        raise Refusal(f"{path.name} is not UTF-8 text.", "Copy the base model's.") from None
+
+
+def _named_templates(settings: Mapping[str, Any], file: str) -> Iterator[str]:
+    """Chat templates in a settings file: none, one, or a list of named ones."""
+    found = settings.get("chat_template")
+    entries = found if isinstance(found, list) else [] if found is None else [{"template": found}]
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("template"), str):
+            raise Refusal(
+                f"The chat_template of {file} is neither text nor a list of names and templates.",
+                "Save the tokenizer with tokenizer.save_pretrained(path).",
+            )
+        yield entry["template"]

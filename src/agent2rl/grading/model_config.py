@@ -1,0 +1,168 @@
+"""The configuration that a submission is graded with: the base model's, with three keys that may differ.
+
+    vocab_size            rows were added for new tokens
+    tie_word_embeddings   the head was tied to the embeddings, so it is not stored
+    eos_token_id          further tokens that end a reply; the base model's own always do
+
+All other keys of a submitted config.json decide nothing. They must say what the base model's configuration
+says, as it stands or as the library writes it when it saves the base model again: a model that was trained
+with another configuration would otherwise get a score that means nothing. Keys of bookkeeping are ignored.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent2rl.core.errors import Refusal
+from agent2rl.grading.untrusted import shown
+
+Config = Mapping[str, Any]
+
+MAX_ADDED_ROWS = 256
+"""Of the vocabulary: for added tokens, rounded up to what GPUs like."""
+MAX_END_TOKENS = 16
+VOCABULARY, TIED, END_TOKENS = "vocab_size", "tie_word_embeddings", "eos_token_id"
+ADJUSTABLE = {VOCABULARY, TIED, END_TOKENS}
+BOOKKEEPING = {
+    # who wrote the file, and with what
+    *("_name_or_path", "name_or_path", "transformers_version", "unsloth_version", "unsloth_fixed"),
+    # the engine decides the precision, and each tensor says its own
+    *("dtype", "torch_dtype"),
+    # of training and decoding, which are not the engine's affair
+    *("use_cache", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
+    # padding and the beginning of a text are written by the tokenizer and the chat template
+    *("bos_token_id", "pad_token_id"),
+}
+
+
+@dataclass(frozen=True)
+class ConfigChanges:
+    """What of a submitted configuration takes effect."""
+
+    vocabulary: int | None = None
+    """The grown vocabulary; None where it is the base model's."""
+    tied: bool | None = None
+    """None: as in the base model."""
+    end_tokens: tuple[int, ...] = ()
+    """Beyond the base model's."""
+
+    def apply(self, config: Config) -> dict[str, Any]:
+        """The base model's configuration with these changes."""
+        changed = dict(config)
+        part = dict(config["text_config"]) if _is_nested(config) else changed
+        if self.vocabulary is not None:
+            part[VOCABULARY] = self.vocabulary
+        if self.end_tokens:
+            part[END_TOKENS] = [*read_numbers(config_value(config, END_TOKENS)), *self.end_tokens]
+        if _is_nested(config):
+            changed["text_config"] = part
+        if self.tied is not None:
+            changed[TIED] = self.tied
+        return changed
+
+
+@dataclass
+class _Differences:
+    found: list[str] = field(default_factory=list)
+
+    def compare(self, mine: Config, accepted: Sequence[Config], within: str = "") -> None:
+        """Note every key whose value none of the accepted configurations has."""
+        for key in sorted(mine):
+            if key in ADJUSTABLE | BOOKKEEPING:
+                continue
+            values = [config[key] for config in accepted if key in config]
+            if not values:
+                self.found.append(f"{within}{shown(key)} is not a key of the base model's configuration")
+            elif isinstance(mine[key], Mapping) and (
+                inner := [one for one in values if isinstance(one, Mapping)]
+            ):
+                self.compare(mine[key], inner, f"{within}{key}.")
+            elif not any(_same(mine[key], value) for value in values):
+                self.found.append(f"{within}{key} is {shown(mine[key])}, not {shown(values[0])}")
+
+
+def check_config(
+    config: Config, base: Config, accepted: Sequence[Config], end_tokens: Set[int]
+) -> ConfigChanges:
+    """What of a submitted configuration takes effect.
+
+    `accepted` are forms of the base model's own; `end_tokens` are those that end its replies anyway.
+    """
+    differences = _Differences()
+    differences.compare(config, accepted)
+    if differences.found:
+        raise Refusal(
+            f"config.json does not fit the base model: {'; '.join(differences.found)}.",
+            "Train the base model itself; then copy its config.json, or remove these keys. Only "
+            f"{', '.join(sorted(ADJUSTABLE))} may differ.",
+        )
+    vocabulary = _read_vocabulary(config, base)
+    named = _read_end_tokens(config, vocabulary or config_value(base, VOCABULARY))
+    return ConfigChanges(vocabulary, _read_tied(config, base), tuple(sorted(named - end_tokens)))
+
+
+def config_value(config: Config, key: str) -> Any:
+    """A value of a configuration, or of the one for text inside it."""
+    if _is_nested(config) and key in config["text_config"]:
+        return config["text_config"][key]
+    return config.get(key)
+
+
+def _is_nested(config: Config) -> bool:
+    inner = config.get("text_config")
+    return isinstance(inner, Mapping) and VOCABULARY in inner
+
+
+def _same(mine: object, theirs: object) -> bool:
+    """Equal as JSON: 1, 1.0 and true are three values, as they are to the library."""
+    if type(mine) is not type(theirs):
+        return False
+    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+        return mine.keys() == theirs.keys() and all(_same(mine[key], theirs[key]) for key in mine)
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return mine == theirs
+
+
+def _read_vocabulary(config: Config, base: Config) -> int | None:
+    size, rows = config_value(config, VOCABULARY), config_value(base, VOCABULARY)
+    if size is None or _same(size, rows):
+        return None
+    if type(rows) is not int or type(size) is not int or not rows < size <= rows + MAX_ADDED_ROWS:
+        limits = (
+            f"{rows} to {rows + MAX_ADDED_ROWS} are accepted" if type(rows) is int else "the base has none"
+        )
+        raise Refusal(
+            f"config.json: vocab_size is {shown(size)}; {limits}.",
+            "Add few tokens, and let model.resize_token_embeddings set vocab_size.",
+        )
+    return size
+
+
+def _read_tied(config: Config, base: Config) -> bool | None:
+    tied = config.get(TIED)
+    if tied is None or tied == base.get(TIED):
+        return None
+    if not isinstance(tied, bool):
+        raise Refusal(f"config.json: {TIED} is {shown(tied)}, not true or false.", "Copy the base model's.")
+    return tied
+
+
+def _read_end_tokens(config: Config, vocabulary: object) -> set[int]:
+    named = config_value(config, END_TOKENS)
+    numbers = list(read_numbers(named))
+    listed = named if isinstance(named, list) else [] if named is None else [named]
+    inside = type(vocabulary) is int and all(0 <= number < vocabulary for number in numbers)
+    if len(numbers) != len(listed) or len(numbers) > MAX_END_TOKENS or (numbers and not inside):
+        raise Refusal(
+            f"config.json: {END_TOKENS} is {shown(named)}, not a few tokens of the vocabulary.",
+            f"Name one token, or a list of at most {MAX_END_TOKENS}.",
+        )
+    return set(numbers)
+
+
+def read_numbers(value: object) -> Iterator[int]:
+    """The whole numbers in a number, a list or nothing."""
+    for each in value if isinstance(value, list) else [value]:
+        if type(each) is int:
+            yield each
