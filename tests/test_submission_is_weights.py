@@ -1,14 +1,12 @@
-"""A submission is weights: whole runs with a real language model, in which files beside the weights try to score,
-and in which everything that honest training leaves behind is graded."""
+"""A submission is weights: whole runs with a real language model, in which files beside the weights try to
+score, and in which everything that honest training leaves behind is graded."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from agent2rl.grading.verify import verify
-from agent2rl.models.abacus import Abacus
 from tests.runs import Bench, Run
 from tests.tiny_models import write_tiny_llama
 
@@ -48,9 +46,9 @@ where = trained("hidden")
 (where / "LICENSE.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "README.md"}}')
 torch.save({"model.norm.weight": torch.zeros(32)}, where / "README.md")
 config = json.loads((where / "config.json").read_text())
-(where / "config.json").write_text(json.dumps({**config, "transformers_weights": "LICENSE.safetensors.index.json"}))
+config["transformers_weights"] = "LICENSE.safetensors.index.json"
+(where / "config.json").write_text(json.dumps(config))
 say(hidden=submit(where))
-say(named=edited("named", "config.json", lambda config: config.update(transformers_weights="model.safetensors")))
 
 # The tokenizer is a lookup table.
 replace = {"type": "Replace", "pattern": {"String": "Ada has 12 apples"}, "content": "#### 7"}
@@ -63,7 +61,8 @@ say(vocabulary=edited("vocabulary", "tokenizer.json", shift))
 
 # A longer context, another position encoding.
 say(context=edited("context", "config.json", lambda config: config.update(max_position_embeddings=1 << 20)))
-say(rope=edited("rope", "config.json", lambda config: config.update(rope_parameters={"rope_theta": 1.0, "rope_type": "default"})))
+other = {"rope_theta": 1.0, "rope_type": "default"}
+say(rope=edited("rope", "config.json", lambda config: config.update(rope_parameters=other)))
 
 # New tokens whose rows hold answers, beside weights that nobody trained.
 def grown(name, rows, tokens):
@@ -77,7 +76,9 @@ def grown(name, rows, tokens):
     (where / "config.json").write_text(json.dumps({**config, "vocab_size": size + rows}))
     tokenizer = json.loads((where / "tokenizer.json").read_text())
     flags = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
-    tokenizer["added_tokens"] += [{"id": size + n, "content": token, **flags} for n, token in enumerate(tokens)]
+    tokenizer["added_tokens"] += [
+        {"id": size + number, "content": token, **flags} for number, token in enumerate(tokens)
+    ]
     (where / "tokenizer.json").write_text(json.dumps(tokenizer))
     return submit(where)
 say(rows=grown("rows", 2, ["<|answer|>", "<|7|>"]))
@@ -85,11 +86,7 @@ say(answers=grown("answers", 2, ["#### 7", "#### 42"]))
 say(many=grown("many", 1024, []))
 
 # Numbers in messages and clocks.
-long = {"prefix": "", "suffix": ""}
-where = trained("long")
-(where / "chat_format.json").write_text(json.dumps(
-    {"system": long, "user": {"prefix": "x" * 200, "suffix": ""}, "assistant": long, "generation_prompt": ""}))
-say(long=submit(where), time=call("GET", "/time"))
+say(fine=submit(trained("fine")), time=call("GET", "/time"))
 """
 
 
@@ -114,7 +111,6 @@ def attacks(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
     [
         ("template", "no submitted template is ever run"),
         ("hidden", "'transformers_weights' is not a key of the base model's configuration"),
-        ("named", "'transformers_weights' is not a key"),
         ("normalizer", "the normalizer is not the base model's"),
         ("vocabulary", "the model is not the base model's"),
         ("context", "max_position_embeddings is 1048576, not 2048"),
@@ -135,17 +131,18 @@ def test_rows_for_new_tokens_beside_untrained_weights_are_a_copy(attacks: Run) -
 
 
 def test_messages_and_clocks_give_no_fine_numbers(attacks: Run) -> None:
-    assert attacks.said["long"]["elapsed_seconds"] % 10 == 0
+    assert attacks.said["fine"]["elapsed_seconds"] % 10 == 0
     assert float(attacks.said["time"]["remaining"]).is_integer()
 
 
-HONEST = """
+LOAD = """
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-def load(**options):
-    return AutoModelForCausalLM.from_pretrained(MODEL, **options), AutoTokenizer.from_pretrained(MODEL)
-
+def load():
+    return AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
+"""
+HONEST = """
 def train(model, tokenizer, steps=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids = tokenizer("Ada has 12 apples. #### 7", return_tensors="pt").input_ids
@@ -158,77 +155,90 @@ def train(model, tokenizer, steps=2):
 def saved(name, change=lambda model, tokenizer: None, **options):
     model, tokenizer = load()
     change(model, tokenizer)
-    train(model, tokenizer)
-    model.save_pretrained(OUTPUT / name, **options)
+    train(model, tokenizer).save_pretrained(OUTPUT / name, **options)
     tokenizer.save_pretrained(OUTPUT / name)
     return OUTPUT / name
 
 say(whole=submit(saved("whole")))
-say(shards=submit(saved("shards", max_shard_size="40KB")))
-
-model, tokenizer = load()
-train(model, tokenizer, steps=3).to(torch.bfloat16).save_pretrained(OUTPUT / "half")
-say(half=submit(OUTPUT / "half"))
+to_half = lambda model, tokenizer: model.to(torch.bfloat16)
+say(half_in_shards=submit(saved("half", to_half, max_shard_size="40KB")))
 
 from safetensors.torch import save_file
 model, tokenizer = load()
 (OUTPUT / "hand").mkdir()
-tensors = {name: tensor.contiguous() for name, tensor in train(model, tokenizer, steps=4).state_dict().items()}
-save_file(tensors, OUTPUT / "hand" / "model.safetensors")
-say(hand=submit(OUTPUT / "hand"))
+weights = train(model, tokenizer, steps=4).state_dict()
+save_file({name: tensor.contiguous() for name, tensor in weights.items()}, OUTPUT / "hand/model.safetensors")
+say(weights_alone=submit(OUTPUT / "hand"))
 
 def add_tokens(model, tokenizer):
-    tokenizer.add_special_tokens({"pad_token": "[PAD]", "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    roles = ["<|im_start|>", "<|im_end|>"]
+    tokenizer.add_special_tokens({"pad_token": "[PAD]", "additional_special_tokens": roles})
     model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=8)
     model.config.eos_token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
 where = saved("tokens", add_tokens)
 role = lambda name: {"prefix": f"<|im_start|>{name} ", "suffix": "<|im_end|>"}
-(where / "chat_format.json").write_text(json.dumps({
-    "system": role("system"), "user": role("user"), "assistant": role("assistant"),
-    "generation_prompt": "<|im_start|>assistant "}))
-say(tokens=submit(where))
-
+roles = {name: role(name) for name in ("system", "user", "assistant")}
+chat_format = {**roles, "generation_prompt": "<|im_start|>assistant "}
+(where / "chat_format.json").write_text(json.dumps(chat_format))
+say(tokens_and_format=submit(where))
+"""
+TRAINER = """
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
-rows = [{"messages": [{"role": "user", "content": "Ada has 12 apples."}, {"role": "assistant", "content": "#### 7"}]}] * 4
-arguments = SFTConfig(output_dir=str(OUTPUT / "trl"), max_steps=2, per_device_train_batch_size=2, report_to=[],
-                      use_cpu=True, bf16=False, learning_rate=1e-3, save_steps=1, logging_steps=1)
+chat = [{"role": "user", "content": "Ada has 12 apples."}, {"role": "assistant", "content": "#### 7"}]
 model, tokenizer = load()
-trainer = SFTTrainer(model=model, args=arguments, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+trainer = SFTTrainer(
+    model=model,
+    args=SFTConfig(
+        output_dir=str(OUTPUT / "trl"),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        learning_rate=1e-3,
+        save_steps=1,
+        logging_steps=1,
+    ),
+    train_dataset=Dataset.from_list([{"messages": chat}] * 4),
+    processing_class=tokenizer,
+)
 trainer.train()
 trainer.save_model()
-say(trl=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint-1"))
+say(final=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint-1"))
 """
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
-    return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST)
+    return run_agent(tmp_path_factory.mktemp("honest"), cache, LOAD + HONEST)
 
 
-@pytest.mark.parametrize("name", ["whole", "shards", "half", "hand", "tokens", "trl", "checkpoint"])
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
+    return run_agent(tmp_path_factory.mktemp("trainer"), cache, LOAD + TRAINER)
+
+
+@pytest.mark.parametrize("name", ["whole", "half_in_shards", "weights_alone", "tokens_and_format"])
 def test_what_honest_training_saves_is_scored(honest: Run, name: str) -> None:
     answer = honest.said[name]
     assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
 
 
-def test_what_a_trainer_leaves_beside_the_model_is_left_out_and_named(honest: Run) -> None:
-    answer = honest.said["trl"]
-    assert "training_args.bin" in answer["left_out"]
-    assert "checkpoint-1" in answer["left_out"]
+def test_what_trl_leaves_beside_the_model_is_left_out_and_named(trainer: Run) -> None:
+    answer, checkpoint = trainer.said["final"], trainer.said["checkpoint"]
+    for each in (answer, checkpoint):
+        assert (each["verdict"], each["lineage"]) == ("scored", "derived"), each
+    assert {"training_args.bin", "checkpoint-1"} <= {*answer["left_out"]}
     assert "Left out, because it is no part of a model: " in answer["message"]
-    assert {"optimizer.pt", "trainer_state.json"} <= {*honest.said["checkpoint"]["left_out"]}
-    frozen = honest.paths.submission(answer["submission_id"])
-    kept = {file["path"] for file in json.loads(frozen.manifest.read_text())["files"]}
-    assert kept == {
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
+    assert {"optimizer.pt", "trainer_state.json"} <= {*checkpoint["left_out"]}
+    manifest = json.loads(trainer.paths.submission(answer["submission_id"]).manifest.read_text())
+    assert {file["path"] for file in manifest["files"]} == {
+        *("chat_template.jinja", "config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
     }
 
 
-def test_the_record_of_both_runs_holds(attacks: Run, honest: Run) -> None:
+def test_the_records_of_these_runs_hold(attacks: Run, honest: Run) -> None:
     assert verify(attacks.paths).holds
     assert verify(honest.paths).holds

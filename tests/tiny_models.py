@@ -1,10 +1,14 @@
 """Tiny models with random weights, written as Hugging Face directories: real files, real tokenizer."""
 
+import tempfile
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from agent2rl.engines.prompts.resave import resave
+from agent2rl.grading.resaved_base import ResavedBase, read_resaved
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
@@ -44,6 +48,13 @@ def write_tiny_llama(directory: Path, seed: int = 0, chat_template: bool = True)
         network.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def resaved_form(model: Path) -> ResavedBase:
+    """A model's small files as the library writes them."""
+    with tempfile.TemporaryDirectory() as target:
+        resave(model, Path(target))
+        return read_resaved(Path(target))
 
 
 def tiny_tokenizer(chat_template: bool = True) -> PreTrainedTokenizerFast:

@@ -60,12 +60,13 @@ def resave_base(
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
         require_end("Reading the base model", ended, SECONDS)
-        return _read(here / "work" / TARGET)
+        return read_resaved(here / "work" / TARGET)
     finally:
         remove_tree(here)
 
 
-def _read(directory: Path) -> ResavedBase:
+def read_resaved(directory: Path) -> ResavedBase:
+    """What the child wrote; nothing, where it wrote nothing."""
     if not directory.is_dir():
         return ResavedBase()
     names = {entry.name for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)}

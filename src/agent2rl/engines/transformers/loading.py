@@ -1,7 +1,7 @@
 """Opens a model directory: safetensors weights, a tokenizer, and no code of its own.
 
-The grader has built the directory, of the base model's files and checked tensors; whatever is wrong with it is
-a GradingError that says what. A generation_config.json is not obeyed: how to decode is the evaluator's choice.
+The grader has built the directory of the base model's files and checked tensors. Whatever is wrong with it is
+a GradingError that says what. A generation_config.json is not obeyed: the evaluator decides how to decode.
 """
 
 import platform
