@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.core.records import Contamination, LedgerEntry, RunResult
@@ -112,10 +113,10 @@ def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs
     folder = runs.home / "report"
     for name in ("campaign.html", "campaign.md"):
         assert (folder / name).read_text().count(LEFT_OUT) == 1
-    for file in folder.rglob("*"):
-        if file.suffix in (".csv", ".json", ".md", ".html"):
-            assert "cheat" not in file.read_text()
-            assert "r7" not in (file.read_text() if file.suffix == ".csv" else "")
+    for path in folder.rglob("*"):
+        if path.suffix in (".csv", ".json", ".md", ".html"):
+            assert "cheat" not in path.read_text()
+            assert "r7" not in (path.read_text() if path.suffix == ".csv" else "")
     with_them = runs.cli(
         "campaign", "report", str(runs.runs), "-o", "all", "--include-contaminated", "--json"
     )
@@ -176,9 +177,9 @@ def test_a_run_that_was_not_searched_is_unknown_and_not_contaminated() -> None:
 
 
 def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_given() -> None:
-    def told(*starts: dict[str, object]) -> str | None:
+    def told(*starts: dict[str, JsonValue]) -> str | None:
         entries = tuple(
-            LedgerEntry(index=at, time=0.0, kind="started", data=data, previous="", hash="")  # type: ignore[arg-type]
+            LedgerEntry(index=at, time=0.0, kind="started", data=data, previous="", hash="")
             for at, data in enumerate(starts)
         )
         view = shown.view(chain=Reading(entries=entries, fault=None, torn=False))
@@ -203,6 +204,14 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: Bench
     assert (exported["contaminated"], exported["instructions_version"]) == (True, 2)
     assert "1 of these runs is contaminated" in bench.cli("export", "csv").stderr
     assert "--include-contaminated" in bench.cli("leaderboard").stderr
+    campaign = bench.home / "small.toml"
+    campaign.write_text(
+        f'name = "small"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["script:{bench.home}/agent.py"]\n'
+        '[settings]\nbudget = "60s"\n'
+    )
+    (standing,) = json.loads(bench.cli("campaign", "status", str(campaign), "--json").stdout)["runs"]
+    assert (standing["run_id"], standing["contaminated"]) == (run_id, True)
+    assert "contaminated" in bench.cli("campaign", "status", str(campaign), "--once").stdout
     # As the first version wrote it: no search, no version of the instructions in the ledger.
     run.paths.contamination.unlink()
     result = RunResult.model_validate_json(run.paths.result.read_bytes())

@@ -149,10 +149,8 @@ def tiles(shown: Shown) -> list[Tile]:
     if ranked:
         real = gain.real if gain else None
         lost = bool(gain) and real is False and ranked.ci is not None and ranked.ci.high < 0
-        tone: Tone = "good" if real else "bad" if lost else "plain"
+        tone: Tone = "good" if real and not view.contaminated else "bad" if lost else "plain"
         said = "real" if real or lost else "may be chance" if real is False else "not tested apart"
-        if view.contaminated:
-            tone, said = "bad", "contaminated"
         found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
     gap = view.result.optimism_gap if view.result else None
     if gap is not None:
