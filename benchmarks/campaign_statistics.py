@@ -58,6 +58,7 @@ def made(number: int, examples: int) -> Digest:
         curve=curve,
         differences=tuple(differences.tolist()),
         examples_sha256=f"{task:064x}",
+        contaminated=False,
     )
 
 

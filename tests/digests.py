@@ -41,6 +41,7 @@ def a_run(gain: float | None = 0.0, run_id: str = "r", **known: object) -> Diges
         "curve": (),
         "differences": (),
         "examples_sha256": None,
+        "contaminated": False,
     }
     return Digest.model_validate({**fields, **known})
 

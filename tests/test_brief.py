@@ -52,6 +52,26 @@ def test_the_examples_of_the_brief_work_as_they_stand_and_claims_are_kept_beside
     assert "claims.json was changed" in bench.cli("verify", run.result.run_id).stdout
 
 
+def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_version_they_are(
+    bench: Bench,
+) -> None:
+    run = bench.run("say(text=(WORKSPACE / 'instructions.md').read_text())", "--mode", "rl-only")
+    rules = " ".join(run.said["text"].partition("## The rules")[2].split())
+    for rule in (
+        "Mode `rl-only`: Reinforcement learning only: no supervised training on answers.",
+        "Of equal scores, the earliest counts.",
+        "A score of `null` means that the submission was rejected, failed, or is not graded yet.",
+        "is scored, but it cannot be your best submission",
+        "the run is marked `contaminated`",
+        "leaderboards and campaign statistics leave it out",
+        "including the installed `agent2rl` package",
+        "do not disqualify the run",
+    ):
+        assert rule in rules
+    started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [2]
+
+
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])
 def test_whatever_lies_in_place_of_the_claims_is_no_claim_and_no_harm(tmp_path: Path, kind: str) -> None:
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"

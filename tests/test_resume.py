@@ -183,7 +183,7 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(b
 
 def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.started(0.0)
+        recorder.started(0.0, 2)
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
@@ -338,7 +338,7 @@ def _beat(path: Path) -> Beat:
 
 def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.started(0.0)
+        recorder.started(0.0, 2)
     for hour in (-3600.0, 3600.0):
         beat = Beat(time.time() + hour, time.monotonic() + 7.0)
         entries = ledger.read(recorder.paths.ledger, recorder.paths.ledger_head).entries

@@ -38,6 +38,8 @@ class Glance:
     score: float | None = None
     """That ranks; while it runs, the best of the feedback split so far."""
     improvement: float | None = None
+    contaminated: bool | None = None
+    """None: unknown, or not over."""
     usd: float | None = None
 
     @property
@@ -115,6 +117,7 @@ def _finished(paths: RunPaths, result: RunResult) -> Glance:
         agent_seconds=result.clock.agent if result.clock else None,
         score=result.score,
         improvement=result.improvement,
+        contaminated=result.contaminated,
         usd=result.usage.usd if result.usage else None,
     )
 

@@ -27,10 +27,13 @@ class Standing:
         """What a reader of the state wants to know further."""
         if self.state == "running":
             return f"on {self.holder.host}" if self.holder else "outside of campaigns"
-        if self.run is None or self.run.ending == "completed":
+        if self.run is None:
             return ""
+        mark = "contaminated; " if self.run.contaminated else ""
+        if self.run.ending == "completed":
+            return mark.removesuffix("; ")
         ending = "" if self.run.ending in (None, "interrupted") else f"{self.run.ending}: "
-        return (ending + self.run.reason).removesuffix(": ")
+        return (mark + ending + self.run.reason).removesuffix(": ")
 
 
 def stand(experiments: Sequence[Experiment], past: Past, claims: Claims) -> list[Standing]:

@@ -19,7 +19,7 @@ from agent2rl.cli import campaigning
 from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
 from agent2rl.cli.campaigning import Opened, opened, see_through
 from agent2rl.cli.gathering import gathered, traits
-from agent2rl.cli.leaderboard import protocol
+from agent2rl.cli.leaderboard import include_contaminated, protocol
 from agent2rl.cli.options import as_json, runs_dir
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, Protocol
@@ -218,10 +218,16 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
     help="Write it to this folder.  [default: campaign-NAME in the current one]",
 )
 @protocol
+@include_contaminated
 @runs_dir
 @as_json
 def report_command(
-    source: Path, output: Path | None, protocol: Protocol, runs_dir: Path | None, as_json: bool
+    source: Path,
+    output: Path | None,
+    protocol: Protocol,
+    include_contaminated: bool,
+    runs_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Say what many runs come to: those of a campaign's FILE, or all in the directory RUNS.
 
@@ -237,7 +243,15 @@ def report_command(
     """
     name, about, runs = campaigning.runs_of(source, runs_dir)
     found = gathered(runs)
-    made = campaign(found.digests, traits(found.digests), name, about, protocol, found.unreadable)
+    made = campaign(
+        found.digests,
+        traits(found.digests),
+        name,
+        about,
+        protocol,
+        found.unreadable,
+        include_contaminated,
+    )
     page = importlib.import_module("agent2rl.report.campaigns.page")  # matplotlib takes a second to load
     written = page.write(made, output or Path(f"campaign-{name or 'all'}"))
     if as_json:

@@ -211,6 +211,7 @@ def as_json(campaign: Opened, standings: Sequence[Standing]) -> str:
             "seconds": one.run.seconds if one.run else None,
             "score": one.run.score if one.run else None,
             "improvement": one.run.improvement if one.run else None,
+            "contaminated": one.run.contaminated if one.run else None,
             "host": one.holder.host if one.holder else None,
             "detail": one.detail,
         }

@@ -60,6 +60,12 @@ def _all(runs_dir: Path | None) -> Sequence[RunPaths]:
 
 def _print(form: str, chosen: Sequence[RunPaths], output: Path | None) -> None:
     views = [read_run(paths) for paths in chosen]
+    if form == "csv" and (many := sum(bool(view.contaminated) for view in views)):
+        click.echo(
+            f"note: {many} of these runs {'is' if many == 1 else 'are'} contaminated, which the columns of "
+            f"the published harness do not tell: `agent2rl export jsonl` does.",
+            err=True,
+        )
     text = export.as_csv(views) if form == "csv" else "".join(f"{row}\n" for row in export.as_jsonl(views))
     if output:
         output.write_text(text, encoding="utf-8")

@@ -27,11 +27,18 @@ protocol = click.option(
     help="Whose runs: gains under two protocols are never put together.",
 )
 
+include_contaminated = click.option(
+    "--include-contaminated",
+    is_flag=True,
+    help="Count runs in whose workspace evaluation data was found, too; they carry a mark.",
+)
+
 
 @click.command("leaderboard")
 @click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option("--task", multiple=True, help="Only of these tasks. May be given several times.")
 @protocol
+@include_contaminated
 @click.option(
     "--format",
     "form",
@@ -47,6 +54,7 @@ def command(
     runs: Path | None,
     task: tuple[str, ...],
     protocol: Protocol,
+    include_contaminated: bool,
     form: str,
     output: Path | None,
     runs_dir: Path | None,
@@ -54,7 +62,8 @@ def command(
     """Rank what was run in the directory RUNS: every combination of agent, driver, model and mode.
 
     By the mean over tasks of the mean gain, with how sure each rank is. Runs that the harness, the machine or
-    a provider broke say nothing of their agent: they are counted apart, and never as 0.
+    a provider broke say nothing of their agent: they are counted apart, and never as 0. Contaminated runs
+    are left out and counted, unless --include-contaminated is given.
 
     \b
     agent2rl leaderboard
@@ -65,12 +74,21 @@ def command(
     found = gathered(runs_in(folder))
     for each in found.unreadable:
         click.echo(f"note: cannot be read: {each}", err=True)
-    made = leaderboard(_chosen(found.digests, task), protocol)
+    made = leaderboard(_chosen(found.digests, task), protocol, include_contaminated)
+    if not made.rows and made.contaminated_left_out:
+        raise UserError(
+            f"Every run of {folder} under the protocol {protocol} is contaminated: evaluation data was found "
+            "in its workspace.",
+            "Include such runs with --include-contaminated.",
+        )
     if not made.rows:
         raise UserError(
             f"No run of {folder} is under the protocol {protocol}.", "Name the other one with --protocol."
         )
     text = _text(made, form)
+    if output or form in ("csv", "json"):
+        for note in board.contamination_notes(made):
+            click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
         click.echo(f"{len(made.rows)} {'row' if len(made.rows) == 1 else 'rows'} in {output}")

@@ -451,6 +451,14 @@ class ContaminationSummary(Record):
     """Examples of each split that were found."""
     flagged_files: Annotated[int, Field(ge=0)] = 0
 
+    @property
+    def contaminated(self) -> bool | None:
+        """Whether evaluation data was found; None where nobody searched, so that it is unknown.
+
+        Everything that ranks or averages over runs leaves contaminated ones out by this.
+        """
+        return any(self.flagged.values()) if self.done else None
+
 
 class Contamination(ContaminationSummary):
     """All that the check has to say."""
@@ -528,6 +536,11 @@ class RunResult(Record):
     @property
     def ended_well(self) -> bool:
         return self.ending in ("completed", "deadline")
+
+    @property
+    def contaminated(self) -> bool | None:
+        """None: unknown."""
+        return self.contamination.contaminated if self.contamination else None
 
 
 class LedgerEntry(Record):

@@ -76,12 +76,17 @@ def _frame() -> tuple[float, float]:
     return 0.9 / drawing.WIDE, 1 - drawing.Margins().right / drawing.WIDE
 
 
-def of_runs(index: str, asked: str, tasks: str, protocol: str, target: str) -> str:
+def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:
     """The report of many runs; its figures and data are written to `target`, and linked from there."""
     progress.tell(1, 2, "reading what is known of each run")
     found = read_digests(Path(index), Asked.read(asked))
     traits = [Traits(**each) for each in json.loads(tasks)]
-    made = campaign(found, traits, protocol="paper" if protocol == "paper" else "heldout")
+    made = campaign(
+        found,
+        traits,
+        protocol="paper" if protocol == "paper" else "heldout",
+        include_contaminated=contaminated == "included",
+    )
     folder = Path(target)
     progress.tell(2, 2, f"drawing the figures of {len(found):,} runs")
     text = inside(many.write(made, folder).read_text(encoding="utf-8"))

@@ -26,7 +26,7 @@ from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 
-VERSION = 2
+VERSION = 3
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Of the time, at most, that is spent looking for changes."""

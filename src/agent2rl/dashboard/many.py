@@ -90,9 +90,11 @@ def _table(request: Request, dashboard: Dashboard) -> dict[str, Any]:
 def _together(request: Request, dashboard: Dashboard, protocol: Protocol) -> dict[str, Any]:
     asked = request.query_params.multi_items()
     choice = chosen(asked)
+    include_contaminated = ("contaminated", "included") in asked
     return {
         "choice": choice,
         "choices": dashboard.index.choices(),
+        "include_contaminated": include_contaminated,
         "address": pages.link("/leaderboard/made", **grouped(asked)),
-        "made": dashboard.together(choice, protocol),
+        "made": dashboard.together(choice, protocol, include_contaminated),
     }

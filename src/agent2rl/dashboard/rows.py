@@ -42,6 +42,8 @@ class Row(Record, allow_inf_nan=False):
     seconds: float | None
     """Of the agent's time; None while it goes."""
     budget_seconds: float
+    contaminated: bool | None
+    """None: unknown, or not over."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -69,6 +71,7 @@ def of_digest(digest: Digest, level: int | None, changed: float) -> Row:
         scored=digest.scored,
         seconds=digest.total.seconds,
         budget_seconds=digest.budget_seconds,
+        contaminated=digest.contaminated,
         spark=_thin([point.best for point in digest.curve]),
     )
 
@@ -106,6 +109,7 @@ def of_view(view: RunView, level: int | None, changed: float) -> Row:
         scored=len(scores),
         seconds=result.clock.agent if result and result.clock else None,
         budget_seconds=spec.budget.wall_seconds,
+        contaminated=view.contaminated,
         spark=_thin(_best_so_far(scores, base)),
     )
 

@@ -70,13 +70,15 @@ class Dashboard:
         given = (str(paths.root), stamp, str(since), str(until))
         return _told(self.workshop.ask(key, stamp, False, f"{WORK}:of_window", *given))
 
-    def together(self, choice: Choice, protocol: str) -> dict[str, Any]:
+    def together(self, choice: Choice, protocol: str, include_contaminated: bool = False) -> dict[str, Any]:
         """The report of the runs that are chosen; figures lie in a folder of their own."""
         asked = choice.asked(limit=None)
-        stamp = self.index.fingerprint(asked, protocol)
+        contaminated = "included" if include_contaminated else "left out"
+        stamp = self.index.fingerprint(asked, protocol, contaminated)
         tasks = json.dumps([asdict(each) for each in self._tasks()])
-        given = (str(self.index.path), asked.text, tasks, protocol, str(self.folder / stamp))
-        found = self.workshop.ask(f"runs {asked.text} {protocol}", stamp, False, f"{WORK}:of_runs", *given)
+        given = (str(self.index.path), asked.text, tasks, protocol, contaminated, str(self.folder / stamp))
+        key = f"runs {asked.text} {protocol} {contaminated}"
+        found = self.workshop.ask(key, stamp, False, f"{WORK}:of_runs", *given)
         self._clear()
         return _told(found)
 

@@ -61,7 +61,7 @@ def _contamination(shown: Shown) -> Check:
     if found is None or not found.done:
         why = found.reason if found else "It is looked for when the agent has ended."
         return Check("Evaluation data", "plain" if found is None else "warn", "not looked for", why)
-    if any(found.flagged.values()):
+    if found.contaminated:
         return Check("Evaluation data", "bad", "found", headline.spotted(found))
     return Check("Evaluation data", "good", "none found", tables.contamination(found))
 

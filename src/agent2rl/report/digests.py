@@ -20,7 +20,7 @@ from agent2rl.report.export import runs_below as runs_below
 from agent2rl.store.files import write_atomically
 from agent2rl.store.paths import RunPaths
 
-VERSION = 1
+VERSION = 2
 """Grows when a digest of the same record would come out otherwise."""
 
 

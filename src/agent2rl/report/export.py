@@ -72,6 +72,8 @@ def wide(view: RunView) -> Row:
     row: Row = {
         **published(view),
         "state": view.state,
+        "contaminated": view.contaminated,
+        "instructions_version": max(view.instructions_versions, default=None),
         "ending": result.ending if result else None,
         "mode": spec.mode,
         "protocol": spec.protocol,

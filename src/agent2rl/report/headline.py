@@ -55,6 +55,10 @@ class Flag:
 
 def title(shown: Shown) -> str:
     """The outcome in a few words."""
+    return _outcome_title(shown) + (", contaminated" if shown.view.contaminated else "")
+
+
+def _outcome_title(shown: Shown) -> str:
     view, task = shown.view, words.name(shown.view.spec.task)
     ranked = _ranked(shown)
     if ranked:
@@ -70,7 +74,10 @@ def title(shown: Shown) -> str:
 
 def sentence(shown: Shown) -> str:
     """What was run, what came of it, whether that is real, and how it ended."""
-    return " ".join([f"{_what(shown)} {_outcome(shown)}", *_verdict(shown.findings.gain), _ending(shown)])
+    verdict = [*_verdict(shown.findings.gain)]
+    if shown.view.contaminated:
+        verdict.append("The run is contaminated: evaluation data was found in its workspace.")
+    return " ".join([f"{_what(shown)} {_outcome(shown)}", *verdict, _ending(shown)])
 
 
 def _what(shown: Shown) -> str:
@@ -142,7 +149,7 @@ def tiles(shown: Shown) -> list[Tile]:
     if ranked:
         real = gain.real if gain else None
         lost = bool(gain) and real is False and ranked.ci is not None and ranked.ci.high < 0
-        tone: Tone = "good" if real else "bad" if lost else "plain"
+        tone: Tone = "good" if real and not view.contaminated else "bad" if lost else "plain"
         said = "real" if real or lost else "may be chance" if real is False else "not tested apart"
         found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
     gap = view.result.optimism_gap if view.result else None
@@ -176,8 +183,17 @@ def flags(shown: Shown) -> list[Flag]:
     if shown.findings.compliance.verdict == "broken":
         found.append(Flag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
     checked = contamination(shown)
-    if checked and any(checked.flagged.values()):
-        found.append(Flag("bad", f"Evaluation data lies in what the agent left: {spotted(checked)}."))
+    if checked and checked.contaminated:
+        found.append(
+            Flag(
+                "bad",
+                "This run is contaminated, so leaderboards and campaign statistics leave it out. "
+                f"Evaluation data lies in what the agent left: {spotted(checked)}.",
+            )
+        )
+    elif checked and checked.contaminated is None:
+        reason = (checked.reason or "the workspace was not searched").rstrip(".")
+        found.append(Flag("warn", f"Whether this run is contaminated is unknown: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         found.append(Flag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
     if shown.findings.contradictions:
@@ -195,7 +211,7 @@ def notes(shown: Shown) -> list[str]:
 
 
 def contamination(shown: Shown) -> ContaminationSummary | None:
-    return shown.view.contamination or (shown.view.result.contamination if shown.view.result else None)
+    return shown.view.contamination_summary
 
 
 def spotted(found: ContaminationSummary) -> str:

@@ -23,6 +23,8 @@ class Report(Record):
     baseline: Score | None
     submissions: tuple[Submission, ...]
     contamination: Contamination | None
+    contaminated: bool | None = None
+    """Whether evaluation data was found in the workspace; None: unknown, because nobody searched."""
     result: RunResult | None
     """None while the run goes, and where it broke off."""
     findings: Findings
@@ -44,6 +46,7 @@ class Report(Record):
             baseline=view.baseline,
             submissions=view.submissions,
             contamination=view.contamination,
+            contaminated=view.contaminated,
             result=view.result,
             findings=shown.findings,
             claims=shown.claims,

@@ -36,6 +36,8 @@ def setup(shown: Shown) -> Rows:
         "training judge": spec.train_judge,
         "expert": None if spec.expert else "withheld",
     }
+    if versions := shown.view.instructions_versions:
+        rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))
     rows += [(name, words.name(str(value))) for name, value in optional.items() if value is not None]
     result = shown.view.result
     if result and result.resumed:

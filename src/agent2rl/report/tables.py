@@ -76,6 +76,8 @@ def _result(result: RunResult) -> Rows:
         rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
     if result.contamination:
         rows.append(("contamination", contamination(result.contamination)))
+    if result.contaminated:
+        rows.append(("contaminated", "YES: leaderboards and campaign statistics leave this run out"))
     if result.rollouts:
         rows.append(("claimed", f"{played(result.rollouts.claimed)}, in the agent's own processes"))
         rows.append(("witnessed", f"{played(result.rollouts.witnessed)}, in the served world"))

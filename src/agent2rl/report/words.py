@@ -8,7 +8,8 @@ from pydantic import JsonValue
 
 from agent2rl.core.units import without_path
 
-DRAWN = "·×–−"
+CONTAMINATED_MARK = "†"
+DRAWN = f"·×–−{CONTAMINATED_MARK}"
 """Our own marks, which the figures' font has."""
 NO_NUMBER = "–"
 JOINERS = "\u200c\u200d"

@@ -10,6 +10,9 @@ from string import Template
 
 from agent2rl.core.records import Score, Submission
 
+INSTRUCTIONS_VERSION = 2
+"""Of instructions.md; grows when its rules or its wording change what an agent may make of them. It is noted
+in the ledger when the agent starts; a ledger without it is from version 1."""
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"

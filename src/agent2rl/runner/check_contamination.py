@@ -5,9 +5,9 @@
 
 After your time the harness reads every file that you left in the workspace and looks for the examples that
 your model is graded on: their prompts, their answers and what else belongs to them. What it finds is on the
-record, with the passages. You have no such examples, so this program takes data/train.jsonl in their place:
-try it on a copied training question to see what is found, or on a validation set of your own to see that
-nothing of the training data is in it.
+record, with the passages, and marks the run as contaminated. You have no such examples, so this program takes
+data/train.jsonl in their place: try it on a copied training question to see what is found, or on a validation
+set of your own to see that nothing of the training data is in it.
 
 The rule: words are runs of letters and digits, whatever their case and what stands between them. A passage is
 found that shares at least 30% of an example's sequences of 8 words, or 30 words in a row. Archives (gzip,

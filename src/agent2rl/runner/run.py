@@ -17,6 +17,7 @@ from agent2rl.grading.server import serve
 from agent2rl.grading.service import Service
 from agent2rl.grading.worker import prompted
 from agent2rl.runner import accounts, desks, driving, rounds, steps, training_judge, workspace, worlds
+from agent2rl.runner.brief import INSTRUCTIONS_VERSION
 from agent2rl.runner.observing import Observer
 from agent2rl.runner.outcome import Outcome
 from agent2rl.runner.recording import Recording
@@ -100,7 +101,7 @@ def _go(
                     over = past.over
                     if over is None:
                         deadline = service.start()
-                        recorder.started(deadline)
+                        recorder.started(deadline, INSTRUCTIONS_VERSION)
                         workspace.write_meta(paths.workspace, spec, task, service.started_at)
                         over = rounds.play(start, told, service, recorder, spec.continues)
                     service.finish()

@@ -14,6 +14,7 @@ from agent2rl.core.events import Event
 from agent2rl.core.llm import Exchange
 from agent2rl.core.records import (
     Contamination,
+    ContaminationSummary,
     ExampleResult,
     Record,
     RunResult,
@@ -44,6 +45,24 @@ class RunView:
     contamination: Contamination | None
     chain: ledger.Reading
     notes: tuple[str, ...]
+
+    @property
+    def contamination_summary(self) -> ContaminationSummary | None:
+        """From the search's own record, or from the result where that cannot be read."""
+        return self.contamination or (self.result.contamination if self.result else None)
+
+    @property
+    def contaminated(self) -> bool | None:
+        """None: unknown, because the workspace was not searched."""
+        return self.contamination_summary.contaminated if self.contamination_summary else None
+
+    @property
+    def instructions_versions(self) -> tuple[int, ...]:
+        """Of the instructions that the agent was given, without repeats; several where the run was resumed by
+        another version of the harness, none where the agent never started."""
+        starts = [entry.data for entry in self.chain.entries if entry.kind == "started"]
+        versions = [data.get("instructions_version", 1) for data in starts]
+        return tuple(dict.fromkeys(each for each in versions if isinstance(each, int)))
 
 
 def read_run(paths: RunPaths) -> RunView:

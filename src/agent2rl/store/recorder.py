@@ -125,10 +125,16 @@ class Recorder:
         self._ledger.append(kind, data)
         self.event(kind, **data)
 
-    def started(self, deadline: float) -> None:
-        """The agent's clock goes."""
-        used = self.past.used_seconds
-        self.entry("started", deadline=deadline, used_seconds=used, monotonic=time.monotonic())
+    def started(self, deadline: float, instructions_version: int) -> None:
+        """The agent's clock goes. The version is here and not in the specification, so that specifications
+        that are equal stay equal when the instructions are reworded."""
+        self.entry(
+            "started",
+            deadline=deadline,
+            used_seconds=self.past.used_seconds,
+            monotonic=time.monotonic(),
+            instructions_version=instructions_version,
+        )
 
     def log_bytes(self) -> int:
         """What the agent has printed by now."""

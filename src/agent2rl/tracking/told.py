@@ -39,6 +39,7 @@ def last(view: RunView) -> Last:
     result, entries = view.result, view.chain.entries
     ended = result.ended_at if result else entries[-1].time if entries else view.paths.spec.stat().st_mtime
     more = {"reason": plain(result.reason, LONGEST_VALUE)} if result and result.reason else {}
+    more |= {"contaminated": "yes"} if view.contaminated else {}
     return Last(
         status=_status(result),
         ended_at=ended,

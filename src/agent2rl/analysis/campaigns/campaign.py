@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent2rl.analysis.campaigns.digest import Digest, group_by
+from agent2rl.analysis.campaigns.digest import Digest, count_contaminated, group_by, select_runs
 from agent2rl.analysis.campaigns.families import Family, families
 from agent2rl.analysis.campaigns.heatmap import Heatmap, heatmap
 from agent2rl.analysis.campaigns.leaderboard import ENTRY, Leaderboard, entry_names, leaderboard
@@ -29,6 +29,8 @@ class Line(Record):
     """By task."""
     scaling: dict[str, Scaling]
     """By what was spent."""
+    contaminated: int = 0
+    """Of its runs."""
 
 
 class Course(Record):
@@ -40,6 +42,7 @@ class Course(Record):
     """Seconds of the agent's time, and points above the untouched model."""
     seconds: float
     gain: float
+    contaminated: bool | None = None
 
 
 class Trajectories(Record):
@@ -78,18 +81,20 @@ def campaign(
     about: str = "",
     protocol: Protocol = "heldout",
     unreadable: Sequence[str] = (),
+    include_contaminated: bool = False,
 ) -> Campaign:
     """`tasks` are those that could be run."""
-    mine = [each for each in digests if each.protocol == protocol]
+    selection = select_runs(digests, protocol, include_contaminated)
+    mine = selection.runs
     by_line = lines(mine)
     return Campaign(
         name=name,
         about=about,
         protocol=protocol,
-        other_protocol=len(digests) - len(mine),
+        other_protocol=selection.other_protocol,
         unreadable=tuple(unreadable),
         seeds=len({each.seed for each in mine}),
-        leaderboard=leaderboard(mine, protocol),
+        leaderboard=leaderboard(digests, protocol, include_contaminated),
         heatmaps=tuple(heatmap(mine, axis, "task") for axis in _varying(mine)),
         families=families(mine),
         lines=tuple(_line(label, members) for label, members in by_line.items()),
@@ -120,6 +125,7 @@ def _line(name: str, digests: Sequence[Digest]) -> Line:
         name=name,
         best_of={task: best_of(members) for (task,), members in group_by(digests, ("task",)).items()},
         scaling={axis: found for axis, found in scalings(digests).items() if found.grid},
+        contaminated=count_contaminated(counted(digests)),
     )
 
 
@@ -150,6 +156,7 @@ def _course(run: Digest, line: str) -> Course:
         points=tuple((point.spent.seconds, point.best) for point in run.curve),
         seconds=max(run.total.seconds, *(point.spent.seconds for point in run.curve), 0.0),
         gain=run.gain or 0.0,
+        contaminated=run.contaminated,
     )
 
 

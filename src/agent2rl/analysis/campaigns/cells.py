@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.digest import Digest, count_contaminated, count_excluded, group_by
 from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
@@ -28,6 +28,8 @@ class Tally(Record):
     """Runs that have a gain."""
     excluded: dict[str, int]
     """Runs that have none, by why."""
+    contaminated: int = 0
+    """Of those that have a gain."""
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
@@ -61,6 +63,7 @@ def tally(digests: Sequence[Digest]) -> Tally:
     return Tally(
         n=len(runs),
         excluded=excluded,
+        contaminated=count_contaminated(runs),
         best=best.gain,
         best_run=best.run_id,
         succeeded=succeeded,

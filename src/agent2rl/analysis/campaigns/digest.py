@@ -9,10 +9,14 @@ is better there than the untouched model, the untouched model itself.
   time, money, memory or disk before it had anything better: that is what the agent is worth.
 - A run that the harness, the machine, the user or the provider broke says nothing of the agent. It has no
   gain, not 0: `excluded` says why, and whatever is made of many digests counts these runs.
+
+Contaminated runs (evaluation data was found in their workspace) have a gain, but `select_runs` leaves them
+out of whatever is made of many digests unless they are asked for.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
@@ -78,6 +82,8 @@ class Digest(Record):
     seen, where a score is an expectation. Empty where it is not known."""
     examples_sha256: str | None
     """Over those ids: runs with the same can be paired example by example."""
+    contaminated: bool | None
+    """Whether evaluation data was found in its workspace; None: unknown, because nobody searched."""
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -146,6 +152,7 @@ def digest(record: Recorded, findings: Findings) -> Digest:
         curve=tuple(_curve(record)),
         differences=differences,
         examples_sha256=hashlib.sha256("\n".join(ids).encode()).hexdigest() if ids else None,
+        contaminated=view.contaminated,
     )
 
 
@@ -196,6 +203,32 @@ def _total(record: Recorded) -> Spent:
     if result and result.rollouts:
         known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
     return total.model_copy(update=known)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs that are ranked together, and how many are not."""
+
+    runs: tuple[Digest, ...]
+    other_protocol: int
+    contaminated_left_out: int
+
+
+def select_runs(
+    digests: Sequence[Digest], protocol: Protocol, include_contaminated: bool = False
+) -> Selection:
+    """Every leaderboard, statistic and figure over many runs starts here."""
+    under_protocol = [each for each in digests if each.protocol == protocol]
+    runs = [each for each in under_protocol if include_contaminated or not each.contaminated]
+    return Selection(
+        runs=tuple(runs),
+        other_protocol=len(digests) - len(under_protocol),
+        contaminated_left_out=len(under_protocol) - len(runs),
+    )
+
+
+def count_contaminated(digests: Iterable[Digest]) -> int:
+    return sum(bool(each.contaminated) for each in digests)
 
 
 def count_excluded(digests: Iterable[Digest]) -> dict[str, int]:

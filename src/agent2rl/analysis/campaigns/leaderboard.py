@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from agent2rl.analysis.campaigns.cells import Cell, Tally, cell, tally
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns.digest import (
+    Digest,
+    count_contaminated,
+    count_excluded,
+    group_by,
+    select_runs,
+)
 from agent2rl.analysis.campaigns.ranking import Place, rank
 from agent2rl.analysis.campaigns.resampling import counted
 from agent2rl.core.record import Record
@@ -49,11 +55,20 @@ class Leaderboard(Record):
     runs: int
     excluded: dict[str, int]
     """Runs that say nothing of their agent, by why."""
+    contaminated: int = 0
+    """Contaminated runs that are counted, because they were asked for."""
+    contaminated_left_out: int = 0
+    """Contaminated runs that are not in it, nor in `runs`."""
+    contamination_unknown: int = 0
+    """Runs that are counted and whose workspace was not searched for evaluation data."""
     rows: tuple[Row, ...]
 
 
-def leaderboard(digests: Sequence[Digest], protocol: Protocol = "heldout") -> Leaderboard:
-    mine = [each for each in digests if each.protocol == protocol]
+def leaderboard(
+    digests: Sequence[Digest], protocol: Protocol = "heldout", include_contaminated: bool = False
+) -> Leaderboard:
+    selection = select_runs(digests, protocol, include_contaminated)
+    mine = selection.runs
     groups, names = group_by(mine, ENTRY), entry_names(mine)
     ranking = rank({names[key]: members for key, members in groups.items()})
     keys = {name: key for key, name in names.items()}
@@ -62,6 +77,9 @@ def leaderboard(digests: Sequence[Digest], protocol: Protocol = "heldout") -> Le
         tasks=ranking.tasks,
         runs=len(mine),
         excluded=count_excluded(mine),
+        contaminated=count_contaminated(counted(mine)),
+        contaminated_left_out=selection.contaminated_left_out,
+        contamination_unknown=sum(each.contaminated is None for each in counted(mine)),
         rows=tuple(_row(keys[place.name], groups[keys[place.name]], place) for place in ranking.places),
     )
 

@@ -220,5 +220,6 @@ def _digest(
             "curve": (),
             "differences": tuple(differences.tolist()),
             "examples_sha256": examples,
+            "contaminated": False,
         }
     )

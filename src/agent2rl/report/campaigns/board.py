@@ -6,9 +6,10 @@ from agent2rl.analysis.campaigns.cells import Cell, Tally
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard, Row
 from agent2rl.analysis.campaigns.resampling import Figure
 from agent2rl.core.records import Interval
-from agent2rl.report import sheets, words
+from agent2rl.report import sheets, tables, words
 
 NONE = "–"
+MARK = words.CONTAMINATED_MARK
 
 
 def columns(board: Leaderboard) -> list[str]:
@@ -19,7 +20,7 @@ def rows(board: Leaderboard) -> list[list[str]]:
     return [
         [
             ranked(row),
-            row.name,
+            marked_name(row.name, row.all.contaminated),
             figure(row.place.mean),
             succeeded(row.all),
             counted(row.all),
@@ -32,6 +33,34 @@ def rows(board: Leaderboard) -> list[list[str]]:
 
 def notes(board: Leaderboard) -> list[str]:
     """What a reader must know beside the table."""
+    return [*table_notes(board), *contamination_notes(board)]
+
+
+def contamination_notes(board: Leaderboard) -> list[str]:
+    """Which runs are contaminated or may be, and what became of them."""
+    found = []
+    if many := board.contaminated_left_out:
+        are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
+        found.append(
+            f"{tables.many(many, 'contaminated run')} {are} left out: evaluation data was found in {their}. "
+            f"Include {'it' if many == 1 else 'them'} with --include-contaminated."
+        )
+    if many := board.contaminated:
+        are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
+        found.append(
+            f"{MARK} {tables.many(many, 'contaminated run')} {are} included: evaluation data was found in "
+            f"{their}."
+        )
+    if many := board.contamination_unknown:
+        were, it, is_ = ("was", "it", "is") if many == 1 else ("were", "they", "are")
+        found.append(
+            f"{tables.many(many, 'run')} {were} not searched for evaluation data: whether {it} {is_} "
+            f"contaminated is unknown, and {it} {is_} counted."
+        )
+    return found
+
+
+def table_notes(board: Leaderboard) -> list[str]:
     by = (
         "on held-out data"
         if board.protocol == "heldout"
@@ -48,10 +77,12 @@ def notes(board: Leaderboard) -> list[str]:
     return found
 
 
-def markdown(board: Leaderboard) -> str:
+def markdown(board: Leaderboard, below: Sequence[str] | None = None) -> str:
+    """With all its notes below, or with these."""
     names = columns(board)
     rule = "|" + "|".join(":--" if name == "entry" else "--:" for name in names) + "|"
-    return "\n".join([_line(names), rule, *map(_line, rows(board)), "", *notes(board), ""])
+    below = notes(board) if below is None else below
+    return "\n".join([_line(names), rule, *map(_line, rows(board)), "", *below, ""])
 
 
 def html(board: Leaderboard) -> str:
@@ -90,7 +121,14 @@ def succeeded(found: Tally) -> str:
 
 def counted(found: Tally) -> str:
     left = sum(found.excluded.values())
-    return f"{found.n} (+{left})" if left else str(found.n)
+    beside = [f"+{left}"] if left else []
+    beside += [f"{found.contaminated} {MARK}"] if found.contaminated else []
+    return f"{found.n} ({', '.join(beside)})" if beside else str(found.n)
+
+
+def marked_name(name: str, contaminated: int) -> str:
+    """With a mark where contaminated runs are part of it; in front, where no figure cuts it off."""
+    return f"{MARK} {name}" if contaminated else name
 
 
 def cost(row: Row) -> str:

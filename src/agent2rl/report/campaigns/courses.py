@@ -10,6 +10,7 @@ from agent2rl.analysis.campaigns.campaign import Campaign
 from agent2rl.analysis.campaigns.scaling import AXES, Scaling
 from agent2rl.core.records import Interval
 from agent2rl.report import drawing, words
+from agent2rl.report.campaigns.board import marked_name
 from agent2rl.report.colours import INK, LINE, SERIES
 from agent2rl.report.drawing import Margins
 
@@ -131,10 +132,13 @@ def single_gains(campaign: Campaign, narrow: bool = False) -> Figure | None:
     for axes, task in zip(panels, tasks, strict=True):
         axes.axhline(0, color=LINE, linewidth=1.2)
         for at, line in enumerate(order):
-            gains = [each.gain for each in task.courses if each.line == line]
+            courses = sorted((each for each in task.courses if each.line == line), key=lambda each: each.gain)
+            gains = [each.gain for each in courses]
             if gains:
                 places = at + np.linspace(-0.22, 0.22, len(gains)) if len(gains) > 1 else [at]
-                axes.plot(places, sorted(gains), "o", color=hue[line], markersize=4, alpha=0.75)
+                marks = ["X" if each.contaminated else "o" for each in courses]
+                for place, gain, mark in zip(places, gains, marks, strict=True):
+                    axes.plot([place], [gain], mark, color=hue[line], markersize=4, alpha=0.75)
                 axes.plot([at - 0.3, at + 0.3], [float(np.mean(gains))] * 2, color=INK, linewidth=1.4)
         axes.set(xlim=(-0.6, len(order) - 0.4), xticks=[])
         axes.set_title(words.drawable(task.task, 26))
@@ -186,7 +190,9 @@ def _label(panels: Sequence[Axes], narrow: bool, text: str) -> None:
 
 def _lines(figure: Figure, campaign: Campaign, narrow: bool) -> None:
     if len(campaign.lines) > 1:
-        for name, colour in colours(campaign).items():
-            figure.axes[0].plot([], [], color=colour, label=words.drawable(name, 44))
+        hue = colours(campaign)
+        for line in campaign.lines:
+            label = words.drawable(marked_name(line.name, line.contaminated), 44)
+            figure.axes[0].plot([], [], color=hue[line.name], label=label)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", ncols=1 if narrow else 3)

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent2rl.analysis.campaigns.campaign import Campaign
+from agent2rl.analysis.campaigns.campaign import Campaign, Course
 from agent2rl.analysis.campaigns.cells import Cell
 from agent2rl.analysis.campaigns.families import Family
 from agent2rl.analysis.campaigns.heatmap import Heatmap
@@ -39,6 +39,7 @@ def leaderboard(board: Leaderboard) -> Table:
             **figure("mean_gain", row.place.mean),
             "runs": row.all.n,
             "excluded": sum(row.all.excluded.values()),
+            "contaminated": row.all.contaminated,
             "succeeded": row.all.succeeded,
             **figure("success", row.all.success),
             "best_gain": rounded(row.all.best),
@@ -57,6 +58,7 @@ def ranking(campaign: Campaign) -> Table:
         {
             "entry": row.name,
             "runs": row.place.n,
+            "contaminated": row.all.contaminated,
             **figure("mean_gain", row.place.mean),
             **_ranked(row.place.rank, row.place.rank_interval),
             **{f"chance_of_rank_{rank}": chance for rank, chance in enumerate(row.place.chances, 1)},
@@ -140,7 +142,7 @@ def scaling(campaign: Campaign) -> Table:
 
 def trajectories(campaign: Campaign) -> Table:
     return [
-        {"task": each.task, "run": run.run_id, "line": run.line, "seconds": seconds, "best_gain": best}
+        {**_run(each.task, run), "seconds": seconds, "best_gain": best}
         for each in campaign.trajectories
         for run in each.courses
         for seconds, best in ((0.0, 0.0), *run.points)
@@ -149,10 +151,15 @@ def trajectories(campaign: Campaign) -> Table:
 
 def single_gains(campaign: Campaign) -> Table:
     return [
-        {"task": each.task, "run": run.run_id, "line": run.line, "gain": rounded(run.gain)}
+        {**_run(each.task, run), "gain": rounded(run.gain)}
         for each in campaign.trajectories
         for run in each.courses
     ]
+
+
+def _run(task: str, run: Course) -> Mapping[str, Value]:
+    contaminated = {True: "yes", False: "no", None: None}[run.contaminated]
+    return {"task": task, "run": run.run_id, "line": run.line, "contaminated": contaminated}
 
 
 def routes(campaign: Campaign) -> Table:
@@ -169,6 +176,7 @@ def cell(found: Cell) -> Mapping[str, Value]:
     return {
         "runs": found.n,
         "excluded": sum(found.excluded.values()),
+        "contaminated": found.contaminated,
         **figure("mean_gain", found.mean),
         **figure("median_gain", found.median),
         "sd": rounded(found.sd),

@@ -14,7 +14,8 @@ from agent2rl.report.drawing import STYLE
 CAPTIONS = {
     "ranking": "Mean gain over tasks with its 95% interval; a hollow point has too few runs for one. The "
     "darker a rank, the likelier it is under new draws of runs and of examples.",
-    "gains": "A point is the gain of one run on the split that ranks; the bar is their mean.",
+    "gains": "A point is the gain of one run on the split that ranks (a cross: of a contaminated run); the "
+    "bar is their mean.",
     "heatmap": "Mean gain in points over n runs. A star: its 95% interval excludes 0, and still does so "
     "after Holm's correction for all cells of this table that have enough runs, which are {}.",
     "comparisons": "Difference of mean gains with its 95% interval, all else equal. A filled point differs "

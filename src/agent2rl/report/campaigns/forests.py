@@ -11,6 +11,7 @@ from agent2rl.analysis.campaigns.heatmap import ALPHA
 from agent2rl.analysis.campaigns.resampling import Figure as Value
 from agent2rl.core.records import Interval
 from agent2rl.report import drawing, words
+from agent2rl.report.campaigns.board import marked_name
 from agent2rl.report.colours import ACCENT, BASE, CARD, DIM, LINE
 from agent2rl.report.drawing import Margins
 
@@ -29,7 +30,9 @@ def ranking(campaign: Campaign, narrow: bool = False) -> Figure | None:
         return None
     ranked = [row for row in rows if row.place.chances]
     both = len(ranked) > 1 and not narrow
-    figure, (left, *right) = _rows(len(rows), narrow, [row.name for row in rows], 2 if both else 1)
+    figure, (left, *right) = _rows(
+        len(rows), narrow, [marked_name(row.name, row.all.contaminated) for row in rows], 2 if both else 1
+    )
     _points(left, [row.place.mean for row in rows if row.place.mean])
     left.set_title("mean gain over tasks, points")
     if both:

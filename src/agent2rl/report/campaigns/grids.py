@@ -37,7 +37,8 @@ def gains(found: Heatmap, narrow: bool = False) -> Figure | None:
         box = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, linewidth=0)
         box.set(facecolor=colour, alpha=STRONGEST * 0.6 * abs(mean.value) / most)
         axes.add_patch(box)
-        axes.text(*at, f"{mean.value:+.1f}{'*' if each.star else ''}", ha="center", va="bottom", color=INK)
+        marks = ("*" if each.star else "") + (words.CONTAMINATED_MARK if each.cell.contaminated else "")
+        axes.text(*at, f"{mean.value:+.1f}{marks}", ha="center", va="bottom", color=INK)
         axes.text(at[0], at[1] + 0.08, f"n = {each.cell.n}", ha="center", va="top", fontsize=6.5, color=DIM)
     _table(axes, rows, columns, narrow)
     return figure

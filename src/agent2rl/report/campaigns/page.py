@@ -69,6 +69,7 @@ def html(campaign: Campaign, drawn: list[Drawn], texts: Mapping[str, str]) -> st
             "succeeded": board.succeeded,
             "counted": board.counted,
             "short_name": words.name,
+            "marked_name": board.marked_name,
         },
         campaign=campaign,
         title=title(campaign),
@@ -79,7 +80,7 @@ def html(campaign: Campaign, drawn: list[Drawn], texts: Mapping[str, str]) -> st
         cells=[
             (row, task, found) for row in campaign.leaderboard.rows for task, found in row.by_task.items()
         ],
-        board_notes=board.notes(campaign.leaderboard),
+        board_notes=board.table_notes(campaign.leaderboard),
         drawn={section: [each for each in drawn if each.section == section] for section in SECTIONS},
         figures=sheets.figures(texts),
         sections=SECTIONS.items(),
@@ -91,7 +92,7 @@ def markdown(campaign: Campaign, drawn: list[Drawn]) -> str:
         f"# {title(campaign)}",
         sentence(campaign),
         *notes(campaign),
-        board.markdown(campaign.leaderboard),
+        board.markdown(campaign.leaderboard, board.table_notes(campaign.leaderboard)),
     ]
     for each in drawn:
         parts.append(f"## {each.title}\n\n![{each.title}](figures/{each.name}.svg)\n\n{each.caption}")
@@ -120,7 +121,7 @@ def sentence(campaign: Campaign) -> str:
 
 
 def notes(campaign: Campaign) -> list[str]:
-    found = []
+    found = board.contamination_notes(campaign.leaderboard)
     if many := campaign.other_protocol:
         other = "paper" if campaign.protocol == "heldout" else "heldout"
         found.append(f"{many} runs under protocol {other} are left out: their gains are another quantity.")
