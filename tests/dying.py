@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent2rl.core.events import Kind
+from agent2rl.core.events import Event, Kind
 from agent2rl.core.records import LedgerEntry, RunResult
 from agent2rl.grading.verify import verify
 from agent2rl.store import ledger
@@ -153,7 +153,7 @@ def arm(death: Death) -> None:
     from agent2rl.store.recorder import Recorder
 
     left = [death.which]
-    append, event = Ledger.append, Recorder.event
+    append, tell = Ledger.append, Recorder._tell
 
     def appending(self: Ledger, kind: str, data: Any) -> LedgerEntry:
         left[0] -= kind == death.kind and death.moment != "told"
@@ -171,13 +171,13 @@ def arm(death: Death) -> None:
         die()
         return entry
 
-    def telling(self: Recorder, kind: Kind, **data: Any) -> None:
-        event(self, kind, **data)
-        left[0] -= kind == death.kind and death.moment == "told"
-        if kind == death.kind and death.moment == "told" and not left[0]:
+    def telling(self: Recorder, event: Event) -> None:
+        tell(self, event)
+        left[0] -= event.kind == death.kind and death.moment == "told"
+        if event.kind == death.kind and death.moment == "told" and not left[0]:
             die()
 
-    Ledger.append, Recorder.event = appending, telling  # type: ignore[method-assign]
+    Ledger.append, Recorder._tell = appending, telling  # type: ignore[method-assign]
 
 
 def die() -> None:

@@ -240,6 +240,10 @@ def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_publis
     last["hash"] = sha256_text(canonical(last))
     (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical(last)]) + "\n")
     (root / "ledger.head").write_text(json.dumps({"index": last["index"], "hash": last["hash"]}))
+    assert "events.jsonl was changed" in bench.cli("verify", root.name).stdout
+    told = (root / "events.jsonl").read_text().splitlines()
+    told[-1] = canonical({key: last[key] for key in ("time", "kind", "data")})
+    (root / "events.jsonl").write_text("\n".join(told) + "\n")
     assert bench.cli("verify", root.name).returncode == 0
     assert bench.cli("verify", root.name, "--head", published).returncode == 1
 

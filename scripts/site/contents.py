@@ -139,6 +139,7 @@ def run_directory() -> str:
         run.claims: [claims.Claims, claims.Claim],
         submission.record: _kinds(records, "Submission Score Interval"),
         submission.manifest: [records.Manifest, records.FileHash],
+        run.files: [records.RunFiles],
         submission.lineage: [LineageReport, TensorLineage],
         submission.results("feedback"): _kinds(records, "ExampleResult Attempt Turn"),
         run.contamination: _kinds(records, "Contamination LeftOut Finding"),

@@ -17,8 +17,9 @@ from agent2rl.grading.verify import verify
 def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
     """Check that a run's record still holds.
 
-    Recomputes the ledger's chain, every submission's manifest and every file that the ledger pins, and names
-    the first thing that does not hold. Exit code 1 where something does not.
+    Recomputes the ledger's chain, every submission's manifest, every file that the ledger pins and every
+    revision of the agent's code, and names the first thing that does not hold. Files that nothing pins are
+    named, with the reason. Exit code 1 where something does not hold.
     """
     found = verify(find(run, runs_dir), head)
     if as_json:
@@ -26,6 +27,8 @@ def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) ->
     else:
         for note in found.notes:
             click.echo(f"note: {note}")
+        for files in found.not_covered:
+            click.echo(f"not covered: {files.path}: {files.reason}")
         click.echo(f"{found.records} ledger records, {found.files} files, head {found.head}")
         click.echo("the record holds" if found.holds else f"DOES NOT HOLD: {found.fault}")
     sys.exit(0 if found.holds else 1)

@@ -47,6 +47,7 @@ LedgerKind = Literal[
     "rollout_totals",
     "heldout",
     "contamination",
+    "files",
     "closed",
 ]
 """Decisions, chained in the ledger and on the timeline as well."""

@@ -302,6 +302,16 @@ class Manifest(Record):
     sha256: str
 
 
+class RunFiles(Record):
+    """Every file of a run directory that was final when the run was closed.
+
+    Left out is what is pinned in another way or belongs to nobody's record: see `store.run_files`. Of
+    events.jsonl, `size` and `sha256` are of what was written until then.
+    """
+
+    files: tuple[FileHash, ...]
+
+
 class Submission(Record):
     """One submission as it stands. `verdict` is None while it waits or is graded."""
 

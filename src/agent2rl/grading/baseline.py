@@ -1,18 +1,128 @@
-"""The untouched model's score, cached by content: the same model, data, evaluator and engine run once."""
+"""The untouched model's score, cached by content: the same model, data, evaluator and engine run once.
 
+A cached baseline carries an HMAC with a key that lies beside it and only its owner can read, so that an entry
+that somebody edited, or put there, does not count. Whoever owns the cache owns the key too.
+"""
+
+import hmac
+import os
+import secrets
+import stat
+import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from agent2rl import __version__
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalResult, Split
+from agent2rl.core.records import EvalResult, Record, Split
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.child import Child
 from agent2rl.store.files import canonical, sha256_text, write_record
+
+KEY_BYTES = 32
+NOT_USED = (
+    "A cached baseline was not used, because its digest does not fit: it was changed, or written by another "
+    "user or an older version. The baseline is graded anew."
+)
+
+
+class Measurement(Record):
+    """Which run graded the untouched model, and when."""
+
+    run_id: str
+    at: float
+    """Seconds since the epoch."""
+
+
+class CachedBaseline(Record):
+    results: EvalResult
+    measured: Measurement
+    digest: str
+    """HMAC-SHA256 over the name of the entry and all the rest."""
+
+
+@dataclass(frozen=True)
+class GradedBaseline:
+    results: EvalResult
+    measured: Measurement
+    warning: str | None = None
+    """Why a cached one was not used, where there was one."""
+
+
+class BaselineCache:
+    """FOLDER/NAME.json: one baseline each; FOLDER/key: what signs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key_file = folder / "key"
+
+    def has_entry(self, name: str) -> bool:
+        """Whether there is one, be it to be believed or not."""
+        return self._entry(name).exists()
+
+    def load(self, name: str) -> CachedBaseline | None:
+        """An entry that this user's key signed under this name; None where there is none."""
+        key = _read_key(self._key_file)
+        try:
+            found = CachedBaseline.model_validate_json(self._entry(name).read_bytes())
+            fits = key and hmac.compare_digest(found.digest, _sign(key, name, found.results, found.measured))
+        except (OSError, ValueError):  # not there, or not what it was
+            return None
+        return found if fits else None
+
+    def store(self, name: str, results: EvalResult, measured: Measurement) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = _read_key(self._key_file) or _make_key(self._key_file)
+        digest = _sign(key, name, results, measured)
+        write_record(self._entry(name), CachedBaseline(results=results, measured=measured, digest=digest))
+
+    def _entry(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+def _sign(key: bytes, name: str, results: EvalResult, measured: Measurement) -> str:
+    content = {
+        "name": name,
+        "results": results.model_dump(mode="json"),
+        "measured": measured.model_dump(mode="json"),
+    }
+    return hmac.digest(key, canonical(content).encode(), "sha256").hex()
+
+
+def _read_key(path: Path) -> bytes | None:
+    """None for a key that is not there, is not whole, is not ours, or that others can read or write."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
+        key = file.read(KEY_BYTES + 1) if private and found.st_uid == os.geteuid() else b""
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key(path: Path) -> bytes:
+    """A new one in place of what is there, unless another run has just made one."""
+    descriptor, made = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable by its owner alone
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):
+            os.link(made, path)
+        if (key := _read_key(path)) is None:
+            Path(made).replace(path)
+            key = _read_key(path)
+    finally:
+        Path(made).unlink(missing_ok=True)
+    if key is None:
+        raise OSError(f"{path} cannot be kept from others")
+    return key
 
 
 @dataclass(frozen=True)
@@ -41,20 +151,22 @@ class Baseline:
             )
         )
 
-    def grade(self, split: Split, log: Path, scratch: Path, stop: threading.Event) -> tuple[EvalResult, bool]:
-        """Results and whether they came from the cache. A baseline that fails is an error, never a zero."""
-        kept = self.cache / f"{self.key(split)}.json" if self.cache else None
-        with suppress(OSError, ValidationError):  # not there, or not what it was: grade it anew
-            if kept:
-                return EvalResult.model_validate_json(kept.read_bytes()), True
+    def grade(
+        self, split: Split, log: Path, scratch: Path, stop: threading.Event, run_id: str
+    ) -> GradedBaseline:
+        """From the cache, or measured now. A baseline that fails is an error, never a zero."""
+        cache, key = BaselineCache(self.cache) if self.cache else None, self.key(split)
+        if cache and (kept := cache.load(key)):
+            return GradedBaseline(kept.results, kept.measured)
+        warning = NOT_USED if cache and cache.has_entry(key) else None
         try:
             evaluation = self.child.grade(self.base.directory, split, log, scratch, stop)
         except GradingError as error:
             raise GradingError(
                 f"The untouched model could not be graded: {error.message}", error.mend
             ) from error
-        with suppress(OSError):  # a cache that cannot be written costs time, not the run
-            if kept:
-                kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_record(kept, evaluation)
-        return evaluation, False
+        measured = Measurement(run_id=run_id, at=time.time())
+        with suppress(OSError, ValueError):  # a cache that cannot be written costs time, not the run
+            if cache:
+                cache.store(key, evaluation, measured)
+        return GradedBaseline(evaluation, measured, warning)

@@ -1,17 +1,37 @@
-"""Does a run's record still hold? Recomputes the chain, every manifest and every file the ledger pins."""
+"""Does a run's record still hold? Recomputes the chain, every manifest, every file and every code revision.
 
-from collections.abc import Iterator
+When a run is closed, the ledger pins every file of the run directory by `files.json`. Before that, and in
+runs that an older version closed, it pins files one by one. What is not covered is named, with the reason.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.records import LedgerEntry, Manifest, Record, Submission
+from agent2rl.core.records import LedgerEntry, Manifest, Record, RunFiles, Submission
 from agent2rl.grading.freeze import manifest_of
 from agent2rl.store import ledger
-from agent2rl.store.files import sha256_file
+from agent2rl.store.files import canonical_line, sha256_beginning, sha256_file
+from agent2rl.store.left import plain
 from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_events
+from agent2rl.store.revisions import NamedRevision, check_revisions
+from agent2rl.store.run_files import is_plain_file, list_run_files, uncovered_reasons
 
 PINS = ("results", "lineage", "contamination", "usage", "account")
 """Entries that pin a file."""
+LONGEST_NAME = 300
+
+
+class UncoveredFiles(Record):
+    """Files of a run directory that nothing in its ledger pins."""
+
+    path: str
+    """Below the run directory; a folder ends with `/`, and `*` is any submission."""
+    reason: str
 
 
 class Verification(Record):
@@ -23,6 +43,7 @@ class Verification(Record):
     files: int
     head: str
     notes: tuple[str, ...] = ()
+    not_covered: tuple[UncoveredFiles, ...] = ()
 
 
 def verify(paths: RunPaths, head: str | None = None) -> Verification:
@@ -46,6 +67,7 @@ def verify(paths: RunPaths, head: str | None = None) -> Verification:
         files=files,
         head=chain.entries[-1].hash if chain.entries else "",
         notes=tuple(_notes(paths, chain)),
+        not_covered=tuple(_list_uncovered(paths, chain.entries)),
     )
 
 
@@ -71,8 +93,10 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
                 graded |= {submission.id} if entry.kind == "graded" else set()
                 if entry.kind == "submitted":
                     manifests[submission.id] = data["manifest_sha256"]
-            elif entry.kind == "closed" and paths.result.exists():
-                yield _file(paths, "result.json", data["result_sha256"])
+            elif entry.kind == "closed":  # a crash may have come before the result took its place
+                pending = paths.pending_result.exists() and not paths.result.exists()
+                place = paths.pending_result if pending else paths.result
+                yield _file(paths, paths.relative(place), data["result_sha256"])
         except (KeyError, ValidationError):
             yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
     for number, submission in latest.items():
@@ -81,8 +105,103 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
         if submission.id != _about(entries[-1]):
             yield _record(paths, submission)
     yield from _strangers(paths, set(latest))
+    if pin := _pin_in_force(entries):
+        yield from _check_run_files(paths, entries, pin, latest)
+    yield from _check_code(paths, entries)
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
+
+
+def _pin_in_force(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    """The record that pins every file, unless the run went on after it: then it is closed once more."""
+    last = [entry for entry in entries[-2:] if entry.kind != "closed"][-1:]
+    return last[0] if last and last[0].kind == "files" else None
+
+
+def _check_run_files(
+    paths: RunPaths, entries: Sequence[LedgerEntry], pin: LedgerEntry, submissions: dict[int, Submission]
+) -> Iterator[str | None]:
+    """Every file is as it was when the run was closed, and there is none that was not there."""
+    name = paths.relative(paths.files)
+    yield (fault := _file(paths, name, pin.data.get("sha256")))
+    if fault is not None:
+        return
+    try:
+        pinned = {file.path: file for file in RunFiles.model_validate_json(paths.files.read_bytes()).files}
+    except (OSError, ValidationError):
+        yield f"{name} does not say what such files say"
+        return
+    timeline = paths.relative(paths.events)
+    for file in pinned.values():
+        if file.path == timeline:
+            yield _check_timeline(paths, file.size, file.sha256, entries[pin.index :])
+        else:
+            yield _file(paths, file.path, file.sha256)
+    for path in list_run_files(paths):
+        crashed = not paths.result.exists() and re.fullmatch(r"\..+\.new", path.name)
+        if paths.relative(path) not in pinned and not crashed:
+            yield f"{_shown(paths.relative(path))} was added"
+    if paths.result.exists() and paths.pending_result.exists():
+        yield f"{paths.relative(paths.pending_result)} was added"
+    for submission in submissions.values():
+        copy = paths.submission(submission.id).model
+        if copy.exists() and not submission.kept:
+            yield f"{paths.relative(copy)} was added: the ledger says that the copy was not kept"
+
+
+def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[LedgerEntry]) -> str | None:
+    """As it was when it was pinned; then the ledger's own lines follow, and nothing else."""
+    name = paths.relative(paths.events)
+    if not is_plain_file(paths.events):
+        return _not_plain(paths, name)
+    found, rest = sha256_beginning(paths.events, size)
+    if found != digest:
+        return f"{name} was changed"
+    expected = "".join(canonical_line(ledger.timeline_event(entry)) for entry in later).encode()
+    crashed = not paths.result.exists() and expected.startswith(rest)
+    if rest == expected or crashed:
+        return None
+    more = rest.startswith(expected)
+    return f"{name} was changed: " + (
+        "it goes on after the run was closed" if more else "its last lines are not what the ledger says"
+    )
+
+
+def _check_code(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str | None]:
+    """The agent's code: every revision that the ledger or the timeline names."""
+    named, head = _revisions_named(entries)
+    if any(entry.kind == "started" for entry in entries):
+        named += _revisions_on_timeline(paths)
+    yield from check_revisions(paths.revisions, named, head)
+
+
+def _revisions_named(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRevision], str | None]:
+    """By the ledger; and the last one, unless a harness that was resumed may have taken more since."""
+    named: list[NamedRevision] = []
+    head: str | None = None
+    for entry in entries:
+        if entry.kind in ("revision_of", "revisions"):
+            number, commit = entry.data.get("number"), entry.data.get("commit", entry.data.get("head"))
+            if isinstance(number, int) and isinstance(commit, str):
+                named.append(NamedRevision(number, commit, f"ledger record {entry.index}"))
+            head = named[-1].commit if named and entry.kind == "revisions" else head
+        elif entry.kind == "resumed":
+            head = None
+    return named, head
+
+
+def _revisions_on_timeline(paths: RunPaths) -> list[NamedRevision]:
+    """Without those of a harness that died before the agent started: their repository was made anew."""
+    named: list[NamedRevision] = []
+    started = False
+    for event in read_events(paths, []):
+        number, commit = event.data.get("number"), event.data.get("commit")
+        if event.kind == "revision" and isinstance(number, int) and isinstance(commit, str):
+            named.append(NamedRevision(number, commit, paths.relative(paths.events)))
+        elif event.kind == "resumed" and not started:
+            named.clear()
+        started = started or event.kind == "started"
+    return named
 
 
 def _about(entry: LedgerEntry) -> JsonValue:
@@ -133,12 +252,22 @@ def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> It
 
 def _file(paths: RunPaths, name: str, digest: JsonValue) -> str | None:
     path = paths.root / name
+    if not is_plain_file(path):
+        return _not_plain(paths, name)
     try:
         return None if sha256_file(path) == digest else f"{name} was changed"
-    except FileNotFoundError:
-        return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
+
+
+def _not_plain(paths: RunPaths, name: str) -> str:
+    there = os.path.lexists(paths.root / name)
+    return f"{_shown(name)} is not a plain file" if there else f"{_shown(name)} is missing"
+
+
+def _shown(name: str) -> str:
+    """A name that somebody else chose, as one line."""
+    return plain(name, LONGEST_NAME)
 
 
 def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
@@ -147,7 +276,57 @@ def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
     if not paths.result.exists():
         closed = bool(chain.entries) and chain.entries[-1].kind == "closed"
         yield (
-            "the run was closed, but result.json is missing: its harness died just then, or it was removed"
+            "the run was closed, but its harness died before result.json took its place; `resume` mends it"
             if closed
             else "the run has no result: it is still going, or its harness died"
         )
+    for entry in chain.entries:
+        if entry.kind == "baseline" and entry.data.get("cached"):
+            yield _tell_cached(entry)
+
+
+def _tell_cached(entry: LedgerEntry) -> str:
+    run, at = entry.data.get("measured_by"), entry.data.get("measured_at")
+    source = "the ledger does not say of which run"
+    if isinstance(run, str) and isinstance(at, int | float):
+        source = f"run {_shown(run)} measured it at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(at))}"
+    split = _shown(str(entry.data.get("split")))
+    return f"the baseline ({split}) was not measured in this run but taken from the cache: {source}"
+
+
+def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[UncoveredFiles]:
+    reasons = {
+        paths.relative(path) + "/" * path.is_dir(): reason
+        for path, reason in uncovered_reasons(paths).items()
+        if path.exists()
+    }
+    if not _pin_in_force(entries):
+        closed = bool(entries) and entries[-1].kind == "closed"
+        why = (
+            "the run was closed by a version that did not pin it"
+            if closed
+            else "pinned when the run is closed"
+        )
+        reasons |= dict.fromkeys(_list_unpinned(paths, entries), why)
+        if paths.revisions.exists():
+            last = max((one.number for one in _revisions_named(entries)[0]), default=0)
+            reasons["revisions/"] = f"only its history up to revision {last} is covered; {why}"
+    yield from (UncoveredFiles(path=path, reason=reasons[path]) for path in sorted(reasons))
+
+
+def _list_unpinned(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+    """Files that no record pins one by one; those of all submissions under one name."""
+    pinned = {"spec.json", *(str(entry.data.get("file")) for entry in entries if entry.kind in PINS)}
+    for path in list_run_files(paths):
+        name = paths.relative(path)
+        covered = name in pinned or path.name in ("submission.json", "manifest.json")
+        if not covered and not path.is_relative_to(paths.revisions):
+            yield _shown(re.sub(r"^submissions/[^/]+/", "submissions/*/", name))
+    closed = entries[-1].kind == "closed" if entries else False
+    for path in (paths.files, *(() if closed else (paths.result, paths.pending_result))):
+        if path.exists():
+            yield paths.relative(path)
+    said = [entry.data.get("submission") for entry in entries if entry.kind in ("submitted", "graded")]
+    kept = {str(one["id"]): one.get("kept") for one in said if isinstance(one, dict) and "id" in one}
+    if any(not kept.get(copy.parent.name) for copy in paths.submissions.glob("*/model")):
+        yield "submissions/*/model/ of copies that were not kept"

@@ -4,6 +4,8 @@ import threading
 import traceback
 from pathlib import Path
 
+from pydantic import JsonValue
+
 import agent2rl
 from agent2rl.analysis import statistics
 from agent2rl.core.agent import Agent, Brief, Driven
@@ -104,17 +106,24 @@ def grading_child(
 def grade_baseline(
     baseline: Baseline, split: Split, recorder: Recorder, stop: threading.Event
 ) -> tuple[Score, EvalResult]:
-    past, where = recorder.past, recorder.paths.baseline
-    found, cached = past.results(recorder.paths, where, split), True
+    past, paths, where = recorder.past, recorder.paths, recorder.paths.baseline
+    found, measured = past.results(paths, where, split), past.measured(paths, where, split)
     if found and split in past.baselines:
         return past.baselines[split], found
     if found is None:
         recorder.event("phase", name="baseline", split=split)
         where.root.mkdir(parents=True, exist_ok=True)
-        found, cached = baseline.grade(split, where.log, recorder.paths.scratch, stop)
-        recorder.results(where, split, found)
+        graded = baseline.grade(split, where.log, paths.scratch, stop, paths.run_id)
+        if graded.warning:
+            recorder.event("warning", text=graded.warning)
+        found, measured = graded.results, graded.measured.model_dump()
+        recorder.results(where, split, found, measured=measured)
     score = statistics.score(found, split)
-    recorder.entry("baseline", split=split, score=score.model_dump(), cached=cached)
+    source: dict[str, JsonValue] = {"cached": True}  # an older version did not note which run measured it
+    if measured:
+        source = {"cached": measured["run_id"] != paths.run_id, "measured_by": measured["run_id"]}
+        source["measured_at"] = measured["at"]
+    recorder.entry("baseline", split=split, score=score.model_dump(), **source)
     return score, found
 
 

@@ -16,6 +16,11 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+def canonical_line(record: BaseModel) -> str:
+    """A record as a line of a file."""
+    return canonical(record.model_dump()) + "\n"
+
+
 def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -23,6 +28,16 @@ def sha256_text(text: str) -> str:
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_beginning(path: Path, size: int) -> tuple[str, bytes]:
+    """Of the first bytes of a file, and all the bytes that follow."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+        return digest.hexdigest(), file.read()
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
+from agent2rl.core.events import Event
 from agent2rl.core.records import LedgerEntry, Record
 from agent2rl.store.files import canonical, cut_torn, sha256_text, write_atomically
 
@@ -105,6 +106,11 @@ def read(path: Path, head: Path) -> Reading:
         entries.append(entry)
         previous = entry.hash
     return Reading(tuple(entries), _end_fault(entries, head), torn=bool(rest))
+
+
+def timeline_event(entry: LedgerEntry) -> Event:
+    """What the timeline says of a ledger record."""
+    return Event(time=entry.time, kind=entry.kind, data=entry.data)
 
 
 def mend(path: Path, head: Path) -> tuple[Reading, tuple[str, ...]]:

@@ -12,11 +12,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import Event
 from agent2rl.core.records import LedgerEntry, RunResult, RunSpec, Submission
 from agent2rl.store import ledger
 from agent2rl.store.files import (
-    canonical,
+    canonical_line,
     cut_torn,
     remove_tree,
     sha256_file,
@@ -55,8 +54,7 @@ def _add_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
         for entry in entries:
             seen[entry.kind] += 1
             if seen[entry.kind] > there[entry.kind]:
-                event = Event(time=entry.time, kind=entry.kind, data=entry.data)
-                file.write(canonical(event.model_dump()) + "\n")
+                file.write(canonical_line(ledger.timeline_event(entry)))
                 added += 1
     return added
 
@@ -84,9 +82,7 @@ def mend_files(paths: RunPaths, past: Past) -> Iterator[str]:
             yield f"{paths.relative(where.record)} was written"
         if submission.id in past.graded and not submission.kept:
             shutil.rmtree(where.model, ignore_errors=True)
-    for folder in (paths.root, paths.baseline.root, *paths.submissions.glob("*")):
-        for half in folder.glob(".*.new"):
-            half.unlink()
+    remove_half_written(paths)
     if not past.started:
         for path in (paths.workspace, paths.revisions, paths.scratch):
             remove_tree(path)
@@ -99,6 +95,13 @@ def mend_files(paths: RunPaths, past: Past) -> Iterator[str]:
             remove_tree(path)
     for lock in paths.revisions.rglob("*.lock"):
         lock.unlink()
+
+
+def remove_half_written(paths: RunPaths) -> None:
+    """Files that a crash or a full disk kept from taking their place."""
+    for folder in (paths.root, paths.baseline.root, *paths.submissions.glob("*")):
+        for half in folder.glob(".*.new"):
+            half.unlink()
 
 
 def _recorded(paths: RunPaths, number: int) -> Submission | None:

@@ -111,6 +111,10 @@ class Past:
         except (OSError, ValueError):
             return None
 
+    def measured(self, paths: RunPaths, where: SubmissionPaths, split: Split) -> Data | None:
+        """Which run asked for the answers on record, and when; None where that is not noted."""
+        return self._results.get(paths.relative(where.results(split)), {}).get("measured")
+
 
 def read(paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: Beat | None) -> Past:
     """From a ledger that holds; what else of the record cannot be read is passed over."""

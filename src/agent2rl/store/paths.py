@@ -32,6 +32,7 @@
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+  files.json                  sha256 of every file that was final when the run was closed
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
@@ -168,6 +169,10 @@ class RunPaths:
     @property
     def digest(self) -> Path:
         return self.report / "digest.json"
+
+    @property
+    def files(self) -> Path:
+        return self.root / "files.json"
 
     @property
     def results_csv(self) -> Path:

@@ -1,11 +1,12 @@
 """Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
 
+import os
 import re
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from agent2rl.core.records import (
     Submission,
 )
 from agent2rl.store.files import (
-    canonical,
+    canonical_line,
     remove_tree,
     sha256_file,
     sync_directory,
@@ -35,11 +36,12 @@ from agent2rl.store.files import (
     write_record,
 )
 from agent2rl.store.hold import Hold
-from agent2rl.store.ledger import Ledger
-from agent2rl.store.mending import mend_files, mend_lines, read_spec
+from agent2rl.store.ledger import Ledger, timeline_event
+from agent2rl.store.mending import mend_files, mend_lines, read_spec, remove_half_written
 from agent2rl.store.past import Past
 from agent2rl.store.past import read as read_past
 from agent2rl.store.paths import RunPaths, SubmissionPaths
+from agent2rl.store.run_files import hash_run_files
 
 Notify = Callable[[Event], None]
 
@@ -53,6 +55,7 @@ class Recorder:
         self._counts: Counter[str] = Counter(past.events)
         self._hold = hold
         self._events = paths.events.open("a", encoding="utf-8")
+        self._sealed = False
         self._ledger = Ledger(paths.ledger, paths.ledger_head)
 
     @classmethod
@@ -105,7 +108,7 @@ class Recorder:
         return self._ledger.last
 
     def event(self, kind: Kind, **data: JsonValue) -> None:
-        """Note something on the timeline, unless there is enough of its kind."""
+        """Note something on the timeline, unless there is enough of its kind, or the run is being closed."""
         event = Event(time=time.time(), kind=kind, data=data)
         with self._lock:
             self._counts[kind] += 1
@@ -115,15 +118,30 @@ class Recorder:
         if beyond > 0:
             return
         with self._lock:
-            self._events.write(canonical(event.model_dump()) + "\n")
-            self._events.flush()
-        with suppress(Exception):  # whoever watches must not be able to stop what is watched
-            self._notify(event)
+            if not self._sealed:
+                self._write_event(event)
+        self._tell(event)
 
     def entry(self, kind: LedgerKind, **data: JsonValue) -> None:
-        """Note something in the ledger; it is on the disk when this returns."""
-        self._ledger.append(kind, data)
-        self.event(kind, **data)
+        """Note something in the ledger; it is on the disk when this returns.
+
+        Its line on the timeline follows from the ledger alone, so that `verify` can tell those that are
+        written after events.jsonl was pinned.
+        """
+        entry = self._ledger.append(kind, data)
+        event = timeline_event(entry)
+        with self._lock:
+            self._counts[kind] += 1
+            self._write_event(event)
+        self._tell(event)
+
+    def _write_event(self, event: Event) -> None:
+        self._events.write(canonical_line(event))
+        self._events.flush()
+
+    def _tell(self, event: Event) -> None:
+        with suppress(Exception):  # whoever watches must not be able to stop what is watched
+            self._notify(event)
 
     def started(self, deadline: float, instructions_version: int) -> None:
         """The agent's clock goes. The version is here and not in the specification, so that specifications
@@ -153,12 +171,22 @@ class Recorder:
         self.entry("graded", submission=submission.model_dump(mode="json"))
         write_record(self.paths.submission(submission.id).record, submission)
 
-    def results(self, where: SubmissionPaths, split: Split, found: EvalResult) -> None:
-        """The model's answers on a split, and what nothing could be said of."""
+    def results(
+        self,
+        where: SubmissionPaths,
+        split: Split,
+        found: EvalResult,
+        measured: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """The model's answers on a split, and what nothing could be said of.
+
+        `measured` says which run asked for them and when, where that may have been another one.
+        """
         where.root.mkdir(parents=True, exist_ok=True)
         digest = write_lines(where.results(split), found.results)
         name = self.paths.relative(where.results(split))
         more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
+        more |= {"measured": {**measured}} if measured else {}
         self.entry("results", file=name, sha256=digest, n=len(found.results), how={**found.how}, **more)
 
     def lineage(self, where: SubmissionPaths, report: Record) -> None:
@@ -200,10 +228,22 @@ class Recorder:
     def close(self, result: RunResult) -> None:
         """The last word: its hash goes into the ledger, then it takes its place."""
         digest = write_record(self.paths.pending_result, result)
+        self._pin_files()
         self.entry("closed", ending=result.ending, result_sha256=digest)
+        os.fsync(self._events.fileno())
         self.paths.pending_result.replace(self.paths.result)
         sync_directory(self.paths.root)
         remove_tree(self.paths.scratch)
+
+    def _pin_files(self) -> None:
+        """Every file that is final by now. From here on the timeline gets lines of the ledger alone."""
+        with self._lock:
+            self._sealed = True
+        remove_half_written(self.paths)
+        found = hash_run_files(self.paths)
+        digest = write_record(self.paths.files, found)
+        name = self.paths.relative(self.paths.files)
+        self.entry("files", file=name, sha256=digest, n=len(found.files))
 
     def __enter__(self) -> Self:
         return self

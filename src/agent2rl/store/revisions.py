@@ -4,15 +4,18 @@ Content-addressed and deduplicated, as git is; `git log` and `git diff` work on 
 why it was taken. Nothing of the workspace's own git is read or run.
 """
 
+import hashlib
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from dulwich.diff_tree import tree_changes
-from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
@@ -46,6 +49,16 @@ class Revision(Record):
     files: int
     changed: int
     """Files added, changed or removed since the one before."""
+
+
+@dataclass(frozen=True)
+class NamedRevision:
+    """A revision that a run's record names."""
+
+    number: int
+    commit: str
+    named_by: str
+    """Such as `ledger record 12`."""
 
 
 class Revisions:
@@ -141,6 +154,87 @@ def listed(path: Path) -> list[Revision]:
         while parents := _commit(repo, commits[-1]).parents:
             commits.append(parents[0])
         return [_revision(repo, commit, number) for number, commit in enumerate(reversed(commits), start=1)]
+
+
+def check_revisions(
+    path: Path, named: Sequence[NamedRevision], head: str | None = None
+) -> Iterator[str | None]:
+    """None for each revision that holds, a sentence for what does not.
+
+    Every object that can be reached is read, and its content must hash to its name: git names a file, not
+    what is in it. Each named revision must be in the history at its number. `head` is the last revision,
+    where that is known.
+    """
+    if not path.exists():
+        if named:
+            yield f"{path.name} is missing, but {named[0].named_by} names revision {named[0].number}"
+        return
+    try:
+        with Repo(str(path)) as repo:
+            yield from _check_repository(path, repo, named, head)
+    except Exception as error:  # whatever a damaged repository makes of its reader
+        yield f"{path.name} cannot be read: {type(error).__name__}: {_line(str(error))}"
+
+
+def _check_repository(
+    path: Path, repo: Repo, named: Sequence[NamedRevision], head: str | None
+) -> Iterator[str | None]:
+    last: ObjectID | None = None
+    with suppress(KeyError):
+        last = repo.refs[BRANCH]
+    if head is not None and (last is None or last.decode() != head):
+        place = f"{path.name}/{BRANCH.decode()}"
+        yield f"{place} was changed: the ledger says that the last revision is {head}"
+        return
+    seen: set[bytes] = set()
+    history: list[str] = []
+    while last is not None:
+        fault, commit = _read_checked(repo, last)
+        if not isinstance(commit, Commit):
+            yield f"{path.name}: {fault or f'the object {last.decode()} is not a commit'}"
+            return
+        if fault := _check_tree(repo, commit.tree, seen):
+            yield f"{path.name}: {fault}"
+            return
+        yield None
+        history.append(last.decode())
+        last = commit.parents[0] if commit.parents else None
+    history.reverse()
+    for one in named:
+        there = 0 < one.number <= len(history) and history[one.number - 1] == one.commit
+        if not there:
+            yield f"{path.name}: revision {one.number} ({one.commit}), which {one.named_by} names, is missing"
+
+
+def _check_tree(repo: Repo, root: ObjectID, seen: set[bytes]) -> str | None:
+    """The first fault of a tree and all below it; what was seen before holds."""
+    waiting = [root]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        fault, found = _read_checked(repo, name)
+        if fault:
+            return fault
+        seen.add(name)
+        if isinstance(found, Tree):
+            waiting += [entry.sha for entry in found.iteritems()]
+    return None
+
+
+def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | None]:
+    """An object whose content hashes to its name; else what is wrong with it."""
+    try:
+        kind, content = repo.object_store.get_raw(name)
+        found = ShaFile.from_raw_string(kind, content)
+    except KeyError:
+        return f"the object {name.decode()} is missing", None
+    except Exception as error:
+        return f"the object {name.decode()} cannot be read: {type(error).__name__}", None
+    header = b"%s %d\0" % (found.type_name, len(content))
+    if hashlib.sha1(header + content, usedforsecurity=False).hexdigest() != name.decode():
+        return f"the object {name.decode()} was changed", None
+    return None, found
 
 
 def difference(path: Path, before: int, after: int) -> str:
