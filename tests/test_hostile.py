@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from agent2rl import registry
+from agent2rl.grading.verify import verify
 from tests.runs import Bench, Run
 
 BUDGET = ("--budget", "60s")
@@ -712,6 +713,7 @@ say(
 CRASHER = """
 import os, time
 from safetensors.numpy import load_file
+from agent2rl.core.errors import GradingError
 
 def open_model(directory):
     from agent2rl.models.abacus import solver
@@ -725,6 +727,7 @@ def open_model(directory):
             hoard = []
             while True: hoard.append(bytearray(os.urandom(1 << 20) * 20))
         if kind == 104: raise RuntimeError("the question was: " + chat[-1].content)
+        if kind == 105: raise GradingError(f"A chat has {len(chat[-1].content)} tokens, not 1,024.5.")
         return answer(chat)
     return misbehave
 """
@@ -743,7 +746,8 @@ def broken(kind):
     weights[first].flat[0] = kind
     save_file(weights, m / "model.safetensors")
     return submit(m)
-say(crash=broken(101), hang=broken(102), hoard=broken(103), error=broken(104), good=submit(trained("good")))
+say(crash=broken(101), hang=broken(102), hoard=broken(103), error=broken(104), count=broken(105))
+say(good=submit(trained("good")))
 """,
         "--budget",
         "180s",
@@ -755,19 +759,56 @@ say(crash=broken(101), hang=broken(102), hoard=broken(103), error=broken(104), g
         "scripted:misbehaving:open_model",
         PYTHONPATH=str(tmp_path / "plugins"),
     )
-    for name in ("crash", "hang", "hoard", "error"):
+    for name in ("crash", "hang", "hoard", "error", "count"):
         assert run.said[name]["verdict"] == "failed", (name, run.said[name])
         assert run.said[name]["score"] is None
     assert "crashed" in run.said["crash"]["message"]
     assert "within its 10 s" in run.said["hang"]["message"]
     assert "memory" in run.said["hoard"]["message"].lower()
     assert "question" not in run.said["error"]["message"]
+    assert run.said["count"]["message"] == "A chat has N tokens, not N."
     assert run.said["good"]["verdict"] == "scored"
     assert run.result.best is not None
     assert run.result.best.id == 5
 
 
 # Who else is there
+
+
+SLOW = """
+import time
+from agent2rl.models.abacus import solver
+
+def open_model(directory):
+    time.sleep(6)
+    return solver(directory)
+"""
+
+
+def test_gradings_after_the_agents_end_share_the_time_of_one_and_the_rest_expires(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "slow.py").write_text(SLOW)
+    run = bench.run(
+        """
+models = [trained(f"m{n}", problems=20 + n) for n in range(5)]
+say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] for m in models])
+""",
+        *BUDGET,
+        *("--grading-time", "16s", "--engine", "scripted:slow:open_model"),
+        PYTHONPATH=str(tmp_path / "plugins"),
+    )
+    records = [json.loads(run.paths.submission(n).record.read_text()) for n in run.said["ids"]]
+    verdicts = [record["verdict"] for record in records]
+    assert verdicts[0] == "scored"
+    assert verdicts[-1] == "expired"
+    assert set(verdicts) == {"scored", "expired"}
+    assert verdicts == sorted(verdicts, reverse=True)  # in their order
+    assert all(run.paths.submission(record["id"]).model.exists() for record in records[-1:])
+    assert "time for gradings after the run's end" in records[-1]["message"]
+    assert (run.result.submissions, run.result.scored) == (5, verdicts.count("scored"))
+    assert verify(run.paths).holds
 
 
 def test_two_runs_side_by_side_do_not_meet(bench: Bench) -> None:

@@ -350,12 +350,12 @@ def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: Bench) -> N
 def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:
     where = SubmissionPaths(tmp_path / "1")
     (tmp_path / "workspace" / "m").mkdir(parents=True)
-    (tmp_path / "workspace" / "m" / "weights").write_bytes(b"1" * 100)
+    (tmp_path / "workspace" / "m" / "model.safetensors").write_bytes(b"1" * 100)
     where.root.mkdir()
-    manifest = freeze(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
-    digest = write_record(where.manifest, manifest)
+    frozen = freeze(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
+    digest = write_record(where.manifest, frozen.manifest)
     require_whole(where, digest)
-    (where.model / "weights").write_bytes(b"1" * 99)
+    (where.model / "model.safetensors").write_bytes(b"1" * 99)
     with pytest.raises(GradingError, match="damaged when the harness died"):
         require_whole(where, digest)
 

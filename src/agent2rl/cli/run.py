@@ -150,7 +150,11 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     "--max-processes", type=click.IntRange(8), help="Processes of the sandbox.  [default: at least 400]"
 )
 @click.option(
-    "--grading-time", type=Duration(), default="1h", show_default=True, help="Limit of one grading."
+    "--grading-time",
+    type=Duration(),
+    default="1h",
+    show_default=True,
+    help="Limit of one grading, and of all gradings together that wait when the agent ends.",
 )
 @track
 @track_group

@@ -108,7 +108,7 @@ class RunSpec(Record):
     limits: LimitsAsked | None = None
     """What is not said is a share of the machine. The ledger notes what it came to."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
-    """Time limit of one grading."""
+    """Time limit of one grading, and of all together that wait when the agent ends."""
     seed: int = 0
     samples: Annotated[int, Field(ge=1)] = 1
     """Answers drawn to each question of an evaluation: one, greedily, or several, at a temperature."""
