@@ -769,7 +769,7 @@ say(good=submit(trained("good")))
     assert run.said["count"]["message"] == "A chat has N tokens, not N."
     assert run.said["good"]["verdict"] == "scored"
     assert run.result.best is not None
-    assert run.result.best.id == 5
+    assert run.result.best.id == 6
 
 
 # Who else is there
