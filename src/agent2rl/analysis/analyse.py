@@ -165,6 +165,7 @@ def _gain(record: Recorded) -> Gain | None:
     if 0 in heldout and best.id in heldout:
         recorded = result.heldout if result else None
         gap = result.optimism_gap if result else None
-        return gain.gain("heldout", heldout[0], heldout[best.id], recorded, gap)
+        return gain.gain("heldout", record.reference("heldout"), heldout[best.id], recorded, gap)
     split = "test" if record.view.spec.protocol == "paper" else "feedback"
-    return gain.gain(split, feedback.get(0, []), feedback.get(best.same_as or best.id, []), None, None)
+    after = feedback.get(best.same_as or best.id, [])
+    return gain.gain(split, record.reference("feedback"), after, None, None)

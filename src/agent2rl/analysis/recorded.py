@@ -1,6 +1,8 @@
 """All that was recorded of a run, read once. What cannot be read is noted, and the rest is read."""
 
+import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -44,9 +46,21 @@ class Recorded:
         trained = [each for each in self.view.submissions if each.lineage not in ("copied", "foreign")]
         return max(
             (each for each in trained if each.score),
-            key=lambda each: (each.score.value if each.score else 0.0, -each.id),
+            key=lambda each: (each.improvement or 0.0, -each.id),
             default=None,
         )
+
+    def reference(self, split: Split) -> list[ExampleResult]:
+        """The answers that the best submission's gain is counted from: the untouched model's, or those of its
+        weights under the submission's other files, where these score higher."""
+        untouched = self.results.get(split, {}).get(0, [])
+        if self.best is None or self.best.ablation is None:
+            return untouched
+        with suppress(OSError, ValidationError):
+            ablated = read_results(self.view.paths.ablation(self.best.ablation).results(split))
+            if math.fsum(one.score for one in ablated) > math.fsum(one.score for one in untouched):
+                return ablated
+        return untouched
 
 
 def recorded(paths: RunPaths) -> Recorded:

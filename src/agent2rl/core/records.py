@@ -328,6 +328,8 @@ class Submission(Record):
     ablated: Score | None = None
     """The base model's own weights under this submission's chat format, added tokens and end tokens; None
     where these are the base model's, or where there was no gain to explain."""
+    ablation: str | None = None
+    """Names the folder of its answers, in `ablations/`."""
     left_out: tuple[str, ...] = ()
     """Entries of its directory that are no part of a model, and were not copied."""
     same_as: int | None = None

@@ -73,7 +73,7 @@ class ModelParts:
             "chat_format": self.chat_format.model_dump() if self.chat_format else None,
             "rows": rows,
         }
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFiles:

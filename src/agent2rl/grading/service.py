@@ -339,13 +339,14 @@ class Service:
             lambda: self.grader.grade(parts, paths, "feedback", self._child(submission))
         )
         score = statistics.score(found, "feedback")
-        ablated = None
+        ablated, ablation = None, None
         if parts.differs_beside_weights and score.value > graded.baseline.value:
             without = self._grade_in_time(
                 lambda: self.grader.grade_ablation(parts, "feedback", self._child(submission))
             )
-            ablated = statistics.score(without, "feedback")
-        return score_verdict(score, graded.baseline, ablated, origin, digest)
+            ablated, ablation = statistics.score(without, "feedback"), parts.ablation_key(graded.base)
+        verdict = score_verdict(score, graded.baseline, ablated, origin, digest)
+        return replace(verdict, ablation=ablation)
 
     def _grade_in_time(self, grade: Callable[[], EvalResult]) -> EvalResult:
         """A grading that the end of all gradings cuts short has expired, and has not failed."""

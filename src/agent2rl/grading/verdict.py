@@ -14,6 +14,7 @@ class SubmissionVerdict:
     message: str = ""
     score: Score | None = None
     ablated: Score | None = None
+    ablation: str | None = None
     improvement: float | None = None
     lineage: Lineage = "unknown"
     weights_sha256: str | None = None
@@ -41,6 +42,7 @@ def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
         message,
         score=earlier.score,
         ablated=earlier.ablated,
+        ablation=earlier.ablation,
         improvement=earlier.improvement,
         lineage=earlier.lineage,
         weights_sha256=earlier.weights_sha256,

@@ -95,7 +95,7 @@ def _outcome(shown: Shown) -> str:
         before, after = pair
         return (
             f"Its best submission scored {tables.scored(after)} on the {SPLITS[after.split]} examples, "
-            f"where the untouched model has {tables.scored(before)}: "
+            f"where the untouched model has {tables.scored(before)}{_ablated(shown)}: "
             f"{words.points(ranked.gain)} points{_signed(ranked.ci)}."
         )
     scored = [one for one in view.submissions if one.score]
@@ -108,6 +108,13 @@ def _outcome(shown: Shown) -> str:
     if view.submissions:
         return f"None of {tables.many(len(view.submissions), 'submission')} has a score.{base}"
     return f"Nothing was submitted.{base}"
+
+
+def _ablated(shown: Shown) -> str:
+    """What does not count of the gain, where the submission differs in more than weights."""
+    result = shown.view.result
+    ablated = result.ablated_heldout or (result.best.ablated if result.best else None) if result else None
+    return f" ({tables.scored(ablated)} with the submission's chat format and tokens)" if ablated else ""
 
 
 def _verdict(gain: Gain | None) -> Iterator[str]:

@@ -60,6 +60,8 @@ def _result(result: RunResult) -> Rows:
         rows.append(("best", f"submission {result.best.id}: {scored(result.best.score)}"))
     if result.baseline_heldout and result.best_heldout and result.heldout:
         rows.append(("held-out", f"{scored(result.baseline_heldout)} → {scored(result.best_heldout)}"))
+        if result.ablated_heldout:
+            rows.append(("base weights under its other files", scored(result.ablated_heldout)))
         gain = f"{result.heldout.improvement:+.2f} {interval(result.heldout.ci)}"
         rows.append(("improvement", f"{gain}, optimism gap {result.optimism_gap:+.2f}"))
     elif result.score is not None and result.improvement is not None:

@@ -136,7 +136,7 @@ class RunPaths:
         return SubmissionPaths(self.submissions / str(number))
 
     def ablation(self, key: str) -> SubmissionPaths:
-        return SubmissionPaths(self.root / "ablations" / key[:16])
+        return SubmissionPaths(self.root / "ablations" / key)
 
     @property
     def contamination(self) -> Path:

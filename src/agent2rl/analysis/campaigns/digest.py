@@ -170,7 +170,7 @@ def _differences(record: Recorded, best: Submission | None) -> tuple[list[str], 
     split: Split = "heldout" if record.view.spec.protocol == "heldout" else "feedback"
     results = record.results.get(split, {})
     after = results.get(best.id) or results.get(best.same_as or 0) if best else None
-    was = {each.id: each.score + each.residual for each in results.get(0, ())}
+    was = {each.id: each.score + each.residual for each in record.reference(split)}
     now = {each.id: each.score + each.residual for each in after or ()}
     ids = sorted(was.keys() & now.keys())
     return ids, tuple(round(now[each] - was[each], PLACES) for each in ids)
@@ -185,7 +185,7 @@ def _curve(record: Recorded) -> Iterable[Point]:
         if baseline is None or not each.score:
             continue
         if each.lineage not in ("copied", "foreign"):
-            best = max(best, each.score.value - baseline)
+            best = max(best, each.improvement or 0.0)
         yield Point(
             spent=meter.at(record.timeline.at(at)),
             submissions=sum(other.accepted_at <= at for other in view.submissions),
