@@ -115,10 +115,10 @@ def refuse_unknown(wire: Wire, request: dict[str, Any], besides: set[str]) -> No
     for name, value in request.items():
         if _plain(name) not in known:
             raise _unknown(wire, name)
-        inner = NESTED.get(_plain(name))
-        for deeper in value if inner is not None and isinstance(value, dict) else ():
-            if _plain(deeper) not in inner:
-                raise _unknown(wire, f"{name}.{deeper}")
+        if _plain(name) in NESTED and isinstance(value, dict):
+            for inner in value:
+                if _plain(inner) not in NESTED[_plain(name)]:
+                    raise _unknown(wire, f"{name}.{inner}")
 
 
 def _unknown(wire: Wire, name: str) -> Refused:
