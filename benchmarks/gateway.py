@@ -57,7 +57,7 @@ async def upstream(_: Any, receive: Any, send: Any) -> None:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
     streams = b'"stream":true' in body
-    await asyncio.sleep(float(body.partition(b'"think":')[2].partition(b",")[0]))
+    await asyncio.sleep(float(body.partition(b'"user_id":"')[2].partition(b'"')[0]))
     kind = b"text/event-stream" if streams else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     for number in range(EVENTS if streams else 0):
@@ -157,7 +157,13 @@ def request(size: int, stream: bool, think: float) -> bytes:
     """Texts of many messages, to which no bracket or quote is foreign."""
     text = 'def f(x): return {"a": [x, 1.5]}\n' * 30
     messages = [{"role": "user", "content": [{"type": "text", "text": text}]}] * max(1, size // 1300)
-    body = {"model": MODEL, "think": think, "max_tokens": 1000, "stream": stream, "messages": messages}
+    body = {
+        "model": MODEL,
+        "metadata": {"user_id": str(think)},
+        "max_tokens": 1000,
+        "stream": stream,
+        "messages": messages,
+    }
     return json.dumps(body, separators=(",", ":")).encode()
 
 

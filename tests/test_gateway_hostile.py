@@ -206,11 +206,11 @@ def test_a_providers_own_tools_are_closed_in_every_format(
         ("openai-responses", {"tools": [{"type": "function"}, {"type": "custom"}, {"type": "shell"}]}),
         ("openai-responses", {"tools": [{"type": "namespace", "tools": [{"type": "function"}]}]}),
         ("openai-responses", {"store": True, "tools": [{"type": "local_shell"}]}),
-        ("openai-responses", {"background": False, "previous_response_id": "resp_1"}),
+        ("openai-responses", {"background": False, "previous_response_id": None, "prompt": None}),
         ("openai-chat", {"tools": [{"type": "function", "function": {"name": "f"}}], "n": 2}),
         ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "data:image/png;base64,AA=="}}]}]}),
         ("openai-chat", {"messages": [{"content": [{"file": {"file_data": "DATA:application/pdf,AA"}}]}]}),
-        ("openai-chat", {"service_tier": "default", "prompt": "a user's own field"}),
+        ("openai-chat", {"service_tier": "default", "metadata": {"user_id": "me"}}),
         ("gemini", {"tools": [{"functionDeclarations": [{"name": "f"}]}]}),
         ("gemini", {"contents": [{"parts": [{"functionCall": {"args": {"fileUri": "https://x"}}}]}]}),
     ],
@@ -219,13 +219,324 @@ def test_what_the_agent_does_itself_is_nobodys_business(
     agent: Agent, wire: Wire, more: dict[str, Any]
 ) -> None:
     assert agent.ask(wire, **more).status_code == 200
+    assert agent.last().outcome == "answered"
+
+
+CLOSED_FIELDS: list[tuple[Wire, dict[str, Any]]] = [
+    ("openai-chat", {"web_search_options": {}}),
+    ("openai-chat", {"web_search_options": None}),
+    ("openai-chat", {"search_parameters": {"mode": "on"}}),
+    ("openai-chat", {"search_parameters": {}}),
+    ("openai-chat", {"enable_search": True}),
+    ("openai-chat", {"enableSearch": False}),
+    ("openai-chat", {"plugins": []}),
+    ("openai-chat", {"data_sources": []}),
+    ("openai-chat", {"user_config": {"model_list": []}}),
+    ("openai-chat", {"provider": {"order": ["evil"]}}),
+    ("openai-chat", {"extra_body": {"enable_search": True}}),
+    ("openai-chat", {"models": []}),
+    ("openai-chat", {"fallbacks": []}),
+    ("openai-responses", {"prompt": {}}),
+    ("openai-responses", {"conversation": {}}),
+    ("openai-responses", {"background": {}}),
+    ("openai-responses", {"previous_response_id": "resp_1"}),
+    ("openai-responses", {"web_search_options": {}}),
+    ("anthropic", {"mcp_servers": []}),
+    ("anthropic", {"container": {}}),
+    ("anthropic", {"thread": {"type": "create"}}),
+    ("gemini", {"cachedContent": ""}),
+]
+"""A field that is there is asked for, whatever its value: `{}` turns OpenAI's search on."""
+
+UNKNOWN_FIELDS: list[tuple[Wire, dict[str, Any]]] = [
+    ("openai-chat", {"search_options": {"forced_search": True}}),
+    ("openai-chat", {"web_search": True}),
+    ("openai-chat", {"enableSearch_info": 1}),
+    ("openai-chat", {"prompt": {"id": "pmpt_1"}}),
+    ("openai-chat", {"prompt_id": "stored"}),
+    ("openai-chat", {"vector_store_ids": ["vs_1"]}),
+    ("openai-chat", {"guardrails": []}),
+    ("openai-chat", {"kv_transfer_params": {"remote_host": "10.0.0.1"}}),
+    ("openai-chat", {"langfuse_host": "https://evil"}),
+    ("openai-chat", {"something_new": None}),
+    ("openai-responses", {"moderation": {}}),
+    ("openai-responses", {"something_new": 0}),
+    ("anthropic", {"something_new": False}),
+    ("gemini", {"something_new": ""}),
+    ("gemini", {"generateContentRequest": {}}),
+    ("gemini", {"generationConfig": {"routingConfig": {}}}),
+    ("gemini", {"generationConfig": {"something_new": {}}}),
+    ("openai-chat", {"metadata": {"langfuse_host": "https://evil"}}),
+    ("anthropic", {"metadata": {"user_id": "me", "tags": []}}),
+]
+
+HIDDEN: list[tuple[Wire, dict[str, Any]]] = [
+    # Tools beside the agent's own
+    ("openai-chat", {"tools": [{"googleSearch": {}, "type": "function", "function": {"name": "f"}}]}),
+    ("openai-chat", {"tools": [{"type": "builtin_function", "function": {"name": "$web_search"}}]}),
+    ("anthropic", {"tools": [{"name": "x", "mcp_server_name": "evil"}]}),
+    ("openai-responses", {"tools": [{"type": "function", "name": "f", "server_url": "https://evil"}]}),
+    ("gemini", {"tools": [{"functionDeclarations": [], "googleMaps": {}}]}),
+    (
+        "anthropic",
+        {
+            "messages": [
+                {
+                    "role": "system",
+                    "content": [
+                        {
+                            "type": "tool_addition",
+                            "tool": {
+                                "type": "tool_definition",
+                                "definition": {"type": "mcp_toolset", "url": "https://evil"},
+                            },
+                        }
+                    ],
+                }
+            ]
+        },
+    ),
+    ("openai-responses", {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}]}]}),
+    # What the provider keeps
+    ("anthropic", {"messages": [{"content": [{"source": {"type": "file", "file_id": "file_1"}}]}]}),
+    ("anthropic", {"messages": [{"content": [{"type": "container_upload", "file_id": "file_1"}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"type": "file", "file": {"file_id": "https://evil"}}]}]}),
+    ("openai-responses", {"input": [{"content": [{"type": "input_file", "file_id": "file_1"}]}]}),
+    ("openai-responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ("openai-responses", {"input": [{"id": "msg_1"}]}),
+    ("openai-responses", {"input": [{"type": "mcp_approval_response", "approve": True}]}),
+    ("openai-responses", {"input": [{"type": "something_new"}]}),
+    # What it would fetch
+    ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "\u0001https://evil"}}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "ht\ntps://evil"}}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"image_url": {"url": "data:,https://evil/a.png"}}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"type": "document_url", "document_url": "https://evil"}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"type": "video", "video": ["https://evil/1.png"]}]}]}),
+    ("openai-chat", {"messages": [{"content": [{"image": "https://evil/1.png"}]}]}),
+    ("openai-chat", {"prediction": {"content": [{"image_url": {"url": "https://evil"}}]}}),
+    ("anthropic", {"messages": [{"content": [{"image_url": {"url": "https://evil"}}]}]}),
+    ("anthropic", {"messages": [{"content": [{"type": "something_new"}]}]}),
+    ("gemini", {"systemInstruction": {"parts": [{"fileData": {"fileUri": "https://evil"}}]}}),
+    ("gemini", {"contents": [{"parts": [{"fileData": {}}]}]}),
+    ("gemini", {"contents": [{"parts": [{"somethingNew": {"query": "x"}}]}]}),
+]
+
+
+def name_in(more: dict[str, Any]) -> str:
+    return next(iter(more)).replace("_", "").casefold()
+
+
+@pytest.mark.parametrize(("wire", "more"), CLOSED_FIELDS)
+def test_a_closed_field_is_refused_for_being_there(
+    provider: Provider, agent: Agent, wire: Wire, more: dict[str, Any]
+) -> None:
+    assert name_in(more) in refused(agent, wire, **more)
+    assert not provider.heard
+    assert agent.last().outcome == "refused"
+
+
+@pytest.mark.parametrize(("wire", "more"), UNKNOWN_FIELDS)
+def test_a_field_that_nobody_has_looked_at_is_refused_by_its_name(
+    provider: Provider, agent: Agent, wire: Wire, more: dict[str, Any]
+) -> None:
+    told = refused(agent, wire, 400, **more)
+    assert "Unknown request field" in told
+    assert next(iter(more)) in told
+    assert "Leave it out." in told
+    assert not provider.heard
+    assert (agent.last().outcome, agent.last().status) == ("refused", 400)
+    assert "Unknown request field" in agent.last().message
+
+
+@pytest.mark.parametrize(("wire", "more"), HIDDEN)
+def test_nothing_that_reaches_out_hides_deeper_in_a_request(
+    provider: Provider, agent: Agent, wire: Wire, more: dict[str, Any]
+) -> None:
+    assert refused(agent, wire, **more)
+    assert not provider.heard
+    assert agent.last().outcome == "refused"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"tools": [{"googleSearch": {}}]},
+        {"contents": [{"parts": [{"fileData": {"fileUri": "https://evil"}}]}]},
+        {"cachedContent": "cachedContents/x"},
+    ],
+)
+def test_a_request_inside_a_count_of_tokens_is_checked_too(
+    provider: Provider, agent: Agent, inner: dict[str, Any]
+) -> None:
+    count = f"/v1beta/models/{MODEL}:countTokens"
+    asked = {"model": f"models/{MODEL}", **request("gemini")}
+    assert agent.client.post(count, json={"generateContentRequest": asked}).status_code == 200
+    provider.heard.clear()
+    answer = agent.client.post(count, json={"generateContentRequest": {**asked, **inner}})
+    assert answer.status_code == 403
+    assert not provider.heard
+
+
+def test_a_suffix_that_makes_a_proxy_search_is_another_model(provider: Provider, agent: Agent) -> None:
+    assert "driven by" in refused(agent, "openai-chat", model=f"{MODEL}:online")
+    assert not provider.heard
+
+
+SAID_BY_AGENTS: list[tuple[str, Wire, dict[str, Any]]] = [
+    (
+        "Claude Code",
+        "anthropic",
+        {
+            "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Hi."}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "https://a.b", "signature": "c2ln"},
+                        {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"url": "https://a.b"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "t1",
+                            "is_error": False,
+                            "content": [
+                                {"type": "text", "text": "https://a.b"},
+                                {
+                                    "type": "image",
+                                    "source": {"type": "base64", "media_type": "image/png", "data": "AA=="},
+                                },
+                            ],
+                        }
+                    ],
+                },
+                {"role": "system", "content": "Go on."},
+            ],
+            "tools": [{"name": "Bash", "description": "Run.", "input_schema": {"type": "object"}}],
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "metadata": {"user_id": "{}"},
+            "output_config": {"effort": "high"},
+            "thinking": {"type": "adaptive"},
+            "diagnostics": {"previous_message_id": None},
+        },
+    ),
+    (
+        "Codex",
+        "openai-responses",
+        {
+            "instructions": "Be brief.",
+            "input": [
+                {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "b"}], "content": None},
+                {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+                {
+                    "type": "function_call_output",
+                    "call_id": "c1",
+                    "output": [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}],
+                },
+                {"type": "compaction", "encrypted_content": "AA=="},
+                {"role": "user", "content": "https://a.b"},
+            ],
+            "tools": [
+                {"type": "function", "name": "shell", "strict": False, "parameters": {"type": "object"}},
+                {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
+            ],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+            "reasoning": {"summary": "auto"},
+            "include": ["reasoning.encrypted_content"],
+            "text": {"verbosity": "medium"},
+            "store": False,
+            "prompt_cache_key": "k",
+            "client_metadata": {"x-codex-window-id": "w"},
+        },
+    ),
+    (
+        "Gemini CLI",
+        "gemini",
+        {
+            "systemInstruction": {"role": "user", "parts": [{"text": "Be brief."}]},
+            "contents": [
+                {"role": "user", "parts": [{"text": "https://a.b"}, {"inlineData": {"data": "AA=="}}]},
+                {
+                    "role": "model",
+                    "parts": [
+                        {"functionCall": {"id": "1", "name": "f", "args": {}}, "thoughtSignature": "AA=="}
+                    ],
+                },
+                {
+                    "role": "user",
+                    "parts": [{"functionResponse": {"id": "1", "name": "f", "response": {"output": "x"}}}],
+                },
+            ],
+            "generationConfig": {
+                "temperature": 1,
+                "topP": 0.95,
+                "topK": 64,
+                "responseMimeType": "application/json",
+                "responseJsonSchema": {"type": "object"},
+                "thinkingConfig": {"includeThoughts": True, "thinkingBudget": 8192},
+            },
+            "tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": {}}]}],
+            "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
+        },
+    ),
+    (
+        "OpenCode, mini-swe-agent, OpenHands and RD-Agent",
+        "openai-chat",
+        {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "reasoning_content": "https://a.b",
+                    "thinking_blocks": [{"type": "thinking", "thinking": "c"}],
+                    "provider_specific_fields": {"refusal": None},
+                    "tool_calls": [
+                        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "1", "content": "x", "cache_control": {"type": "ephemeral"}},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+            "tool_choice": "auto",
+            "reasoning_effort": "high",
+            "verbosity": "low",
+            "thinking": {"type": "enabled", "budget_tokens": 100},
+            "max_completion_tokens": 100,
+            "top_p": 1,
+            "top_k": 20,
+            "chat_template_kwargs": {"enable_thinking": False},
+            "response_format": {"type": "json_object"},
+            "prompt_cache_key": "k",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("who", "wire", "more"), SAID_BY_AGENTS)
+def test_what_the_agents_really_send_passes(
+    provider: Provider, agent: Agent, who: str, wire: Wire, more: dict[str, Any]
+) -> None:
+    answer = agent.ask(wire, **more)
+    assert answer.status_code == 200, (who, answer.text)
+    assert provider.heard[0].json == {**request(wire), **more}
+    assert agent.last().outcome == "answered"
 
 
 def test_a_run_may_open_the_providers_tools(provider: Provider) -> None:
     with before(provider, allow_server_tools=True) as agent:
         assert agent.ask("gemini", tools=[{"googleSearch": {}}]).status_code == 200
+        assert agent.ask("openai-chat", web_search_options={}).status_code == 200
         assert agent.ask("anthropic", tools=[{"type": "web_search_20250305"}]).status_code == 200
         assert agent.ask("openai-responses", background=True).status_code == 403
+        assert agent.ask("openai-chat", something_new={}).status_code == 400
 
 
 # Other places

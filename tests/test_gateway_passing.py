@@ -91,7 +91,8 @@ def test_a_path_with_or_without_its_version_arrives_where_the_provider_has_it(
         f"/v1/models/{MODEL}:generateContent": f"{gemini}:generateContent",
         f"/models/{MODEL}:countTokens": f"{gemini}:countTokens",
     }.items():
-        wire: Wire = "gemini" if "models" in asked else "anthropic"
+        wire: Wire = "gemini" if "models" in asked else "openai-chat"
+        wire = "openai-responses" if "responses" in asked else wire
         assert agent.client.post(asked, json=request(wire)).status_code == 200
         heard = provider.heard.pop()
         assert f"{heard.path}?{heard.query}".rstrip("?") == arrives
@@ -116,9 +117,7 @@ def test_the_models_are_those_that_the_run_may_ask_and_nobody_else_is_asked(prov
 
 
 def test_the_body_goes_up_byte_for_byte(provider: Provider, agent: Agent) -> None:
-    body = (
-        b' {"messages":[{"role":"user","content":"\\u00e4\xc3\xa4"}] ,\n"model":"claude-opus-4-6", "x":1.50}'
-    )
+    body = b' {"messages":[{"content":"\\u00e4\xc3\xa4"}] ,\n"model":"claude-opus-4-6", "top_p":0.50}'
     agent.client.post("/v1/messages", content=body, headers={"Content-Type": "text/plain"})
     assert provider.heard[0].body == body
     assert provider.heard[0].headers["content-type"] == "application/json"
@@ -366,7 +365,7 @@ def test_the_same_request_after_a_failure_is_a_retry_and_the_wait_is_lost_time(
     assert [exchange.retries for exchange in agent.exchanges] == [0, 1, 2]
     assert agent.exchanges[1].stalled_seconds > 0.1
     assert 0.1 < agent.exchanges[2].stalled_seconds < 0.1 + agent.exchanges[2].seconds + 0.2
-    agent.ask(text="another")
+    agent.ask(system="another")
     usage = agent.gateway.usage()
     assert agent.last(4).retries == 0
     assert (usage.retries, usage.failed) == (2, 2)

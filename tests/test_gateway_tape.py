@@ -125,14 +125,14 @@ def test_a_run_that_differs_in_dates_paths_and_times_is_played_all_the_same(
 
 def test_what_differs_besides_is_told(provider: Provider, tmp_path: Path) -> None:
     with before(provider, tape=Recording(tmp_path / "tape")) as agent:
-        agent.ask("anthropic", system="You are an agent with many rules, and this is one.", x=1)
+        agent.ask("anthropic", system="You are an agent with many rules, and this is one.", top_p=1)
     with replayed(provider, tmp_path / "tape") as agent:
-        answer = agent.ask("anthropic", system="You are an agent with many rules, and that is one.", y=2)
+        answer = agent.ask("anthropic", system="You are an agent with many rules, and that is one.", top_k=2)
         assert answer.status_code == 200
         told = agent.last().message
     assert told.startswith("asked otherwise than exchange 1 of the tape: system is …")
     assert "that is one" in told
-    assert "y is 2, not null" in told
+    assert "top_k is 2, not null" in told
 
 
 def test_conversations_side_by_side_are_kept_apart_in_any_order(provider: Provider, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_key_is_nowhere_on_a_tape(provider: Provider, tmp_path: Path) -> Non
     )
     provider.replies.append(Reply((b"\xff\xfe" + SECRET.encode(),), headers={"content-type": SECRET}))
     with before(provider, tape=Recording(tmp_path / "tape")) as agent:
-        agent.ask(stream=True, text=f"the user's key is {SECRET}")
+        agent.ask(stream=True, system=f"the user's key is {SECRET}")
         agent.client.post(
             f"/v1/messages?key={SECRET}", json=request("anthropic"), headers={"x-api-key": SECRET}
         )
@@ -245,7 +245,7 @@ def test_the_key_is_nowhere_on_a_tape(provider: Provider, tmp_path: Path) -> Non
     assert SECRET.encode() not in written
     assert written.count(b"*" * len(SECRET)) >= 4
     with replayed(provider, tmp_path / "tape") as agent:
-        assert "*" * len(SECRET) in agent.ask(stream=True, text="x").text
+        assert "*" * len(SECRET) in agent.ask(stream=True, system="x").text
 
 
 def test_a_tape_that_is_none_is_said(provider: Provider, tmp_path: Path) -> None:

@@ -1,14 +1,22 @@
 """Work for the pages, in a process of its own that no run can keep for ever, or fill the memory through."""
 
 import importlib
+import multiprocessing
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 MOST_SECONDS = 900
 LEAST_MEMORY = 8 << 30
+
+
+def prepare_worker() -> None:
+    """In a process that works for the pages, at its start."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    confine()
 
 
 def confine() -> None:
@@ -31,6 +39,15 @@ def run(most_seconds: int, work: str, *given: str) -> str:
         return do(*given)
     finally:
         signal.alarm(0)
+
+
+def _exit_with_parent() -> None:
+    """A parent that was killed tells nobody to end. PR_SET_PDEATHSIG would not do: it is about the thread
+    that started the process, and those of the server come and go."""
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
 
 
 def _late(*_: object) -> None:

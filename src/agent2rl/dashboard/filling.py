@@ -39,7 +39,7 @@ class Filler:
         while not self._end.wait(LOOK_SECONDS):
             while (lacking := self._next()) and not self._end.is_set():
                 context = multiprocessing.get_context("spawn")
-                pool = pool or ProcessPoolExecutor(1, context, bounded.confine)
+                pool = pool or ProcessPoolExecutor(1, context, bounded.prepare_worker)
                 name, stamp = lacking
                 try:
                     text = pool.submit(

@@ -30,7 +30,7 @@ def line() -> Line:
 
 def listen(told: Line) -> None:
     """In the process that works, at its start: from here on `tell` writes to it."""
-    bounded.confine()
+    bounded.prepare_worker()
     global _TOLD
     _TOLD = told
 

@@ -1,6 +1,7 @@
 """Serves the dashboard until it is interrupted: to this computer, or to others who have its token."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 
@@ -14,7 +15,17 @@ LEAVE_SECONDS = 1
 
 
 def serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """`port` 0 takes one that is free; `tell` gets the address to open."""
+    """`port` 0 takes one that is free; `tell` gets the address to open. Call it in the main thread."""
+    # uvicorn raises the signal that stopped it once more: by default SIGTERM would end the process there
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _serve(dashboard, host, port, tell)
+    finally:
+        for child in multiprocessing.active_children():
+            child.kill()  # an analysis that nobody waits for any more would hold up the end
+
+
+def _serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
     with closing(dashboard), closing(bound(port, host)) as line:
         dashboard.start()
         config = uvicorn.Config(
@@ -25,5 +36,3 @@ def serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None
         tell(f"http://{shown}:{line.getsockname()[1]}/{query}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[line])
-    for child in multiprocessing.active_children():
-        child.kill()  # an analysis that nobody waits for any more would hold up the end

@@ -13,8 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent2rl.core.llm import Wire
 from agent2rl.gateway.forms import Refused
-from agent2rl.gateway.limits import fold, refuse_costly, refuse_elsewhere, refuse_fetching, refuse_stored
+from agent2rl.gateway.limits import (
+    SERVICES,
+    fold,
+    refuse_costly,
+    refuse_elsewhere,
+    refuse_fetching,
+    refuse_stored,
+    refuse_unknown,
+)
 from agent2rl.gateway.wires import Call
 
 VALUES = 2_000_000
@@ -22,6 +31,8 @@ VALUES = 2_000_000
 OUTPUT = 8192
 """Tokens that an answer is taken to have, at most, where the request sets no limit."""
 NAMES = 200
+INNER = "generatecontentrequest"
+"""In which Gemini is asked for a request's tokens before that is made."""
 ADDED = b'"stream_options":{"include_usage":true}'
 
 
@@ -71,14 +82,28 @@ def read(call: Call, body: bytes, parsed: dict[str, Any], rules: Rules) -> Asked
     view = fold(parsed)
     model = _model(call, view, rules.models)
     stream = call.stream or _flag(view, "stream")
-    refuse_elsewhere(view)
-    refuse_stored(call.wire, view)
-    answers = refuse_costly(view)
-    if not rules.server_tools:
-        refuse_fetching(call.wire, view)
+    counting = call.wire == "gemini" and call.kind == "count"
+    answers = _answers(call.wire, parsed, rules, {INNER} if counting else set())
+    inner = view.get(INNER)
+    if isinstance(inner, dict):
+        _answers(call.wire, inner, rules, set())
     unasked = call.wire == "openai-chat" and stream and not _tells(parsed)
     sent = _telling(body, parsed) if unasked else body
     return Asked(model, stream, sent, parsed, unasked, answers * _most_output(view))
+
+
+def _answers(wire: Wire, request: dict[str, Any], rules: Rules, besides: set[str]) -> int:
+    """How many answers are asked for, if nothing is that may not be."""
+    view = fold(request)
+    refuse_elsewhere(view)
+    refuse_stored(wire, view)
+    answers = refuse_costly(view)
+    if rules.server_tools:
+        besides = besides | SERVICES
+    else:
+        refuse_fetching(wire, view)
+    refuse_unknown(wire, request, besides)
+    return answers
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,7 +119,7 @@ def _number(text: str) -> Any:
 
 
 def _model(call: Call, view: dict[str, Any], allowed: Sequence[str]) -> str:
-    inner = view.get("generatecontentrequest")
+    inner = view.get(INNER)
     places = [view, fold(inner)] if isinstance(inner, dict) else [view]
     said = [place["model"] for place in places if "model" in place]
     if call.wire == "gemini":
