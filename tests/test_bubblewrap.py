@@ -302,6 +302,26 @@ def test_an_agent_is_not_given_a_directory_that_is_to_be_hidden(cell: Cell, tmp_
     assert cell.run("true", mounts=(Mount(data, "data"),), hidden=(data,), role="grader").code == 0
 
 
+def test_no_command_line_and_no_environment_names_a_path_of_the_host(cell: Cell, tmp_path: Path) -> None:
+    script = """
+        from pathlib import Path
+        for name in ("cmdline", "environ"):
+            for file in Path("/proc").glob(f"[0-9]*/{name}"):
+                try:
+                    print(file, file.read_bytes())
+                except OSError as error:
+                    print(file, error.strerror)
+    """
+    model = tmp_path / "model"
+    model.mkdir()
+    with echo(tmp_path / "door") as door:
+        cell.python(script, mounts=(Mount(model, "models/base"),), doors=(Door("DOOR", door),))
+    seen = {line.split()[0] for line in cell.log.splitlines()}
+    assert {f"/proc/{pid}/{name}" for pid in (1, 2, 3) for name in ("cmdline", "environ")} <= seen
+    assert "--args" in cell.log
+    assert str(tmp_path) not in cell.log
+
+
 def test_a_link_left_in_the_workspace_does_not_lead_a_mount_astray(cell: Cell, tmp_path: Path) -> None:
     cell.enclosure()
     elsewhere, model = tmp_path / "elsewhere", tmp_path / "model"

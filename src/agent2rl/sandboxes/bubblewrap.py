@@ -60,8 +60,10 @@ class Bubblewrap:
             filter_file = seen.file(seccomp.program())
             speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
             flags = (*FLAGS, *user.flags(program), *speaking)
+            # Through a file, because bwrap's own command line is shown inside as that of process 1.
+            arguments = seen.file(b"".join(os.fsencode(part) + b"\0" for part in (*flags, *seen.arguments)))
             start = Start(
-                argv=(program, *flags, *seen.arguments, "--", *user.drop(), *inside(enclosure.role)),
+                argv=(program, "--args", arguments, "--", *user.drop(), *inside(enclosure.role)),
                 plan={
                     **plan(command, str(view.HOME), str(view.TEMPORARY)),
                     "doors": doors,
