@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import uuid
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import pytest
@@ -16,7 +18,8 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Door, Mount, mark
+from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Mount, mark
+from agent2rl.sandboxes import selftest
 from tests.enclosures import MIB, Cell, a_daemon, alive, echo, wait_for
 
 SANDBOX = registry.sandbox("bubblewrap")
@@ -38,8 +41,46 @@ def cell(isolation: Isolation, tmp_path: Path) -> Cell:
 
 def test_every_promise_is_tried_and_holds(isolation: Isolation) -> None:
     assert isolation.isolates
-    assert len(isolation.promises) >= 13
+    assert len(isolation.promises) >= 16
     assert isolation.broken == ()
+
+
+class NotHiding:
+    """The same sandbox without the hiding."""
+
+    def workspace(self, workspace: Path) -> PurePosixPath:
+        return SANDBOX.workspace(workspace)
+
+    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
+        return selftest.check("not hiding", self, hidden)
+
+    def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        return SANDBOX.run(command, replace(enclosure, hidden=()), stop)
+
+
+def test_the_promise_of_hidden_directories_is_broken_where_nothing_is_hidden(isolation: Isolation) -> None:
+    assert [promise.name for promise in NotHiding().check().broken] == [selftest.NAMES["hidden"]]
+
+
+def test_the_promise_holds_for_the_directories_that_a_run_names(isolation: Isolation) -> None:
+    """A library of this Python stands for a directory of the harness that lies in there."""
+    named = (Path(sysconfig.get_path("purelib")) / "agent2rl-no-such-place", Path(pytest.__file__).parent)
+    assert SANDBOX.check(named).broken == ()
+    shown = selftest.check("hides its own alone", HidesOnlyItsOwn(named))
+    assert shown.broken == ()
+    shown = selftest.check("hides its own alone", HidesOnlyItsOwn(named), named)
+    assert [promise.name for promise in shown.broken] == [selftest.NAMES["hidden"]]
+
+
+@dataclass(frozen=True)
+class HidesOnlyItsOwn(NotHiding):
+    """Forgets some places, as a sandbox with a hole would."""
+
+    forgotten: tuple[Path, ...]
+
+    def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        kept = tuple(path for path in enclosure.hidden if path not in self.forgotten)
+        return SANDBOX.run(command, replace(enclosure, hidden=kept), stop)
 
 
 def test_a_harness_with_a_strict_umask_makes_no_difference(isolation: Isolation) -> None:
@@ -188,6 +229,97 @@ def test_hidden_directories_are_empty_and_closed(cell: Cell, tmp_path: Path) -> 
     assert "more" not in cell.log
     assert "open" in cell.log
     assert cell.log.strip().endswith("closed")
+
+
+def test_a_hidden_directory_is_hidden_by_whichever_path_it_is_named_or_reached(
+    cell: Cell, tmp_path: Path
+) -> None:
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    for place in (shared / "inside", elsewhere):
+        place.mkdir(parents=True)
+        (place / "key").write_text("42")
+    (tmp_path / "link-into").symlink_to(shared / "inside")
+    (shared / "link-within").symlink_to("inside")
+    (shared / "link-out").symlink_to(elsewhere)
+    (tmp_path / "second-name").symlink_to(shared)
+    cell.shell(
+        "cat /shared/*/key /again/*/key 2>/dev/null; ls /shared /again",
+        mounts=(Mount(shared, "/shared"), Mount(tmp_path / "second-name", "/again")),
+        hidden=(tmp_path / "link-into", shared / "link-out"),
+    )
+    assert "42" not in cell.log
+    assert cell.log.count("inside") == 2
+
+
+def test_a_hidden_file_is_empty_and_cannot_be_written(cell: Cell, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for name in ("tape.jsonl", "open.txt"):
+        (shared / name).write_text("42\n")
+    cell.shell(
+        "cat /shared/tape.jsonl; stat -c %s /shared/*; echo x >> /shared/tape.jsonl || echo closed",
+        mounts=(Mount(shared, "/shared"),),
+        hidden=(shared / "tape.jsonl",),
+    )
+    assert cell.log.split("\n")[:2] == ["3", "0"]
+    assert "closed" in cell.log
+
+
+def test_a_mount_below_a_hidden_directory_appears_whatever_the_order_of_mounts(
+    cell: Cell, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "runs" / "one" / "workspace").mkdir(parents=True)
+    (shared / "runs" / "one" / "record").write_text("secret")
+    (shared / "runs" / "one" / "workspace" / "mine").write_text("given")
+    inner, outer = Mount(shared / "runs" / "one" / "workspace", "/s/runs/one/workspace"), Mount(shared, "/s")
+    for mounts in ((outer, inner), (inner, outer)):
+        cell.shell("find /s -type f", mounts=mounts, hidden=(shared / "runs", shared / "runs" / "one"))
+        assert cell.log.split() == ["/s/runs/one/workspace/mine"]
+        (cell.root / "log").unlink()
+
+
+def test_the_interpreter_runs_though_the_directory_it_lies_in_is_hidden(cell: Cell) -> None:
+    programs = Path(sys.executable).parent
+    script = f"import os, pydantic; print(len(os.listdir({str(programs)!r})))"
+    assert cell.python(script, hidden=(programs,)).code == 0, cell.log
+    assert int(cell.log) < len(list(programs.iterdir()))
+
+
+def test_what_every_sandbox_shows_cannot_be_hidden_and_that_is_said(cell: Cell) -> None:
+    for place in (Path(sys.prefix), Path("/usr")):
+        with pytest.raises(UserError, match="AGENT2RL_CACHE"):
+            cell.run("true", hidden=(place,))
+        with pytest.raises(UserError, match="AGENT2RL_CACHE"):
+            SANDBOX.check((place,))
+
+
+def test_an_agent_is_not_given_a_directory_that_is_to_be_hidden(cell: Cell, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with pytest.raises(UserError, match="models/base"):
+        cell.run("true", mounts=(Mount(data, "models/base"),), hidden=(data,))
+    assert cell.run("true", mounts=(Mount(data, "data"),), hidden=(data,), role="grader").code == 0
+
+
+def test_no_command_line_and_no_environment_names_a_path_of_the_host(cell: Cell, tmp_path: Path) -> None:
+    script = """
+        from pathlib import Path
+        for name in ("cmdline", "environ"):
+            for file in Path("/proc").glob(f"[0-9]*/{name}"):
+                try:
+                    print(file, file.read_bytes())
+                except OSError as error:
+                    print(file, error.strerror)
+    """
+    model = tmp_path / "model"
+    model.mkdir()
+    with echo(tmp_path / "door") as door:
+        cell.python(script, mounts=(Mount(model, "models/base"),), doors=(Door("DOOR", door),))
+    seen = {line.split()[0] for line in cell.log.splitlines()}
+    assert {f"/proc/{pid}/{name}" for pid in (1, 2, 3) for name in ("cmdline", "environ")} <= seen
+    assert "--args" in cell.log
+    assert str(tmp_path) not in cell.log
 
 
 def test_a_link_left_in_the_workspace_does_not_lead_a_mount_astray(cell: Cell, tmp_path: Path) -> None:

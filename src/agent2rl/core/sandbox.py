@@ -92,7 +92,8 @@ class Enclosure:
     limits: Limits
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[Path, ...] = ()
-    """Directories of the host that shared mounts would show and that are empty inside."""
+    """Directories and files of the host that are empty inside, wherever a mount or the shared Python would
+    show them. A mount from inside one of them still appears."""
     doors: tuple[Door, ...] = ()
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
@@ -118,8 +119,11 @@ class Sandbox(Protocol):
         """Where the workspace is seen inside."""
         ...
 
-    def check(self) -> Isolation:
-        """Try every promise for real; what does not hold is named with its mend."""
+    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
+        """Try every promise for real; what does not hold is named with its mend.
+
+        `hidden` are places of this machine that no sandbox may show; whether one does is tried too.
+        """
         ...
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Literal
 
 from agent2rl import registry
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.records import Split
-from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Example, Task, Together
 from agent2rl.environments.search.choosing import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.choosing import KNOWN, choose
 from agent2rl.grading.child import Child
 from agent2rl.runner import desks, machine, replay
 from agent2rl.runner.assets import model_directory
+from agent2rl.runner.private_places import PrivateSandbox, find_private_places
 from agent2rl.runner.settings import Settings, secrets
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
@@ -38,7 +38,7 @@ class Finding:
 
 
 def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
-    yield from _sandbox(registry.sandbox(sandbox))
+    yield from _sandbox(sandbox, settings)
     found = machine.gpus(settings.gpus)
     mend = "" if found else "The miniature tasks need none."
     yield Finding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
@@ -118,8 +118,12 @@ def _content(example: Example) -> str:
     return str(example.meta.get("sha256", example.prompt))
 
 
-def _sandbox(sandbox: Sandbox) -> Iterator[Finding]:
-    isolation = sandbox.check()
+def _sandbox(name: str, settings: Settings) -> Iterator[Finding]:
+    try:
+        isolation = PrivateSandbox(registry.sandbox(name), find_private_places(settings)).check()
+    except UserError as error:
+        yield Finding(f"sandbox {name}", "broken", error.message, error.mend)
+        return
     name = f"sandbox {isolation.sandbox}"
     if not isolation.isolates:
         yield Finding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")

@@ -16,6 +16,7 @@ from agent2rl.grading.programs import program_sandboxes
 from agent2rl.runner import machine
 from agent2rl.runner.assets import beside_folders, split_file
 from agent2rl.runner.desks import Opened
+from agent2rl.runner.private_places import PrivateSandbox, find_private_places
 from agent2rl.runner.settings import Settings
 
 ENGINE = "agent2rl.engines.replay:open_engine"
@@ -30,7 +31,7 @@ def replaying(
     return Child(
         desk=desk.socket,
         offer=desk.offer,
-        sandbox=registry.sandbox(sandbox),
+        sandbox=PrivateSandbox(registry.sandbox(sandbox), find_private_places(settings)),
         task=name,
         engine=ENGINE,
         settings=EvalSettings(),

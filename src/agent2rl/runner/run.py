@@ -20,6 +20,7 @@ from agent2rl.runner import accounts, desks, driving, rounds, steps, training_ju
 from agent2rl.runner.brief import INSTRUCTIONS_VERSION
 from agent2rl.runner.observing import Observer
 from agent2rl.runner.outcome import Outcome
+from agent2rl.runner.private_places import PrivateSandbox, find_private_places
 from agent2rl.runner.recording import Recording
 from agent2rl.runner.settings import Settings
 from agent2rl.store.hold import Hold
@@ -64,7 +65,8 @@ def _go(
 ) -> Finished:
     task = prompted(registry.task(spec.task), spec.prompts)
     agent = registry.agent(spec.agent)
-    sandbox = registry.sandbox(spec.sandbox)
+    places = find_private_places(settings, spec)
+    sandbox = PrivateSandbox(registry.sandbox(spec.sandbox), places)
     registry.require_loader(spec.engine)
     ready = driving.Ready(spec, agent, settings, again)
     _raise_file_limit()
@@ -75,6 +77,7 @@ def _go(
             outcome.isolation = steps.try_sandbox(sandbox, recorder)
             assets = steps.prepare_assets(spec, task, settings, recorder)
             outcome.assets = assets.records
+            sandbox = replace(sandbox, places=places.with_assets(assets))
             prefix = steps.install_agent(spec, agent, settings, recorder)
             brief = steps.lay_workspace(spec, task, sandbox, assets, settings, recorder)
             child = steps.grading_child(spec, task, sandbox, assets, settings, recorder)

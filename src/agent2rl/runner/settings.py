@@ -20,6 +20,9 @@ class Settings:
     """AGENT2RL_TASKS: directories of task folders, separated by colons."""
     agents: tuple[Path, ...] = ()
     """AGENT2RL_AGENTS: directories of agent folders, separated by colons."""
+    downloads: tuple[Path, ...] = ()
+    """XDG_CACHE_HOME, HF_HOME, HF_HUB_CACHE, HF_DATASETS_CACHE: where official files are downloaded to, as to
+    ~/.cache; no sandbox shows them."""
     gpus: str | None = None
     """CUDA_VISIBLE_DEVICES: the GPUs of the agent and of grading, where not all are to be used."""
     python_path: tuple[Path, ...] = ()
@@ -37,6 +40,7 @@ def settings() -> Settings:
         cache=Path(os.environ.get("AGENT2RL_CACHE") or Path(cache_home) / "agent2rl").absolute(),
         tasks=_paths("AGENT2RL_TASKS"),
         agents=_paths("AGENT2RL_AGENTS"),
+        downloads=(*_downloads(), Path(cache_home).absolute()),
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
         prices=Path(prices).absolute() if (prices := os.environ.get("AGENT2RL_PRICES")) else None,
@@ -47,6 +51,11 @@ def settings() -> Settings:
 def secrets(names: Iterable[str]) -> dict[str, str]:
     """The named variables that are set; an agent gets these and no others."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def _downloads() -> tuple[Path, ...]:
+    named = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"))
+    return (*(Path(name).expanduser().absolute() for name in named if name), Path.home() / ".cache")
 
 
 def _paths(variable: str) -> tuple[Path, ...]:

@@ -45,8 +45,9 @@ class Bubblewrap:
     def workspace(self, workspace: Path) -> PurePosixPath:  # noqa: ARG002 (the same for all)
         return view.WORKSPACE
 
-    def check(self) -> Isolation:
-        return selftest.check("bubblewrap", self)
+    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
+        view.require_hideable(hidden)
+        return selftest.check("bubblewrap", self, hidden)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         program = _find("bwrap", "bubblewrap")
@@ -59,8 +60,10 @@ class Bubblewrap:
             filter_file = seen.file(seccomp.program())
             speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
             flags = (*FLAGS, *user.flags(program), *speaking)
+            # Through a file, because bwrap's own command line is shown inside as that of process 1.
+            arguments = seen.file(b"".join(os.fsencode(part) + b"\0" for part in (*flags, *seen.arguments)))
             start = Start(
-                argv=(program, *flags, *seen.arguments, "--", *user.drop(), *inside(enclosure.role)),
+                argv=(program, "--args", arguments, "--", *user.drop(), *inside(enclosure.role)),
                 plan={
                     **plan(command, str(view.HOME), str(view.TEMPORARY)),
                     "doors": doors,
@@ -141,7 +144,7 @@ def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> N
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
-            _require_readable(mount.source, whole=given)
+            _require_readable(mount.source, view.existing(enclosure.hidden), whole=given)
     if user.dropped:
         for path in writable:
             _give(path, user.uid)
@@ -149,10 +152,13 @@ def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> N
             os.lchown(door.socket, user.uid, user.uid)
 
 
-def _require_readable(source: Path, whole: bool) -> None:
-    """What is given is read whole; code is not, and may have secrets beside it."""
-    inside = [path for path in source.rglob("*") if path.exists()] if whole else []
-    for path in (source, *inside):
+def _require_readable(source: Path, hidden: Iterable[Path], whole: bool) -> None:
+    """What is given is read whole, but for what is hidden; code is not, and may have secrets beside it."""
+    below = [path for path in hidden if view.real_path(source) in path.parents]
+    given = [path for path in source.rglob("*") if path.exists()] if whole else []
+    for path in (source, *given):
+        if below and any(view.real_path(path).is_relative_to(place) for place in below):
+            continue
         needed = 0o005 if path.is_dir() else 0o004
         if path.stat().st_mode & needed != needed:
             raise MachineError(

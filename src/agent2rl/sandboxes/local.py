@@ -29,7 +29,7 @@ class Local:
     def workspace(self, workspace: Path) -> PurePosixPath:
         return PurePosixPath(workspace.resolve())
 
-    def check(self) -> Isolation:
+    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:  # noqa: ARG002 (it hides nothing)
         return Isolation(sandbox="local", isolates=False)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:

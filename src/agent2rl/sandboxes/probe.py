@@ -3,6 +3,8 @@
 Standard library only. The one argument says, as JSON, what the harness has laid out for it:
 
     secret         a file outside that must not be seen
+    shared         a directory of the host that must be seen
+    hidden         directories and files of the host, in it and elsewhere, that must not: path, device, inode
     read_only      a directory inside that must not be writable
     word           what the door at $DOOR answers
     variables      the names that the environment may hold
@@ -38,6 +40,7 @@ def main() -> None:
             _writable(Path(place)) for place in (told["read_only"], "/", "/usr", "/etc", "/run")
         ),
         "files": not Path(told["secret"]).exists(),
+        "hidden": Path(told["shared"]).is_dir() and not any(_is_shown(*place) for place in told["hidden"]),
         "environment": set(os.environ) <= set(told["variables"]),
         "kernel-settings": not _opens("/proc/sys/kernel/core_pattern") and not _opens("/proc/sysrq-trigger"),
         "processes": _visible() <= {1, os.getppid(), os.getpid()},
@@ -64,6 +67,15 @@ def _writable(directory: Path) -> bool:
         return False
     mark.unlink()
     return True
+
+
+def _is_shown(path: str, device: int, inode: int) -> bool:
+    """Whether the very thing is there: an empty directory in its place is another."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, inode)
 
 
 def _opens(path: str) -> bool:

@@ -10,8 +10,8 @@ import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent2rl.core.errors import Agent2RLError, MachineError
@@ -26,6 +26,7 @@ NAMES = {
     "workspace": "workspace, HOME and /tmp are writable",
     "read-only": "everything else is read-only",
     "files": "files of the host are invisible",
+    "hidden": "the harness's own directories are hidden inside what is shared",
     "processes": "processes of the host are invisible",
     "environment": "the environment is clean",
     "door": "the door answers",
@@ -37,6 +38,7 @@ NAMES = {
     "daemon": "daemons die with the sandbox",
 }
 VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "DOOR")
+PARTS = ("workspace", "scratch", "read-only", "secret")
 WORD = "open"
 BROKEN = "Do not run agents here: report it with the versions of the kernel and of bubblewrap."
 FORBIDDING = {
@@ -50,10 +52,13 @@ CONTAINER = (
 )
 
 
-def check(name: str, sandbox: Sandbox) -> Isolation:
-    """One promise each; where nothing could be tried, only that the sandbox starts, which it does not."""
+def check(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolation:
+    """One promise each; where nothing could be tried, only that the sandbox starts, which it does not.
+
+    `hidden` are places of this machine that must not be shown either.
+    """
     try:
-        findings = _try(sandbox)
+        findings = _try(sandbox, hidden)
     except Agent2RLError as error:
         promise = Promise(name="the sandbox starts", holds=False, mend=_mend(error))
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
@@ -64,12 +69,13 @@ def check(name: str, sandbox: Sandbox) -> Isolation:
     return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
 
 
-def _try(sandbox: Sandbox) -> dict[str, bool]:
+def _try(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
     with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
-        root = Path(name)
-        for part in ("workspace", "scratch", "read-only", "secret"):
-            (root / part).mkdir()
-            (root / part).chmod(0o755)  # whatever the umask
+        root = Path(name).resolve()
+        shared, private = root / "shared", root / "shared" / "private"
+        for place in (*(root / part for part in PARTS), shared, private):
+            place.mkdir()
+            place.chmod(0o755)  # whatever the umask
         with _answering(root / "door"):
             enclosure = Enclosure(
                 role="agent",
@@ -78,12 +84,15 @@ def _try(sandbox: Sandbox) -> dict[str, bool]:
                 log=root / "log",
                 wall_seconds=20,
                 limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
-                mounts=(Mount(root / "read-only", "read-only"),),
+                mounts=(Mount(root / "read-only", "read-only"), Mount(shared, str(shared))),
+                hidden=(private, *hidden),
                 doors=(Door("DOOR", root / "door"),),
                 grace_seconds=1,
             )
             told = {
                 "secret": str(root / "secret"),
+                "shared": str(shared),
+                "hidden": _identities((private, *hidden)),
                 "read_only": "read-only",
                 "word": WORD,
                 "variables": VARIABLES,
@@ -97,6 +106,16 @@ def _try(sandbox: Sandbox) -> dict[str, bool]:
         outside = {"owner": lock.stat().st_uid != 0, "daemon": _unlocked(lock)}
         inside: dict[str, bool] = json.loads(said.splitlines()[-1])
         return inside | outside
+
+
+def _identities(places: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Each that exists, by both of its paths, with what the kernel knows it by: device and inode."""
+    found = []
+    for path in {each for place in places for each in (place, Path(os.path.realpath(place)))}:
+        with suppress(OSError):
+            status = path.stat()
+            found.append((str(path), status.st_dev, status.st_ino))
+    return found
 
 
 def _unlocked(path: Path) -> bool:

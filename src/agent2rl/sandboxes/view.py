@@ -13,14 +13,18 @@ A program (as a role) sees less: of /usr the libraries alone, no settings, no GP
 interpreter.
 Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the sandbox
 starts, so they must not be under the command's control.
+
+What the enclosure hides is covered in whatever would show it: by an empty directory or an empty file. A mount
+from inside it still appears, and a grader's mount of the very place; an agent's is refused.
 """
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Self
 
+from agent2rl.core.errors import UserError
 from agent2rl.core.sandbox import BARE_PYTHON, Enclosure, Mount
 from agent2rl.sandboxes.supervise import INSIDE
 
@@ -46,6 +50,7 @@ SETTINGS = (
 LOADER = ("/etc/ld.so.cache",)
 PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 MOST_SHARED_MEMORY_BYTES = 2 << 30
+SHOWN_EVERYWHERE = "every sandbox shows it, because programs or Python lie there"
 
 
 class View:
@@ -57,8 +62,8 @@ class View:
     def __init__(self, hidden: Iterable[Path]) -> None:
         self.arguments: list[str] = []
         self.descriptors: list[int] = []
+        self.hidden = existing(hidden)
         self._made = {PurePosixPath("/")}
-        self._hidden = [path.resolve() for path in hidden if path.is_dir()]
         self._covers: list[PurePosixPath] = []
 
     def add(self, *arguments: str | os.PathLike[str]) -> None:
@@ -74,11 +79,26 @@ class View:
         """Show `source` at `target`, with what is to be hidden below it covered."""
         self.directory(target.parent)
         self.add(option, source, target)
-        shown = source.resolve()
-        for hidden in self._hidden:
-            if shown in hidden.parents:
-                self._covers.append(target / hidden.relative_to(shown))
-                self.add("--perms", "0755", "--tmpfs", self._covers[-1])
+        # What was made or covered there before is not seen any more.
+        self._made = {path for path in self._made if not path.is_relative_to(target)}
+        self._covers = [path for path in self._covers if not path.is_relative_to(target)]
+        shown = real_path(source)
+        below = [path for path in self.hidden if shown in path.parents]
+        for path in below:
+            if not any(other in path.parents for other in below):
+                self._cover(target / path.relative_to(shown), path)
+
+    def share(self, source: Path) -> None:
+        """Show a place of the host that every sandbox shows, under its own name."""
+        require_other_place(source, self.hidden, SHOWN_EVERYWHERE)
+        self.bind(source, PurePosixPath(source))
+
+    def _cover(self, target: PurePosixPath, hidden: Path) -> None:
+        if hidden.is_dir():
+            self._covers.append(target)
+            self.add("--perms", "0755", "--tmpfs", target)
+        else:
+            self.add("--perms", "0444", "--ro-bind-data", self.file(b""), target)
 
     def text(self, target: PurePosixPath, content: str) -> None:
         self.directory(target.parent)
@@ -105,19 +125,46 @@ class View:
             os.close(descriptor)
 
 
+def real_path(path: Path) -> Path:
+    """Without links, also where it does not exist or may not be looked at."""
+    return Path(os.path.realpath(path))
+
+
+def existing(paths: Iterable[Path]) -> list[Path]:
+    """The real paths of those that exist, parents first."""
+    return sorted({real_path(path) for path in paths if os.path.lexists(real_path(path))})
+
+
+def require_other_place(source: Path, hidden: Iterable[Path], reason: str) -> None:
+    """Refuse to show a place whose whole content is to be hidden."""
+    if real_path(source) in hidden:
+        raise UserError(
+            f"{source} holds what the sandbox must hide, but {reason}.",
+            "Keep runs (AGENT2RL_RUNS), the cache (AGENT2RL_CACHE), task folders (AGENT2RL_TASKS) and data "
+            "(--data-dir) in directories of their own.",
+        )
+
+
+def require_hideable(hidden: Iterable[Path]) -> None:
+    """Refuse places that cannot be hidden from anybody: what every sandbox shows."""
+    places = existing(hidden)
+    for shown in (*map(Path, (*SYSTEM, *SETTINGS)), *python_places(places)):
+        require_other_place(shown, places, SHOWN_EVERYWHERE)
+
+
 def system(view: View, names: Iterable[str]) -> None:
     for name in names:
         path = Path(name)
         if path.is_symlink():
             view.add("--symlink", path.readlink(), name)
         elif path.is_dir():
-            view.bind(path, PurePosixPath(name))
+            view.share(path)
 
 
 def settings(view: View, names: Iterable[str]) -> None:
     for name in names:
         if Path(name).exists():
-            view.bind(Path(name), PurePosixPath(name))
+            view.share(Path(name))
 
 
 def accounts(view: View, uid: int) -> None:
@@ -149,16 +196,16 @@ def kernel(view: View, memory_bytes: int, gpus: bool) -> None:
     view.add("--remount-ro", "/dev")
 
 
-def python_places() -> list[Path]:
+def python_places(hidden: Sequence[Path] = ()) -> list[Path]:
     """Where this interpreter, its libraries and this package lie outside /usr, links on the way included."""
     places = {Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
-    return _outside({*places, PACKAGE, *_links(Path(sys.executable))}, SYSTEM)
+    return _outside({*places, PACKAGE, *_links(Path(sys.executable))}, SYSTEM, hidden)
 
 
-def interpreter_places() -> list[Path]:
+def interpreter_places(hidden: Sequence[Path] = ()) -> list[Path]:
     """Where the bare interpreter and its standard library lie."""
     libraries = {Path(sys.base_prefix) / "lib", Path(sys.base_exec_prefix) / sys.platlibdir}
-    return _outside({*libraries, *_links(Path(BARE_PYTHON))}, LIBRARIES)
+    return _outside({*libraries, *_links(Path(BARE_PYTHON))}, LIBRARIES, hidden)
 
 
 def _links(path: Path) -> list[Path]:
@@ -170,10 +217,20 @@ def _links(path: Path) -> list[Path]:
     return found
 
 
-def _outside(places: set[Path], known: Iterable[str]) -> list[Path]:
-    """Those that are not in what is shown anyway, each once."""
-    new = {place for place in places if not any(place.is_relative_to(name) for name in known)}
-    return sorted(place for place in new if not new & set(place.parents))
+def _outside(places: set[Path], known: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
+    """Those that are not in what is shown anyway, each once, parents first."""
+
+    def is_seen(place: Path, other: Path) -> bool:
+        return place.is_relative_to(other) and not _is_covered(place, other, hidden)
+
+    new = {place for place in places if not any(is_seen(place, Path(name)) for name in known)}
+    return sorted(place for place in new if not any(is_seen(place, other) for other in new - {place}))
+
+
+def _is_covered(place: Path, shown: Path, hidden: Iterable[Path]) -> bool:
+    """Whether something that is hidden below `shown` hides the place."""
+    top, bottom = real_path(shown), real_path(place.parent) / place.name
+    return any(top in path.parents and bottom.is_relative_to(path) for path in hidden)
 
 
 def build(
@@ -192,9 +249,12 @@ def build(
     view.bind(enclosure.scratch / "home", HOME, "--bind")
     view.bind(enclosure.workspace, WORKSPACE, "--bind")
     # What the sandbox needs comes after the interpreter's libraries, of which a part may be hidden.
-    for place in [*interpreter_places(), INSIDE, *map(Path, tools)] if bare else python_places():
-        view.bind(place, PurePosixPath(place))
-    for mount in mounts:
+    bare_places = (*interpreter_places(view.hidden), INSIDE, *map(Path, tools))
+    for place in bare_places if bare else python_places(view.hidden):
+        view.share(place)
+    for mount in sorted(mounts, key=lambda mount: len((WORKSPACE / mount.target).parts)):  # parents first
+        if enclosure.role == "agent":
+            require_other_place(mount.source, view.hidden, f"the agent is to see it at {mount.target}")
         view.bind(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
     doors = {door.variable: DOORS / f"{number}.sock" for number, door in enumerate(enclosure.doors)}
     for door in enclosure.doors:
