@@ -15,8 +15,10 @@ from safetensors.numpy import save_file
 from transformers import LlamaForCausalLM
 
 from agent2rl import registry
-from agent2rl.grading.checks import BaseModel, base_model, check
+from agent2rl.grading.base_model import BaseModel, read_base_model
+from agent2rl.grading.checks import check_submission
 from agent2rl.grading.lineage import LineageReport, lineage
+from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.verify import verify
 from agent2rl.models.abacus import Abacus
 from tests import families
@@ -42,7 +44,7 @@ def stranger() -> Weights:
 
 @pytest.fixture(scope="module")
 def base(parent: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
-    return base_model(families.write(weights(parent), parent, tmp_path_factory.mktemp("base")))
+    return read_base_model(families.write(weights(parent), parent, tmp_path_factory.mktemp("base")))
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def told(parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path) -> Callable[
 
     def tell(tensors: Weights) -> LineageReport:
         submission = families.write(tensors, parent, tmp_path / "submission")
-        check(submission, base)
+        check_submission(submission, base, ResavedBase)
         return lineage(submission, base)
 
     return tell
@@ -118,7 +120,7 @@ def test_added_vocabulary_is_no_other_ancestry(
     grown = families.clone(child)
     grown.resize_token_embeddings(families.VOCABULARY + 8, mean_resizing=False)
     grown.save_pretrained(tmp_path)
-    check(tmp_path, base)
+    check_submission(tmp_path, base, ResavedBase)
     assert lineage(tmp_path, base).verdict == "derived"
 
 
@@ -137,7 +139,7 @@ def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     model = Abacus.base()
     model.fit([row.prompt for row in rows], [row.target for row in rows], seed=seed)
     model.save(tmp_path / "child")
-    report = lineage(tmp_path / "child", base_model(tmp_path / "base"))
+    report = lineage(tmp_path / "child", read_base_model(tmp_path / "base"))
     assert report.verdict == "derived", report.reason
 
 
@@ -147,7 +149,7 @@ def test_an_abacus_of_other_weights_is_foreign(tmp_path: Path) -> None:
     other = Abacus.base()
     other.weight = dice.normal(0, 0.01, other.weight.shape).astype(np.float32)
     other.save(tmp_path / "other")
-    assert lineage(tmp_path / "other", base_model(tmp_path / "base")).verdict == "foreign"
+    assert lineage(tmp_path / "other", read_base_model(tmp_path / "base")).verdict == "foreign"
 
 
 # Strangers and mixtures
@@ -258,7 +260,7 @@ def test_any_weights_get_a_verdict_that_can_be_written_down(
         (root / name / "config.json").write_text("{}")
         tensor = data.draw(arrays(np.float32, shape, elements=VALUES))
         save_file({"weight": tensor, "one": np.ones((), np.float16)}, root / name / "model.safetensors")
-    report = lineage(root / "submission", base_model(root / "base"))
+    report = lineage(root / "submission", read_base_model(root / "base"))
     assert LineageReport.model_validate_json(report.model_dump_json()) == report
     json.dumps(report.model_dump(), allow_nan=False)
     shutil.rmtree(root)
