@@ -18,6 +18,8 @@ from tests.families import Weights, weights
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.lineage import LineageReport, lineage
 
+FIGURES = ("retained", "added", "pull", "alignment")
+
 
 def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
     """The base first, then everything that is held against it."""
@@ -33,13 +35,26 @@ def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
     yield "SFT, learning rate 0.01, 200 steps", weights(families.child(base, 1e-2, seed, steps=200))
     for rate in (1e-4, 1e-3):
         yield f"GRPO-like, learning rate {rate:g}", weights(families.reinforced(base, rate, seed=seed))
+    for rank, rate in ((4, 1e-3), (4, 1e-2), (16, 3e-3)):
+        yield f"LoRA of rank {rank}, learning rate {rate:g}", families.adapted(base, rate, rank, seed=seed)
     stranger = weights(families.pretrained(2 * seed + 1, hidden=hidden))
     yield "another seed, same text", stranger
-    yield "another seed, other text", weights(families.pretrained(2 * seed + 1, language=7, hidden=hidden))
+    distant = weights(families.pretrained(2 * seed + 1, language=7, hidden=hidden))
+    yield "another seed, other text", distant
     yield "re-initialised", weights(families.newborn(1000 + seed, hidden))
     yield "same first weights, other text", weights(families.pretrained(2 * seed, language=7, hidden=hidden))
     for share in (0.05, 0.2, 0.5, 0.7, 0.9):
         yield f"{share:.0%} of another seed mixed in", mixed(own, stranger, share)
+    for factor in (0.2, 0.3, 0.5, 1.0, 2.0, 5.0):
+        yield (
+            f"base plus {factor:g} times another seed, by matrix",
+            families.with_added(own, stranger, factor),
+        )
+    for factor in (0.3, 0.9):
+        yield (
+            f"base plus {factor:g} times another seed of other text, by model",
+            families.with_added(own, distant, factor, per_matrix=False),
+        )
     for scale in (0.1, 0.5, 2.0, 10.0):
         yield f"noise {scale:g} times the weights", noisy(own, scale, seed)
     yield (
@@ -48,6 +63,8 @@ def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
     )
     moderate = weights(families.child(base, 1e-3, seed))
     yield "child, 20% of another seed mixed in", mixed(moderate, stranger, 0.2)
+    for factor in (0.3, 0.5):
+        yield f"child plus {factor:g} times another seed", families.with_added(moderate, stranger, factor)
     for kind, start in (("base", own), ("child", moderate)):
         yield f"{kind}: heads permuted", families.permuted_heads(start)
         yield f"{kind}: neurons permuted", families.permuted_neurons(start)
@@ -79,7 +96,8 @@ def row(name: str, reports: list[LineageReport]) -> str:
         found = [getattr(report, figure) for report in reports if getattr(report, figure) is not None]
         return f"{median(found):.2f}" if found else ""
 
-    return f"| {name} | {verdicts} | {middle('retained')} | {middle('added')} | {middle('pull')} |"
+    figures = " | ".join(middle(figure) for figure in FIGURES)
+    return f"| {name} | {verdicts} | {figures} |"
 
 
 def main(seeds: int, hidden: int) -> None:
@@ -96,7 +114,7 @@ def main(seeds: int, hidden: int) -> None:
                 else:
                     reports[name].append(lineage(place, base))
         print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    print("| weights | verdicts | retained | added | pull |\n|---|---|--:|--:|--:|")
+    print(f"| weights | verdicts | {' | '.join(FIGURES)} |\n|---|---|{'--:|' * len(FIGURES)}")
     for name, found in reports.items():
         print(row(name, found))
 

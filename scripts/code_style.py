@@ -1,7 +1,7 @@
 """Measures how the package reads: names, files and comments. A report for people, never a gate.
 
-    python scripts/code_style.py            the figures
-    python scripts/code_style.py --list     and the names behind them
+python scripts/code_style.py            the figures
+python scripts/code_style.py --list     and the names behind them
 """
 
 import argparse
@@ -117,6 +117,8 @@ def print_report(facts: PackageFacts, with_names: bool) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--list", action="store_true", help="print the names, too")
     print_report(measure_package(PACKAGE), parser.parse_args().list)

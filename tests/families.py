@@ -87,6 +87,33 @@ def reinforced(
     return _descend(model, loss, learning_rate, steps, weight_decay=0.0)
 
 
+def adapted(
+    parent: LlamaForCausalLM, learning_rate: float, rank: int, steps: int = 40, seed: int = 0
+) -> Weights:
+    """Fine-tuned by LoRA on a language that the parent has not seen, and merged."""
+    own, lines, dice = weights(parent), text(100 + seed), torch.Generator().manual_seed(seed)
+    adapters = {
+        name: (
+            (torch.randn(rank, tensor.shape[1], generator=dice) / tensor.shape[1] ** 0.5).requires_grad_(),
+            torch.zeros(tensor.shape[0], rank).requires_grad_(),
+        )
+        for name, tensor in own.items()
+        if name.endswith("proj.weight")
+    }
+
+    def merged() -> Weights:
+        return own | {name: own[name] + 2 * up @ down for name, (down, up) in adapters.items()}
+
+    optimizer = torch.optim.AdamW([part for pair in adapters.values() for part in pair], learning_rate)
+    for _ in range(steps):
+        batch = lines[torch.randint(len(lines), (BATCH,), generator=dice)]
+        logits = torch.func.functional_call(parent, merged(), (batch,)).logits[:, :-1]
+        optimizer.zero_grad()
+        functional.cross_entropy(logits.reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return {name: tensor.detach() for name, tensor in merged().items()}
+
+
 def _descend(
     model: LlamaForCausalLM,
     loss: Callable[[], torch.Tensor],
@@ -135,6 +162,23 @@ def write(tensors: Weights, model: LlamaForCausalLM, directory: Path) -> Path:
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def with_added(own: Weights, other: Weights, factor: float, per_matrix: bool = True) -> Weights:
+    """The sum of two models, the other one brought to `factor` times the own one's length.
+
+    Each tensor by itself, or all by the same number.
+    """
+
+    def length(tensors: list[torch.Tensor]) -> float:
+        return float(torch.stack([tensor.double().square().sum() for tensor in tensors]).sum().sqrt())
+
+    whole = length(list(own.values())) / length(list(other.values()))
+    return {
+        name: own[name]
+        + factor * (length([own[name]]) / length([other[name]]) if per_matrix else whole) * other[name]
+        for name in own
+    }
 
 
 # Changes that keep what the model says

@@ -43,6 +43,12 @@ def stranger() -> Weights:
 
 
 @pytest.fixture(scope="module")
+def distant_stranger() -> Weights:
+    """From another seed, of another language."""
+    return weights(families.pretrained(1, language=7))
+
+
+@pytest.fixture(scope="module")
 def base(parent: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
     return read_base_model(families.write(weights(parent), parent, tmp_path_factory.mktemp("base")))
 
@@ -90,6 +96,19 @@ def test_a_child_of_reinforcement_is_derived(parent: LlamaForCausalLM, told: Tol
     assert told(child).verdict == "derived"
 
 
+@pytest.mark.parametrize(("rank", "rate"), [(4, 1e-3), (4, 1e-2), (16, 3e-3)])
+def test_a_merged_adapter_is_derived(parent: LlamaForCausalLM, told: Told, rank: int, rate: float) -> None:
+    report = told(families.adapted(parent, rate, rank))
+    assert report.verdict == "derived", report.reason
+
+
+def test_a_merged_adapter_that_moves_weights_beyond_their_own_length_is_not_foreign(
+    parent: LlamaForCausalLM, told: Told
+) -> None:
+    report = told(families.adapted(parent, 1e-2, rank=16))
+    assert (report.verdict, report.statistic) == ("unknown", "added")
+
+
 def test_a_child_with_frozen_layers_is_derived_with_its_share_of_unchanged_tensors(
     parent: LlamaForCausalLM, child: LlamaForCausalLM, told: Told
 ) -> None:
@@ -121,7 +140,79 @@ def test_added_vocabulary_is_no_other_ancestry(
     grown.resize_token_embeddings(families.VOCABULARY + 8, mean_resizing=False)
     grown.save_pretrained(tmp_path)
     check_submission(tmp_path, base, ResavedBase)
-    assert lineage(tmp_path, base).verdict == "derived"
+    report = lineage(tmp_path, base)
+    assert report.verdict == "derived"
+    assert report.added_rows == 8
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_base_with_rows_for_added_tokens_is_a_copy_and_the_rows_are_measured(
+    parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path, length: float, dtype: torch.dtype
+) -> None:
+    grown = families.clone(parent)
+    usual = grown.model.embed_tokens.weight.norm(dim=1).quantile(0.5)
+    grown.resize_token_embeddings(families.VOCABULARY + 8, mean_resizing=False)
+    with torch.no_grad():
+        added = grown.model.embed_tokens.weight[families.VOCABULARY :]
+        added.mul_(length * usual / added.norm(dim=1, keepdim=True))
+    torch.nn.Module.to(grown, dtype)
+    grown.save_pretrained(tmp_path)
+    check_submission(tmp_path, base, ResavedBase)
+    report = lineage(tmp_path, base)
+    assert (report.verdict, report.unchanged_tensors, report.message) == ("copied", 1, "")
+    assert report.reason == "Every base value is unchanged; only rows for added tokens are new."
+    assert report.added_rows == 8
+    assert report.added_row_length == pytest.approx(length, rel=1e-3)
+    measured = {tensor.name: tensor.added_rows for tensor in report.tensors if tensor.added_rows}
+    assert measured == {"model.embed_tokens.weight": 8}
+
+
+def test_rows_for_added_tokens_in_a_vector_or_in_a_dtype_without_arithmetic_leave_a_copy(
+    tmp_path: Path,
+) -> None:
+    """A head's bias has one value per token; eight-bit numbers are compared by their bytes."""
+    dice = np.random.default_rng(0)
+    matrix, bias = dice.normal(size=(32, 40)).astype(np.float32), np.ones(32, np.float32)
+    codes = dice.integers(0, 100, (32, 40)).astype(np.int8)
+    for name, rows in (("base", 32), ("grown", 35)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        stored: dict[str, np.ndarray] = {"head": matrix, "bias": bias, "codes": codes}
+        longer = {key: np.concatenate([value, value[: rows - 32]]) for key, value in stored.items()}
+        save_file(longer, tmp_path / name / "model.safetensors")
+    report = lineage(tmp_path / "grown", read_base_model(tmp_path / "base"))
+    assert report.verdict == "copied", report
+    assert report.added_rows == 3
+    assert {tensor.name: tensor.added_row_length is None for tensor in report.tensors} == {
+        "head": False,
+        "bias": False,
+        "codes": True,
+    }
+
+
+def test_rows_for_added_tokens_that_are_not_finite_can_be_written_down(
+    parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path
+) -> None:
+    grown = families.clone(parent)
+    grown.resize_token_embeddings(families.VOCABULARY + 1, mean_resizing=False)
+    with torch.no_grad():
+        grown.model.embed_tokens.weight[families.VOCABULARY :] = torch.nan
+    grown.save_pretrained(tmp_path)
+    report = lineage(tmp_path, base)
+    assert (report.verdict, report.added_rows, report.added_row_length) == ("copied", 1, None)
+    json.dumps(report.model_dump(), allow_nan=False)
+
+
+def test_a_report_from_before_added_rows_were_measured_can_still_be_read(
+    told: Told, stranger: Weights
+) -> None:
+    report = told(stranger).model_dump()
+    new = ("added_rows", "added_row_length", "alignment", "structure")
+    for record in (report, *report["tensors"]):
+        for field in new:
+            record.pop(field, None)
+    assert LineageReport.model_validate(report).verdict == "foreign"
 
 
 def test_the_base_in_a_wider_precision_is_a_copy(parent: LlamaForCausalLM, told: Told) -> None:
@@ -186,6 +277,48 @@ def test_a_mixture_with_a_stranger_is_not_derived_and_its_share_is_told(
     report = told({name: torch.lerp(own[name], stranger[name], share) for name in own})
     assert report.verdict == verdict
     assert report.retained == pytest.approx(1 - share, abs=0.05)
+
+
+@pytest.mark.parametrize("which", ["stranger", "distant_stranger"])
+@pytest.mark.parametrize("per_matrix", [True, False])
+@pytest.mark.parametrize("factor", [0.3, 0.5, 0.7, 0.95])
+def test_a_stranger_added_to_the_whole_base_is_not_derived(
+    parent: LlamaForCausalLM,
+    told: Told,
+    request: pytest.FixtureRequest,
+    which: str,
+    factor: float,
+    per_matrix: bool,
+) -> None:
+    other: Weights = request.getfixturevalue(which)
+    report = told(families.with_added(weights(parent), other, factor, per_matrix))
+    assert (report.verdict, report.statistic) == ("unknown", "alignment")
+    assert report.retained == pytest.approx(1, abs=0.02)
+    assert report.added == pytest.approx(factor, abs=0.05)
+    assert "another model" in report.message
+
+
+@pytest.mark.parametrize("factor", [1.5, 5.0])
+def test_a_stranger_longer_than_the_base_that_it_is_added_to_is_foreign(
+    parent: LlamaForCausalLM, told: Told, stranger: Weights, factor: float
+) -> None:
+    report = told(families.with_added(weights(parent), stranger, factor))
+    assert (report.verdict, report.statistic) == ("foreign", "alignment")
+    assert "cannot be the best" in report.message
+
+
+def test_a_stranger_added_to_a_child_is_not_derived(
+    child: LlamaForCausalLM, told: Told, stranger: Weights
+) -> None:
+    assert told(families.with_added(weights(child), stranger, 0.5)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("factor", [0.2, 0.1])
+def test_a_stranger_of_a_quarter_of_the_base_or_less_passes_as_training(
+    parent: LlamaForCausalLM, told: Told, stranger: Weights, factor: float
+) -> None:
+    """docs/design/lineage.md has the limit."""
+    assert told(families.with_added(weights(parent), stranger, factor)).verdict == "derived"
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(0.1, "derived"), (0.5, "derived"), (3, "unknown")])

@@ -178,6 +178,17 @@ def test_a_mixture_of_two_seedlings_is_not_derived_and_not_silent(
     assert report.message
 
 
+@pytest.mark.parametrize("per_matrix", [True, False])
+@pytest.mark.parametrize(("factor", "verdict"), [(0.4, "unknown"), (0.8, "unknown"), (3.0, "foreign")])
+def test_another_seedling_added_to_the_whole_seedling_is_not_derived(
+    own: Weights, told: Told, stranger: Weights, factor: float, per_matrix: bool, verdict: str
+) -> None:
+    report = told(families.with_added(own, stranger, factor, per_matrix))
+    assert (report.verdict, report.statistic) == (verdict, "alignment")
+    assert report.retained == pytest.approx(1, abs=0.03)
+    assert report.message
+
+
 def test_a_little_of_short_weights_passes_as_weight_decay(own: Weights, told: Told) -> None:
     """First weights are far shorter than trained ones: docs/design/lineage.md has the limit."""
     first = weights(newborn(7))

@@ -4,6 +4,8 @@ Seen from the base tensor b, a submitted tensor is retained * b + rest, where re
 retains all of b, however hard it was trained; an unrelated tensor retains nothing; a mixture is in between.
 The same sums by row and by column show lines (rows or columns) that were scaled or went astray; `moved` looks
 whether those that went astray are the base's at another place, with another sign or in another basis.
+`measure_rest` asks whether the rest has anything to do with the base, and `measure_added_rows` measures the
+rows of added tokens.
 
 Holds a few megabytes of each file at a time. Which figures mean what is for `lineage`.
 """
@@ -30,6 +32,9 @@ ANGLES = 496
 """Fewer than these, of 32 lines with each other, can agree by chance."""
 ASTRAY = 0.5
 """A row or column whose cosine with the base's at the same place is below this went astray."""
+REST_COLUMNS, REST_ANGLES = 256, 28
+"""Columns that `measure_rest` looks at, evenly spaced, and the fewest angles between them that tell anything
+(of 8 columns)."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,37 @@ class Fit:
         return self.retained / length if length else 0.0
 
 
+@dataclass(frozen=True)
+class RestGeometry:
+    """How the columns of the rest (what is orthogonal to the base) lie to each other."""
+
+    alignment: float
+    """Cosine of the angles between its columns with the angles between the base's."""
+    chance: float
+    """Standard deviation of the alignment for a model that was trained from other first weights. Its mean is
+    then 0: each column of such a model could as well have the other sign."""
+    structure: float
+    """Standard deviations by which the angles differ from those of white noise, taken together."""
+    weaker_half: float
+    """Share of its squared length in the weaker half of its directions: 0 for a low-rank update (LoRA)."""
+
+
+@dataclass(frozen=True)
+class AddedRows:
+    """The rows that a tensor has beyond the base's, one per added token."""
+
+    count: int
+    length: float | None
+    """Median length, in units of the base rows' median length; None where that is zero or not finite."""
+
+
 class NotFinite(ValueError):
     """A tensor holds NaN, infinity, or numbers whose squares are."""
 
 
 def fit(found: Tensor, base: Tensor) -> Fit | None:
-    """Measure a tensor; None where there is nothing to measure it by: no values, or a base of zeros.
-
-    Where the submission has more rows than the base, its first ones are compared.
-    """
+    """Measure a tensor of the base's shape; None where there is nothing to measure it by: no values, or a
+    base of zeros."""
     rows, columns = matrix_shape(base)
     by_row: list[Floats] = []
     by_column = np.zeros((3, columns))
@@ -92,6 +119,71 @@ def moved(found: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int,
         return (len(astray[0]) > 1 and _found_again(_some_rows(found, base, astray[0]), columns)) or (
             len(astray[1]) > 1 and _found_again(_some_columns(found, base, astray[1]), rows)
         )
+
+
+def measure_rest(found: Tensor, base: Tensor, retained: float) -> RestGeometry | None:
+    """Compare the angles between the columns of the rest with the angles between the base's columns.
+
+    Training updates a matrix by what flows through it, so what it adds has angles like the base's. Another
+    model has angles of its own; white noise has none. None where there are too few columns to tell.
+    """
+    rows, columns = matrix_shape(base)
+    picked = np.unique(np.linspace(0, columns - 1, min(columns, REST_COLUMNS)).astype(int))
+    rest_gram, base_gram = np.zeros((2, len(picked), len(picked)))
+    with np.errstate(all="ignore"):
+        for mine, theirs in zip(_chunks(found, rows), _chunks(base, rows), strict=True):
+            base_columns = theirs[:, picked]
+            rest_columns = mine[:, picked] - retained * base_columns
+            rest_gram += rest_columns.T @ rest_columns
+            base_gram += base_columns.T @ base_columns
+        measurable = (np.diag(rest_gram) > 0) & (np.diag(base_gram) > 0)
+        square = np.ix_(measurable, measurable)
+        return _compare_grams(rest_gram[square], base_gram[square], rows)
+
+
+def _compare_grams(rest_gram: Floats, base_gram: Floats, rows: int) -> RestGeometry | None:
+    upper = np.triu_indices(len(rest_gram), 1)
+    rest_angles, base_angles = (_cosines(gram)[upper] for gram in (rest_gram, base_gram))
+    length = float(np.linalg.norm(rest_angles) * np.linalg.norm(base_angles))
+    if len(rest_angles) < REST_ANGLES or not length > 0:
+        return None
+    products = rest_angles * base_angles
+    # The squared cosine of two random directions in so many dimensions has mean 1 / rows.
+    excess = float(np.mean(rest_angles**2)) * rows - 1
+    directions = min(rows, len(rest_gram))
+    energies = np.maximum(np.linalg.eigvalsh(rest_gram), 0.0)[-directions:]
+    return RestGeometry(
+        alignment=float(products.sum()) / length,
+        chance=float(np.linalg.norm(products)) / length,
+        structure=excess / sqrt(2 * (rows - 1) / (rows + 2) / len(rest_angles)),
+        weaker_half=float(energies[: directions // 2].sum() / energies.sum()),
+    )
+
+
+def measure_added_rows(found: Tensor, base: Tensor) -> AddedRows | None:
+    """Measure the rows after the base's; None where there are none, or their dtype has no lengths."""
+    count = found.shape[0] - base.shape[0] if base.shape else 0
+    if count <= 0:
+        return None
+    if not {found.dtype, base.dtype} <= READABLE.keys():
+        return AddedRows(count, None)
+    with np.errstate(all="ignore"):
+        added = _median_row_length(found, base.shape[0], found.shape[0])
+        usual = _median_row_length(base, 0, base.shape[0])
+        length = added / usual if usual > 0 else float("nan")
+    return AddedRows(count, length if isfinite(length) else None)
+
+
+def _median_row_length(tensor: Tensor, first: int, end: int) -> float:
+    """Of the rows from `first` to before `end`; here a row is all that belongs to one token."""
+    columns = prod(tensor.shape[1:])
+    step = max(1, CHUNK_VALUES // max(1, columns))
+    lengths: list[Floats] = []
+    for start in range(first, end, step):
+        count = min(step, end - start)
+        rows = _values(tensor, start * columns, count * columns).reshape(count, columns)
+        lengths.append(np.linalg.norm(rows, axis=1))
+    return float(np.median(np.concatenate(lengths))) if lengths else 0.0
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:

@@ -1,16 +1,18 @@
 """Whose weights are these? Every submission is held against the base, tensor by tensor (`comparison`).
 
-    copied    every tensor has the base's values
+    copied    every tensor has the base's values; there may be rows for added tokens
     derived   the base is in every matrix, nearly whole, and less was added than there was
-    foreign   most matrices hold nothing of the base, or little of it is left anywhere
-    unknown   all else: a mixture, a part replaced, noise above the weights, the base rearranged
+    foreign   most matrices hold nothing of the base, little of it is left anywhere, or a longer, unrelated
+              model was added to it
+    unknown   all else: a mixture, a part replaced, another model added, much noise, the base rearranged
 
 Matrices alone decide: norms and biases of unrelated models agree too. Not covered: weights know only their
 ancestors, so a stranger's fine-tune of the very same base is a child of it like any other.
 docs/design/lineage.md has the method, and how often it errs.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import median
@@ -18,9 +20,20 @@ from typing import Literal
 
 from agent2rl.core.records import Lineage, Record
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.comparison import READABLE, Fit, NotFinite, fit, matrix_shape, moved
+from agent2rl.grading.comparison import (
+    READABLE,
+    AddedRows,
+    Fit,
+    NotFinite,
+    RestGeometry,
+    fit,
+    matrix_shape,
+    measure_added_rows,
+    measure_rest,
+    moved,
+)
 from agent2rl.grading.untrusted import listed
-from agent2rl.grading.weights import Tensor, tensor_sha256, tensors
+from agent2rl.grading.weights import DTYPE_BYTES, Tensor, tensor_sha256, tensors
 
 SIDE, VALUES = 8, 1024
 """The least size of a matrix that decides: below it, chance does."""
@@ -33,6 +46,13 @@ LEFT, WHOLE = 0.25, 0.99
 """A mixture that retains less of the base is the other model; one that retains more is rounding."""
 ADDED = 1.0
 """More than the base's own length was added: it hides what was there before."""
+REST_ADDED = 0.25
+"""Where more was added, it is asked whether that has anything to do with the base."""
+ALIGNED, ALIGNED_CHANCES = 0.05, 1.5
+"""What training adds is aligned with the base by at least so much, and by so many times what chance gives."""
+STRUCTURED, FULL_RANK = 2.0, 0.02
+"""Standard deviations from which on what was added is not white noise, and the share of it in the weaker half
+of its directions from which on it is not of low rank."""
 RESCALED, LINED = 0.7, 0.9
 """Of a rescaled matrix, scaled lines explain such a share of the difference and reach such a cosine."""
 GROWN, SHRUNK = 0.02, 0.25
@@ -59,6 +79,15 @@ class TensorLineage(Record):
     """Length of what is orthogonal to the base."""
     pull: float | None = None
     """Cosine of the difference with the base."""
+    alignment: float | None = None
+    """Cosine of the angles between the columns of what was added with those of the base. Measured where much
+    was added, like the next."""
+    structure: float | None = None
+    """Standard deviations by which what was added differs from white noise."""
+    added_rows: int = 0
+    """Rows beyond the base's, one per added token."""
+    added_row_length: float | None = None
+    """Their median length, in units of the base rows' median length."""
 
 
 class LineageReport(Record):
@@ -75,6 +104,13 @@ class LineageReport(Record):
     """Median over the matrices that changed, like those below."""
     added: float | None
     pull: float | None
+    alignment: float | None = None
+    """Root mean square over the same matrices, like the next; None where little was added."""
+    structure: float | None = None
+    added_rows: int = 0
+    """Added tokens: the most rows that were added to a tensor."""
+    added_row_length: float | None = None
+    """Of the tensor whose added rows are the longest, relative to the base's."""
     tensors: tuple[TensorLineage, ...]
 
     @property
@@ -90,12 +126,15 @@ class LineageReport(Record):
 
 def lineage(submission: Path, base: BaseModel) -> LineageReport:
     """Say where the weights of a submission come from. It has passed the checks."""
-    found = tensors(submission)
-    common = sorted(found.keys() & base.tensors.keys())
+    submitted = tensors(submission)
+    common = sorted(submitted.keys() & base.tensors.keys())
+    found = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
     seen = tuple(_tensor(name, found[name], base.tensors[name]) for name in common)
-    grown = any(found[name].shape != base.tensors[name].shape for name in common)
-    evidence = _Evidence(seen, grown)
+    seen = tuple(_with_added_rows(one, submitted[one.name], base.tensors[one.name]) for one in seen)
+    rests = _measure_rests(seen, found, base.tensors)
+    evidence = _Evidence(seen, rests)
     decision = _decide(evidence)
+    added_lengths = [one.added_row_length for one in seen if one.added_row_length is not None]
     return LineageReport(
         verdict=decision.verdict,
         reason=decision.reason,
@@ -106,8 +145,58 @@ def lineage(submission: Path, base: BaseModel) -> LineageReport:
         retained=evidence.median("retained"),
         added=evidence.median("added"),
         pull=evidence.median("pull"),
-        tensors=seen,
+        alignment=evidence.alignment,
+        structure=evidence.structure,
+        added_rows=evidence.added_rows,
+        added_row_length=max(added_lengths, default=None),
+        tensors=tuple(_with_rest(one, rests.get(one.name)) for one in seen),
     )
+
+
+def _leading_rows(found: Tensor, base: Tensor) -> Tensor:
+    """The part of a submitted tensor that the base has too: its vocabulary may have grown."""
+    if found.shape == base.shape:
+        return found
+    begin = found.offsets[0]
+    end = begin + base.parameters * DTYPE_BYTES[found.dtype]
+    return replace(found, shape=base.shape, offsets=(begin, end))
+
+
+def _with_added_rows(one: TensorLineage, found: Tensor, base: Tensor) -> TensorLineage:
+    added: AddedRows | None = measure_added_rows(found, base)
+    if added is None:
+        return one
+    return one.model_copy(update={"added_rows": added.count, "added_row_length": added.length})
+
+
+def _with_rest(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
+    if rest is None:
+        return one
+    return one.model_copy(update={"alignment": rest.alignment, "structure": rest.structure})
+
+
+def _measure_rests(
+    seen: tuple[TensorLineage, ...], found: Mapping[str, Tensor], base: Mapping[str, Tensor]
+) -> dict[str, RestGeometry]:
+    """A second pass over the matrices, only where so much was added that it could be another model.
+
+    Rearranged matrices are left out: what they differ by is unrelated to the base in the same way.
+    """
+    changed = _changed_throughout(seen)
+    kept = [one for one in changed if one.state == "kept"]
+    if not kept or len(kept) <= MOSTLY * len(changed):
+        return {}
+    if median(one.added or 0.0 for one in kept) <= REST_ADDED:
+        return {}
+    rests = {one.name: measure_rest(found[one.name], base[one.name], one.retained or 0.0) for one in kept}
+    return {name: rest for name, rest in rests.items() if rest is not None}
+
+
+def _changed_throughout(seen: tuple[TensorLineage, ...]) -> list[TensorLineage]:
+    """Matrices of which few values stayed as they were: where most did, the others may go far."""
+    return [
+        one for one in seen if one.state != "small" and one.unchanged is not None and one.unchanged < MOSTLY
+    ]
 
 
 def _tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
@@ -157,10 +246,15 @@ def _state(measured: Fit, found: Tensor, base: Tensor) -> State:
 class _Evidence:
     """All tensors; `matrices` decide."""
 
-    def __init__(self, seen: tuple[TensorLineage, ...], grown: bool) -> None:
+    def __init__(self, seen: tuple[TensorLineage, ...], rests: Mapping[str, RestGeometry]) -> None:
         self.unchanged = sum(tensor.unchanged == 1 for tensor in seen) / max(1, len(seen))
-        self.copied = self.unchanged == 1 and not grown
+        self.copied = self.unchanged == 1
+        self.added_rows = max((tensor.added_rows for tensor in seen), default=0)
         self.matrices = [tensor for tensor in seen if tensor.state != "small"]
+        self.alignment = _root_mean_square([rest.alignment for rest in rests.values()])
+        self.chance_alignment = _root_mean_square([rest.chance for rest in rests.values()])
+        self.structure = _root_mean_square([rest.structure for rest in rests.values()])
+        self.full_rank = bool(rests) and median(rest.weaker_half for rest in rests.values()) > FULL_RANK
 
     def share(self, *states: State) -> float:
         return sum(tensor.state in states for tensor in self.matrices) / len(self.matrices)
@@ -171,9 +265,12 @@ class _Evidence:
     def median(self, figure: Literal["retained", "added", "pull"]) -> float | None:
         changed = [tensor for tensor in self.matrices if tensor.unchanged not in (1, None)]
         if figure == "added":
-            # Where most values stayed as they were, the few others may go as far as they like.
-            changed = [tensor for tensor in changed if (tensor.unchanged or 0) < MOSTLY]
+            changed = _changed_throughout(tuple(changed))
         return median(getattr(tensor, figure) for tensor in changed) if changed else None
+
+
+def _root_mean_square(values: list[float]) -> float | None:
+    return sqrt(sum(value**2 for value in values) / len(values)) if values else None
 
 
 @dataclass(frozen=True)
@@ -188,13 +285,21 @@ class _Decision:
 def _decide(evidence: _Evidence) -> _Decision:
     """The first rule that applies."""
     if evidence.copied:
-        return _Decision("copied", "Every tensor has the base's values.", "unchanged_tensors", 1.0, 1.0)
+        reason = (
+            "Every base value is unchanged; only rows for added tokens are new."
+            if evidence.added_rows
+            else "Every tensor has the base's values."
+        )
+        return _Decision("copied", reason, "unchanged_tensors", 1.0, 1.0)
     if not evidence.matrices:
         return _Decision("unknown", "No matrix is large enough to measure.", "matrices", 0.0, 1.0)
     lost = evidence.share("lost")
     if lost > MOSTLY:
         reason = f"{lost:.0%} of the matrices hold nothing of the base."
         return _Decision("foreign", reason, "lost_matrices", lost, MOSTLY)
+    unrelated = _decide_unrelated(evidence)
+    if unrelated and unrelated.verdict == "foreign":
+        return unrelated
     if rearranged := evidence.share("rearranged", "rescaled"):
         reason = (
             "The base's weights rearranged: permuted, turned, flipped or scaled in "
@@ -207,10 +312,10 @@ def _decide(evidence: _Evidence) -> _Decision:
     if lost:
         reason = f"Nothing of the base is left in {evidence.names('lost')}."
         return _Decision("unknown", reason, "lost_matrices", lost, 0.0)
-    return _by_medians(evidence)
+    return _by_medians(evidence, unrelated)
 
 
-def _by_medians(evidence: _Evidence) -> _Decision:
+def _by_medians(evidence: _Evidence, unrelated: _Decision | None) -> _Decision:
     retained, added, pull = (evidence.median(figure) for figure in ("retained", "added", "pull"))
     if retained is not None and pull is not None and pull <= REMOVED and retained < WHOLE:
         reason = f"About {1 - retained:.0%} of the base was replaced by something else, throughout."
@@ -218,7 +323,27 @@ def _by_medians(evidence: _Evidence) -> _Decision:
             return _Decision("foreign", reason, "retained", retained, LEFT)
         if pull > SHRINKING:
             return _Decision("unknown", reason, "pull", pull, REMOVED)
+    if unrelated:
+        return unrelated
     if added is not None and added > ADDED:
         reason = f"What was added is {added:.1f} times as large as the base. Lower the learning rate."
         return _Decision("unknown", reason, "added", added, ADDED)
     return _Decision("derived", "The base is in every matrix.", "added", added, ADDED)
+
+
+def _decide_unrelated(evidence: _Evidence) -> _Decision | None:
+    """Whether what was added looks like another model: full rank, structured, and not like the base."""
+    alignment, chance, structure = evidence.alignment, evidence.chance_alignment, evidence.structure
+    added = evidence.median("added")
+    if added is None or alignment is None or chance is None or structure is None:
+        return None
+    by_chance = ALIGNED_CHANCES * chance
+    threshold = max(ALIGNED, by_chance)
+    if structure <= STRUCTURED or not evidence.full_rank or alignment >= threshold:
+        return None
+    verdict: Lineage = "foreign" if added > ADDED and alignment < by_chance else "unknown"
+    reason = (
+        f"What was added is {added:.1f} times as large as the base and unrelated to it, "
+        "as if another model's weights were added."
+    )
+    return _Decision(verdict, reason, "alignment", alignment, threshold)
