@@ -51,8 +51,7 @@ def measure_package(package: Path) -> PackageFacts:
         facts.comment_lines += sum(line.startswith("#") for line in lines)
         facts.code_lines += sum(bool(line) and not line.startswith("#") for line in lines)
         _note_definitions(facts, name, tree)
-        is_package = path.name == "__init__.py"
-        for imported in _imported_modules(tree, name, is_package, files):
+        for imported in _imported_modules(tree, name, files):
             facts.importers.setdefault(imported, set()).add(name)
     return facts
 
@@ -81,9 +80,7 @@ def _counts(node: FunctionNode) -> bool:
     return not decorators & {"property", "cached_property", "functools.cached_property"}
 
 
-def _imported_modules(
-    tree: ast.Module, module: str, is_package: bool, known: dict[str, Path]
-) -> Iterator[str]:
+def _imported_modules(tree: ast.Module, module: str, known: dict[str, Path]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)

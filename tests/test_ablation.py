@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl.core.chat_format import USUAL_FORMATS
 from agent2rl.core.records import Submission
 from agent2rl.grading.verify import verify
 from agent2rl.models.abacus import Abacus
@@ -83,9 +84,11 @@ def test_of_a_trained_model_only_what_training_gained_counts(run: Run) -> None:
     assert "Only the difference counts" in answer["message"]
 
 
-def test_the_same_files_beside_other_weights_are_graded_once(run: Run) -> None:
-    graded = [path.name for path in (run.paths.root / "ablations").iterdir()]
-    assert len(graded) == 1
+def test_the_same_files_beside_other_weights_are_graded_once_and_so_are_usual_formats(run: Run) -> None:
+    entries = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
+    files = [entry["data"]["file"] for entry in entries if entry["kind"] == "results"]
+    ablations = [name for name in files if name.startswith("ablations/")]
+    assert len(ablations) == len(set(ablations)) == 2 * (1 + len(USUAL_FORMATS))
 
 
 def test_a_submission_without_a_gain_needs_no_ablation(run: Run) -> None:
@@ -110,7 +113,6 @@ def test_the_held_out_gain_is_counted_from_the_ablation_too(run: Run) -> None:
 def test_the_ledger_pins_the_answers_of_the_ablation(run: Run) -> None:
     entries = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
     pinned = {entry["data"]["file"] for entry in entries if entry["kind"] == "results"}
-    assert {Path(name).name for name in pinned if name.startswith("ablations/")} == {
-        "feedback.jsonl",
-        "heldout.jsonl",
-    }
+    best = run.result.best
+    assert best is not None
+    assert {f"ablations/{best.ablation}/{split}.jsonl" for split in ("feedback", "heldout")} <= pinned

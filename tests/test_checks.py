@@ -244,11 +244,13 @@ def test_keys_that_the_library_adds_when_it_saves_the_base_model_again_are_accep
         check(model, base, ResavedBase(config=saved))
 
 
-def test_tokens_that_end_a_reply_may_be_added_and_not_taken_away(model: Path, base: BaseModel) -> None:
-    configure(model, eos_token_id=[5, 7])
+def test_special_tokens_may_end_a_reply_and_ordinary_ones_may_not(model: Path, base: BaseModel) -> None:
+    configure(model, eos_token_id=[38])
     parts = check(model, base)
-    assert parts.config.apply(base.config)["eos_token_id"] == [5, 7]
+    assert parts.config.apply(base.config)["eos_token_id"] == [38]
     assert parts.differs_beside_weights
+    configure(model, eos_token_id=[5, 38, 39])
+    assert "names [5, 39], which are not special tokens" in refusal(model, base)
 
 
 @pytest.mark.parametrize(
@@ -347,6 +349,12 @@ def test_rows_beyond_the_configured_vocabulary_are_refused(model: Path, base: Ba
 def test_a_head_that_copies_tied_embeddings_is_accepted(model: Path, base: BaseModel) -> None:
     retrain(model, lambda layers: {**layers, "lm_head.weight": layers["model.embed_tokens.weight"]})
     check(model, base)
+
+
+def test_a_tied_model_stays_tied_whatever_its_configuration_says(model: Path, base: BaseModel) -> None:
+    configure(model, tie_word_embeddings=False)
+    retrain(model, lambda layers: {**layers, "lm_head.weight": layers["model.embed_tokens.weight"]})
+    assert not check(model, base).differs_beside_weights
 
 
 def test_a_head_of_its_own_on_a_tied_model_is_refused(model: Path, base: BaseModel) -> None:

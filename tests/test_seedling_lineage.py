@@ -215,3 +215,13 @@ def test_a_rearranged_seedling_is_never_derived(
     report = told(disguise(own))
     assert report.verdict == "unknown"
     assert "rearranged" in report.reason
+
+
+def test_an_edit_of_a_few_numbers_is_not_called_training(base: BaseModel, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(base.directory)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[1, :7] += 1.0
+    model.save_pretrained(tmp_path)
+    report = lineage(tmp_path, base)
+    assert report.verdict == "unknown"
+    assert report.reason.startswith("Only 7 of 3,")

@@ -46,3 +46,26 @@ class ChatFormat(Record):
 
     def render_chats(self, chats: Sequence[Chat]) -> list[str]:
         return [self.render_chat(chat) for chat in chats]
+
+
+def _describe_turns(user: str, assistant: str) -> ChatFormat:
+    """A format in which every turn is a paragraph after a word and a colon."""
+    return ChatFormat(
+        system=RoleFormat(suffix="\n\n"),
+        user=RoleFormat(prefix=f"{user}: ", suffix="\n"),
+        assistant=RoleFormat(prefix=f"{assistant}: ", suffix="\n\n"),
+        generation_prompt=f"{assistant}:",
+    )
+
+
+USUAL_FORMATS = (
+    _describe_turns("User", "Assistant"),
+    _describe_turns("Question", "Answer"),
+    ChatFormat(
+        system=RoleFormat(suffix="\n\n"),
+        user=RoleFormat(suffix="\n"),
+        assistant=RoleFormat(suffix="\n\n"),
+        generation_prompt="",
+    ),
+)
+"""What most models understand. How well an untouched model does in them bounds what a format alone gains."""

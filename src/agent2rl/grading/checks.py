@@ -9,12 +9,13 @@ the weights are worth and where they come from is for the grading child and for 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
 from agent2rl.core.errors import Refusal
-from agent2rl.grading.architecture import check_tensors
+from agent2rl.grading.architecture import HEAD, check_tensors
 from agent2rl.grading.base_model import (
     CHAT_FORMAT_EXAMPLE,
     TOKENIZER_BYTES,
@@ -26,7 +27,7 @@ from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.model_config import VOCABULARY, ConfigChanges, check_config, config_value
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.submission_files import CONFIG, TOKENIZER, VOCABULARY_FILES
-from agent2rl.grading.tokenizer_check import AddedToken, check_tokenizer
+from agent2rl.grading.tokenizer_check import AddedToken, check_tokenizer, read_special_ids
 from agent2rl.grading.untrusted import MIB, read_object
 from agent2rl.grading.weights import Tensor, tensors
 from agent2rl.store.files import sha256_file
@@ -51,6 +52,8 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
     with _noting(problems):
         _check_vocabulary_files(submission, base, resave)
     with _noting(problems):
+        _check_end_tokens(config, base, added, tokenizer)
+    with _noting(problems):
         chat_format = _check_chat_format(submission, base, resave)
     if len(problems) == 1:
         raise problems[0]
@@ -68,6 +71,12 @@ def _noting(problems: list[Refusal]) -> Iterator[None]:
 
 
 def _check_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigChanges:
+    """What of a configuration takes effect. A base model without a head of its own is always tied."""
+    changes = _read_config(submission, base, resave)
+    return changes if HEAD in base.tensors else replace(changes, tied=None)
+
+
+def _read_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigChanges:
     if not (submission / CONFIG).is_file():
         return ConfigChanges(vocabulary=_grown_vocabulary(submission, base))
     config = read_object(submission / CONFIG, MIB)
@@ -128,6 +137,21 @@ def _check_tokenizer(
         forms = [*forms, resaved]
         added = check_tokenizer(submitted, forms, vocabulary)
     return added, forms[0]
+
+
+def _check_end_tokens(
+    config: ConfigChanges,
+    base: BaseModel,
+    added: tuple[AddedToken, ...],
+    tokenizer: Mapping[str, Any] | None,
+) -> None:
+    """An ordinary token that ends replies, or a row without one, would change what the base model says."""
+    special = read_special_ids(tokenizer or base.tokenizer or {}) | {token.id for token in added}
+    if ordinary := sorted(set(config.end_tokens) - special):
+        raise Refusal(
+            f"config.json: eos_token_id names {ordinary}, which are not special tokens.",
+            "End replies with a special token of the base model's, or with one that you add.",
+        )
 
 
 def _check_vocabulary_files(submission: Path, base: BaseModel, resave: Resave) -> None:

@@ -58,6 +58,8 @@ RESCALED, LINED = 0.7, 0.9
 GROWN, SHRUNK = 0.02, 0.25
 """Distances from which on a rescaled matrix is told: weight decay shrinks, and no training only grows."""
 MOSTLY = 0.5
+EDITED = 1e-5
+"""Training changes a larger share of all values; an edit by hand need not."""
 
 State = Literal["unchanged", "kept", "lost", "rescaled", "rearranged", "unmeasured", "small"]
 
@@ -100,6 +102,8 @@ class LineageReport(Record):
     threshold: float | None
     unchanged_tensors: float
     """Share of tensors whose values are all the base's."""
+    changed_values: float | None = None
+    """Share of all values that differ from the base's."""
     retained: float | None
     """Median over the matrices that changed, like those below."""
     added: float | None
@@ -133,7 +137,11 @@ def lineage(submission: Path, base: BaseModel) -> LineageReport:
     seen = tuple(_with_added_rows(one, submitted[one.name], base.tensors[one.name]) for one in seen)
     rests = _measure_rests(seen, found, base.tensors)
     evidence = _Evidence(seen, rests)
+    changed = _changed_values(seen, base)
     decision = _decide(evidence)
+    if decision.verdict == "derived" and changed < EDITED:
+        reason = f"Only {changed * base.parameters:.0f} of {base.parameters:,} values differ from the base's."
+        decision = _Decision("unknown", reason, "changed_values", changed, EDITED)
     added_lengths = [one.added_row_length for one in seen if one.added_row_length is not None]
     return LineageReport(
         verdict=decision.verdict,
@@ -142,6 +150,7 @@ def lineage(submission: Path, base: BaseModel) -> LineageReport:
         value=decision.value,
         threshold=decision.threshold,
         unchanged_tensors=evidence.unchanged,
+        changed_values=changed,
         retained=evidence.median("retained"),
         added=evidence.median("added"),
         pull=evidence.median("pull"),
@@ -151,6 +160,12 @@ def lineage(submission: Path, base: BaseModel) -> LineageReport:
         added_row_length=max(added_lengths, default=None),
         tensors=tuple(_with_rest(one, rests.get(one.name)) for one in seen),
     )
+
+
+def _changed_values(seen: tuple[TensorLineage, ...], base: BaseModel) -> float:
+    """The share of all values that differ; of tensors that were not measured, all do."""
+    changed = sum((1 - (one.unchanged or 0.0)) * base.tensors[one.name].parameters for one in seen)
+    return changed / max(1, base.parameters)
 
 
 def _leading_rows(found: Tensor, base: Tensor) -> Tensor:

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
+from agent2rl.core.chat_format import CHAT_FORMAT_FILE, USUAL_FORMATS, ChatFormat
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.grown_weights import read_added_rows, write_grown_model
-from agent2rl.grading.model_config import ConfigChanges
+from agent2rl.grading.model_config import VOCABULARY, ConfigChanges, config_value
 from agent2rl.grading.submission_files import CONFIG, PICKLED_MODELS, TOKENIZER, matches_name
+from agent2rl.grading.token_rows import read_row, write_rows
 from agent2rl.grading.tokenizer_check import AddedToken, extend_tokenizer
-from agent2rl.grading.weights import INDEX, SINGLE, Tensor, tensor_sha256
+from agent2rl.grading.weights import INDEX, SINGLE, Tensor
 
 BuiltFiles = Mapping[str, Path]
 """Files of a model directory by the names that an engine sees."""
@@ -64,16 +64,31 @@ class ModelParts:
     def differs_beside_weights(self) -> bool:
         return bool(self.added_tokens or self.chat_format) or self.config != ConfigChanges()
 
+    def ablations(self) -> tuple["ModelParts", ...]:
+        """What the base model's own tensors are graded under: all that differs, and the chat format alone.
+
+        A format can be made to fail with the base model and to work with a few edited values. So the base
+        model is also asked in a few usual formats.
+        """
+        if self.chat_format is None:
+            return (self,)
+        alone = (self.chat_format, *USUAL_FORMATS)
+        return (self, *(ModelParts(self.tensors, chat_format=each) for each in alone))
+
     def ablation_key(self, base: BaseModel) -> str:
         """Names everything that differs from the base model but its own tensors."""
-        rows = {name: tensor_sha256(tensor) for name, tensor in _grown_tensors(self, base).items()}
+        rows = {
+            f"{name} {row}": hashlib.sha256(data).hexdigest()
+            for name, changed in _token_rows(self, base).items()
+            for row, data in changed.items()
+        }
         what = {
             "config": [self.config.vocabulary, self.config.tied, self.config.end_tokens],
             "added_tokens": [token.model_dump() for token in self.added_tokens],
             "chat_format": self.chat_format.model_dump() if self.chat_format else None,
             "rows": rows,
         }
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFiles:
@@ -93,12 +108,11 @@ def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFil
 
 def ablate_training(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFiles:
     """The base model's own tensors under the submission's other files, with its rows for added tokens."""
-    grown = _grown_tensors(parts, base)
+    rows = _token_rows(parts, base)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = dict(base.tensors)
-    if grown:
-        rows = {name: read_added_rows(base.tensors[name], tensor) for name, tensor in grown.items()}
-        tensors = write_grown_model(directory / "ablated.safetensors", base.tensors, rows)
+    if rows:
+        tensors = write_rows(directory / "ablated.safetensors", base.tensors, rows)
     return build_model(replace(parts, tensors=tensors), base, directory)
 
 
@@ -108,12 +122,19 @@ def base_files(base: BaseModel) -> dict[str, Path]:
     return {name: base.directory / name for name in names if not matches_name(name, NOT_BUILT)}
 
 
-def _grown_tensors(parts: ModelParts, base: BaseModel) -> dict[str, Tensor]:
-    return {
-        name: tensor
-        for name, tensor in sorted(parts.tensors.items())
-        if name in base.tensors and tensor.shape != base.tensors[name].shape
-    }
+def _token_rows(parts: ModelParts, base: BaseModel) -> dict[str, dict[int, bytes]]:
+    """A submission's rows for its added tokens, by tensor and row: beyond the base model's or spare in it."""
+    vocabulary = config_value(base.config, VOCABULARY)
+    found: dict[str, dict[int, bytes]] = {}
+    for name, tensor in sorted(parts.tensors.items()):
+        theirs = base.tensors.get(name)
+        if theirs is None or theirs.shape[:1] != (vocabulary,):
+            continue
+        grown = range(theirs.shape[0], tensor.shape[0]) if parts.config.vocabulary else ()
+        spare = [token.id for token in parts.added_tokens if token.id < theirs.shape[0]]
+        if rows := [*spare, *grown]:
+            found[name] = {row: read_row(tensor, row, theirs.dtype) for row in rows}
+    return found
 
 
 def _place_weights(tensors: Mapping[str, Tensor], directory: Path) -> dict[str, Path]:

@@ -141,7 +141,7 @@ def _read_vocabulary(config: Config, base: Config) -> int | None:
 
 def _read_tied(config: Config, base: Config) -> bool | None:
     tied = config.get(TIED)
-    if tied is None or tied == base.get(TIED):
+    if tied is None or _same(tied, base.get(TIED)):
         return None
     if not isinstance(tied, bool):
         raise Refusal(f"config.json: {TIED} is {shown(tied)}, not true or false.", "Copy the base model's.")

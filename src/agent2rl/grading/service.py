@@ -13,14 +13,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
 from agent2rl.core.records import (
     Budget,
     Clock,
-    EvalResult,
     Manifest,
     Score,
     Submission,
@@ -35,6 +34,8 @@ from agent2rl.grading.submission_grader import SubmissionGrader
 from agent2rl.grading.verdict import SubmissionVerdict, repeat_verdict, score_verdict
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.store.recorder import Recorder
+
+T = TypeVar("T")
 
 FAULT = "A fault of the grading service ({}), not of your model: it is on the record. Submit again later."
 ROOM_BYTES = 256 << 20
@@ -335,20 +336,18 @@ class Service:
         if origin.verdict == "copied":
             return self._copied(digest)
         self._recorder.event("grading", submission=submission.id)
-        found = self._grade_in_time(
-            lambda: self.grader.grade(parts, paths, "feedback", self._child(submission))
-        )
+        found = self._in_time(lambda: self.grader.grade(parts, paths, "feedback", self._child(submission)))
         score = statistics.score(found, "feedback")
         ablated, ablation = None, None
         if parts.differs_beside_weights and score.value > graded.baseline.value:
-            without = self._grade_in_time(
-                lambda: self.grader.grade_ablation(parts, "feedback", self._child(submission))
+            without = self._in_time(
+                lambda: self.grader.grade_ablations(parts, "feedback", self._child(submission))
             )
-            ablated, ablation = statistics.score(without, "feedback"), parts.ablation_key(graded.base)
+            ablated, ablation = statistics.score(without.results, "feedback"), without.key
         verdict = score_verdict(score, graded.baseline, ablated, origin, digest)
         return replace(verdict, ablation=ablation)
 
-    def _grade_in_time(self, grade: Callable[[], EvalResult]) -> EvalResult:
+    def _in_time(self, grade: Callable[[], T]) -> T:
         """A grading that the end of all gradings cuts short has expired, and has not failed."""
         try:
             return grade()

@@ -6,8 +6,10 @@ The same for every split, so that the held-out score is of the very model that g
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from agent2rl.analysis import statistics
 from agent2rl.core.records import EvalResult, Split
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.checks import check_submission
@@ -17,6 +19,13 @@ from agent2rl.grading.resaved_base import ResavedBase, resave_base
 from agent2rl.store.files import remove_tree
 from agent2rl.store.paths import SubmissionPaths
 from agent2rl.store.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Ablation:
+    key: str
+    """Names its folder."""
+    results: EvalResult
 
 
 class SubmissionGrader:
@@ -40,11 +49,16 @@ class SubmissionGrader:
         """The submission's answers on a split; those on record are not asked for again."""
         return self._grade(where, split, child, lambda place: build_model(parts, self.base, place))
 
-    def grade_ablation(self, parts: ModelParts, split: Split, child: Child | None = None) -> EvalResult:
-        """The answers of the base model's own weights under everything else of a submission.
+    def grade_ablations(self, parts: ModelParts, split: Split, child: Child | None = None) -> "Ablation":
+        """The best that the base model's own weights do, untrained, under a submission's other files."""
+        found = [
+            Ablation(each.ablation_key(self.base), self._grade_ablation(each, split, child))
+            for each in parts.ablations()
+        ]
+        return max(found, key=lambda each: statistics.score(each.results, split).value)
 
-        Kept by content: submissions that differ in weights alone share them.
-        """
+    def _grade_ablation(self, parts: ModelParts, split: Split, child: Child | None) -> EvalResult:
+        """Kept by content: submissions that differ in weights alone share it."""
         key = parts.ablation_key(self.base)
         with self._ablating:
             found = self._ablations.get((key, split))

@@ -73,6 +73,12 @@ def read_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return found
 
 
+def read_special_ids(tokenizer: Tokenizer) -> set[int]:
+    """The numbers of a tokenizer's special tokens."""
+    entries = tokenizer.get("added_tokens") or []
+    return {entry["id"] for entry in entries if _is_entry(entry) and entry.get("special") is True}
+
+
 def _vocabulary(model: object) -> dict[str, int]:
     """BPE and WordPiece map text to numbers; Unigram lists pairs of text and score."""
     entries = model.get("vocab") if isinstance(model, Mapping) else None

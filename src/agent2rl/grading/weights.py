@@ -79,10 +79,9 @@ def tensor_sha256(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-def read_chunks(tensor: Tensor, skip_bytes: int = 0) -> Iterator[bytes]:
+def read_chunks(tensor: Tensor) -> Iterator[bytes]:
     """The bytes of a tensor, a few megabytes at a time."""
     begin, end = tensor.offsets
-    begin += skip_bytes
     with tensor.file.open("rb") as file:
         file.seek(begin)
         while begin < end:

@@ -205,7 +205,7 @@ def grade_heldout(
     after = grader.grade(parts, where, "heldout")
     outcome.best_heldout = recorder.past.heldout or statistics.score(after, "heldout")
     if parts.differs_beside_weights:
-        ablated = grader.grade_ablation(parts, "heldout")
+        ablated = grader.grade_ablations(parts, "heldout").results
         outcome.ablated_heldout = statistics.score(ablated, "heldout")
         if outcome.ablated_heldout.value > outcome.baseline_heldout.value:
             before = ablated
