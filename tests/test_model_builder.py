@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -15,11 +17,12 @@ from agent2rl.grading.model_builder import ModelParts, ablate_training, build_mo
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.tokenizer_check import FLAGS
 
+Numbers = npt.NDArray[Any]
 ROWS, SPARE = 12, 10
 """The vocabulary has two rows that no token uses, as many real ones have."""
 
 
-def write_model(directory: Path, embeddings: np.ndarray, tokens: tuple[str, ...] = ()) -> Path:  # type: ignore[type-arg]
+def write_model(directory: Path, embeddings: Numbers, tokens: tuple[str, ...] = ()) -> Path:
     directory.mkdir()
     config = {"model_type": "llama", "vocab_size": len(embeddings), "rope_theta": 10000.0}
     added = [{"id": SPARE + number, "content": text, **FLAGS} for number, text in enumerate(tokens)]
@@ -41,7 +44,7 @@ def base(tmp_path: Path) -> BaseModel:
     return read_base_model(directory)
 
 
-def submit(tmp_path: Path, base: BaseModel, embeddings: np.ndarray, *tokens: str) -> ModelParts:  # type: ignore[type-arg]
+def submit(tmp_path: Path, base: BaseModel, embeddings: Numbers, *tokens: str) -> ModelParts:
     return check_submission(write_model(tmp_path / "model", embeddings, tokens), base, ResavedBase)
 
 
@@ -77,7 +80,7 @@ def test_an_ablation_has_the_bases_tensors_and_the_rows_of_added_tokens_alone(
     tmp_path: Path, base: BaseModel, dtype: type
 ) -> None:
     """Of one in a spare row, of two beyond them."""
-    embeddings = np.full((ROWS + 1, 4), -1, dtype)
+    embeddings: Numbers = np.full((ROWS + 1, 4), -1, dtype)
     parts = submit(tmp_path, base, embeddings, "<|a|>", "<|b|>", "<|c|>")
     files = ablate_training(parts, base, tmp_path / "ablated")
     ablated = load_file(files["model.safetensors"])
