@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,12 @@ def test_any_changed_byte_shows(position: float, byte: int) -> None:
     assume(raw[index] != byte)
     raw[index] = byte
     with copies(bytes(raw)) as (path, head):
+        assert faulty(path, head)
+
+
+def test_a_number_that_became_infinite_shows() -> None:
+    raw = re.sub(rb'"time":[0-9.]+', b'"time":1E999', written()[0], count=1)
+    with copies(raw) as (path, head):
         assert faulty(path, head)
 
 

@@ -137,10 +137,11 @@ def _link(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, s
     where = f"ledger record {index}"
     try:
         entry = LedgerEntry.model_validate(json.loads(line))
+        written = canonical(entry.model_dump()).encode()  # refuses infinity, which 1E999 is
     except (ValueError, RecursionError, ValidationError):
         return None, f"{where} cannot be read"
     body = entry.model_dump(exclude={"hash"})
-    if canonical(entry.model_dump()).encode() != line:
+    if written != line:
         return None, f"{where} is not written as it was"
     if entry.index != index:
         return None, f"{where} says it is record {entry.index}: records were dropped, repeated or moved"
