@@ -158,7 +158,7 @@ def application(service: Service, task: str) -> FastAPI:
             start_time=service.started_at,
             timeout_s=service.budget.wall_seconds,
             now=math.floor(time.time()),
-            remaining=math.floor(service.remaining()),
+            remaining=math.ceil(service.remaining()),  # 0 when it is over, and not before
             submissions_left=None if most is None else max(0, most - len(service.submissions())),
             environment_steps_left=service.meter.left(),
             counts=["agent", "queue", "grading"],

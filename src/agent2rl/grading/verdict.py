@@ -5,6 +5,9 @@ from dataclasses import dataclass, fields
 from agent2rl.core.records import Lineage, Score, Submission, Verdict
 from agent2rl.grading.lineage import LineageReport
 
+NAME_CHARACTERS = 60
+"""Of a file that was left out, in a message."""
+
 
 @dataclass(frozen=True)
 class SubmissionVerdict:
@@ -83,4 +86,5 @@ def score_verdict(
 
 
 def _name_left_out(names: tuple[str, ...]) -> str:
-    return f"Left out, because it is no part of a model: {', '.join(names)}." if names else ""
+    shown = (name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…" for name in names)
+    return f"Left out, because it is no part of a model: {', '.join(shown)}." if names else ""
