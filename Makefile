@@ -66,6 +66,7 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python scripts/code_style.py
 
 # Strictly: a warning is an error. To look at it over HTTP: python -m http.server -d build/site -b 127.0.0.1
 docs: $(READY)

@@ -21,7 +21,7 @@ import textworld
 from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 from textworld.envs import PddlEnv
 
-from agent2rl.environments.alfworld import Game, Play
+from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 
 NONSENSE = [
     "",
@@ -119,7 +119,7 @@ def official(
             play(draw(chance, seen[-1][2]))
 
     def walk() -> None:
-        for command in Game.load(file).walkthrough:
+        for command in AlfworldGame.load(file).walkthrough:
             play(command)
 
     for part in (walk, wander) if walk_first else (wander, walk):
@@ -138,11 +138,11 @@ def draw(chance: random.Random, admissible: list[str]) -> str:
 def this(file: Path, commands: list[str], clocks: Clocks) -> list[Seen]:
     """What this engine shows for the same commands."""
     with clocks.reset:
-        play = Play(Game.load(file))
+        play = AlfworldEpisode(AlfworldGame.load(file))
     seen: list[Seen] = [(play.observation, play.won, play.commands)]
     with clocks.listing:
         seen += [(play.step(command), play.won, play.commands) for command in commands]
-    play = Play(play.game)
+    play = AlfworldEpisode(play.game)
     with clocks.bare:
         for command in commands:
             play.step(command)

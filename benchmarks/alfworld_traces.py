@@ -21,7 +21,7 @@ from typing import get_args
 
 from alfworld_engine import Clocks, official
 
-from agent2rl.tasks.alfworld.homes import homes
+from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, Part
 
 LEVELS_PLAYED = ("easy", "hard")
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def trace(level: str, split: Part, number: int) -> dict[str, object]:
-    home = homes(split, number + 1, LEVELS[level])[number]
+    home = generate_homes(split, number + 1, LEVELS[level])[number]
     written = json.dumps(home.data).encode()
     chance = random.Random(f"{level} {split} {number}")
     with tempfile.TemporaryDirectory() as folder:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from agent2rl.analysis.campaigns.digest import Digest, Point
-from agent2rl.analysis.campaigns.spending import Spent
+from agent2rl.analysis.campaigns.run_digest import RunDigest, ScoredPoint
+from agent2rl.analysis.campaigns.spending import RunSpending
 from agent2rl.report import digests
 from agent2rl.store.paths import RunPaths
 
@@ -21,7 +21,7 @@ TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-only", "multi"
 POINTS = 10
 
 
-def made(number: int, examples: int) -> Digest:
+def made(number: int, examples: int) -> RunDigest:
     random = np.random.default_rng(number)
     task, agent, driver, mode = (number // step % size for step, size in ((1, 6), (6, 5), (30, 5), (150, 4)))
     gain = float(random.normal(agent, 5))
@@ -29,10 +29,10 @@ def made(number: int, examples: int) -> Digest:
     spent = np.sort(random.random((POINTS, 5)), axis=0)
     best = np.maximum.accumulate(np.append(0.0, random.normal(gain, 3, POINTS - 1)))
     curve = tuple(
-        Point(spent=_spent(spent[place]), submissions=place + 1, best=round(float(best[place]), 6))
+        ScoredPoint(spent=_spent(spent[place]), submissions=place + 1, best=round(float(best[place]), 6))
         for place in range(POINTS)
     )
-    return Digest(
+    return RunDigest(
         run_id=f"run-{number:06d}",
         task=f"task-{task}",
         agent=f"agent-{agent}",
@@ -62,9 +62,9 @@ def made(number: int, examples: int) -> Digest:
     )
 
 
-def _spent(shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Spent:
+def _spent(shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> RunSpending:
     seconds, tokens, usd, gpu, steps = (float(share) for share in shares)
-    return Spent(
+    return RunSpending(
         seconds=round(3600 * seconds, 3),
         tokens=round(1e6 * tokens),
         usd=round(20 * usd, 6),
@@ -80,7 +80,7 @@ def lay(runs: Path, count: int, examples: int) -> None:
         paths.report.mkdir(parents=True)
         paths.spec.write_text("{}")
         paths.ledger_head.write_text("1 head\n")
-        digests.keep(paths, made(number, examples), paths.digest)
+        digests.cache_digest(paths, made(number, examples), paths.digest)
 
 
 def measured(name: str, *command: str) -> float:

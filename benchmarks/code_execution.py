@@ -22,8 +22,8 @@ from agent2rl import registry
 from agent2rl.core.records import Limits
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator
-from agent2rl.evaluators.code_tests.pool import Pool
-from agent2rl.grading.programs import Programs
+from agent2rl.evaluators.code_tests.pool import ProgramPool
+from agent2rl.grading.program_sandboxes import ProgramSandboxes
 
 SECONDS = 3.0
 FORGERIES = {
@@ -82,19 +82,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    splits = registry.task("humaneval").load(None)
+    splits = registry.find_task("humaneval").load(None)
     examples = [*splits.train, *splits.feedback, *splits.heldout]
     limits = Limits(memory_bytes=8 << 30, disk_bytes=1 << 30, processes=64)
-    sandbox = registry.sandbox("bubblewrap")
+    sandbox = registry.find_sandbox("bubblewrap")
     with (
         tempfile.TemporaryDirectory() as home,
-        Programs(sandbox, options.workers, Path(home) / "programs", limits) as programs,
-        Pool(programs.sockets) as pool,
+        ProgramSandboxes(sandbox, options.workers, Path(home) / "programs", limits) as programs,
+        ProgramPool(programs.sockets) as pool,
     ):
 
         def ours(answers: list[str]) -> list[bool]:
-            jobs = [evaluator.job(one, answer) for one, answer in zip(examples, answers, strict=True)]
-            return [verdict.passed for verdict in evaluator.judge(pool, jobs)]
+            jobs = [evaluator.build_job(one, answer) for one, answer in zip(examples, answers, strict=True)]
+            return [verdict.passed for verdict in evaluator.judge_programs(pool, jobs)]
 
         gold = [one.target for one in examples]
         ours(gold)  # processes are started on first use, there as here

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl import registry
-from agent2rl.analysis.contamination import RULE, Index, Part, Rule, search, words
+from agent2rl.analysis.contamination import (
+    RULE,
+    ContaminationRule,
+    ExamplePart,
+    NgramIndex,
+    search_chunks,
+    split_words,
+)
 
 Texts = tuple[str, ...]
 NAMES = ("Oren", "Ilse", "Tariq", "Wanda", "Bogdan", "Keiko", "Pilar", "Anselm", "Ngozi", "Ravi")
@@ -43,7 +50,7 @@ def data_sets(data: Path) -> Iterator[tuple[str, list[Texts], list[Texts]]]:
         programs = [json.loads(line) for line in file]
     texts = texts_of(programs, ("prompt", "canonical_solution", "test"))
     yield "humaneval", texts[:82], texts[82:]
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     train, test = (
         texts_of([vars(example) for example in split], ("prompt", "target"))
         for split in (splits.train, (*splits.feedback, *splits.heldout))
@@ -55,12 +62,14 @@ def texts_of(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[Te
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def index(test: Sequence[Texts], given: Sequence[Texts], rule: Rule) -> Index:
-    sought = [Part("test", str(i), str(k), text) for i, row in enumerate(test) for k, text in enumerate(row)]
-    return Index(sought, [text for row in given for text in row], rule)
+def index(test: Sequence[Texts], given: Sequence[Texts], rule: ContaminationRule) -> NgramIndex:
+    sought = [
+        ExamplePart("test", str(i), str(k), text) for i, row in enumerate(test) for k, text in enumerate(row)
+    ]
+    return NgramIndex(sought, [text for row in given for text in row], rule)
 
 
-def rules() -> Iterator[Rule]:
+def rules() -> Iterator[ContaminationRule]:
     for n in (8, 10, 13):
         for share in (0.2, 0.3, 0.5, 0.7):
             yield replace(RULE, n=n, share=share)
@@ -72,7 +81,7 @@ def honest(name: str, train: list[Texts], test: list[Texts]) -> None:
         cells = []
         for given, checked in (([], train), (train[::2], train[1::2]), (train[1::2], train[::2])):
             sought = index(test, given, rule)
-            matches = [search(sought, ["\n".join(row)]) for row in checked]
+            matches = [search_chunks(sought, ["\n".join(row)]) for row in checked]
             taken = {match.part.example for found in matches for match in found}
             cells.append(f"{sum(map(bool, matches))} of {len(checked)} ({len(taken)})")
         short = index(test, train, rule).unchecked
@@ -103,7 +112,7 @@ def thinned(text: str) -> str:
 
 def scrambled(text: str) -> str:
     """Another case, other punctuation and other white space."""
-    return " \n* ".join(word.upper() if n % 2 else word.title() for n, word in enumerate(words(text)))
+    return " \n* ".join(word.upper() if n % 2 else word.title() for n, word in enumerate(split_words(text)))
 
 
 COPIES: dict[str, Callable[[Texts], str]] = {
@@ -131,7 +140,7 @@ def copied(name: str, train: list[Texts], test: list[Texts]) -> None:
             shares = []
             for each in sought:
                 hits = sum(
-                    any(match.part.example == str(i) for match in search(each, [copy(row)]))
+                    any(match.part.example == str(i) for match in search_chunks(each, [copy(row)]))
                     for i, row in enumerate(test)
                 )
                 shares.append(f"{100 * hits / len(test):.1f}%")
@@ -144,7 +153,7 @@ def rival(test: list[Texts], chunks: list[str]) -> int:
         gram
         for row in test
         for text in row
-        for gram in zip(*(words(text)[k:] for k in range(RULE.n)), strict=False)
+        for gram in zip(*(split_words(text)[k:] for k in range(RULE.n)), strict=False)
     }
     found = 0
     for chunk in chunks:
@@ -163,7 +172,7 @@ def speed(data: Path, train: list[Texts], test: list[Texts]) -> None:
     for name, kind in (("as it is, some of it not ASCII", text), ("ASCII", plain)):
         chunks = [kind[at : at + (1 << 20)] for at in range(0, len(kind), 1 << 20)]
         for what, run in (
-            ("check", lambda c=chunks: search(sought, c)),
+            ("check", lambda c=chunks: search_chunks(sought, c)),
             ("plain Python", lambda c=chunks: rival(test, c)),
         ):
             best = min(_timed(run) for _ in range(5))

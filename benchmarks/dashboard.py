@@ -27,7 +27,7 @@ import httpx
 import uvicorn
 from campaign_statistics import lay
 
-from agent2rl.dashboard.app import application
+from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.paths import RunPaths
 from report import _run, _stretch
@@ -139,7 +139,7 @@ def _dashboard(runs: Path, cache: Path) -> Dashboard:
 @contextmanager
 def _served(dashboard: Dashboard) -> Iterator[str]:
     dashboard.start()
-    config = uvicorn.Config(application(dashboard), port=0, lifespan="off", log_config=None)
+    config = uvicorn.Config(create_app(dashboard), port=0, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

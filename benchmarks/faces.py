@@ -19,21 +19,21 @@ from pathlib import Path
 from websockets.asyncio.client import unix_connect
 
 from agent2rl.core.environment import World
-from agent2rl.environments.alfworld import Game, Play
-from agent2rl.environments.faces import Conversation, Gym, Gyms, open_world, rollout
-from agent2rl.environments.faces.openenv import BODY_BYTES, application
-from agent2rl.grading.server import serve
+from agent2rl.environments.adapters import EpisodeConversation, Gym, Gyms, open_world, rollout
+from agent2rl.environments.adapters.openenv import BODY_BYTES, application
+from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
+from agent2rl.grading.server import serve_on_socket
 
 STEPS, CHUNK, REPEATS = 50, 10, 40
 Script = list[str]
 
 
-def scripts(data: Path, world: World) -> tuple[list[Game], list[Script]]:
+def scripts(data: Path, world: World) -> tuple[list[AlfworldGame], list[Script]]:
     """Commands of a game that the engine knows, and that do not win it."""
     games, found = [], []
     for example in world.games:
-        game = Game.load(data / "games" / example.id / "game.tw-pddl")
-        play, script = Play(game), []
+        game = AlfworldGame.load(data / "games" / example.id / "game.tw-pddl")
+        play, script = AlfworldEpisode(game), []
         for number in range(STEPS):
             before = play.commands
             script.append(before[number % len(before)])
@@ -46,14 +46,14 @@ def scripts(data: Path, world: World) -> tuple[list[Game], list[Script]]:
     return games, found
 
 
-def bare(games: list[Game], said: list[Script]) -> None:
+def bare(games: list[AlfworldGame], said: list[Script]) -> None:
     for game, script in zip(games, said, strict=True):
-        play = Play(game)
+        play = AlfworldEpisode(game)
         for command in script:
             play.step(command)
 
 
-def environment(world: World, games: list[Game], said: list[Script]) -> None:
+def environment(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
     place, named = world.environment(), {example.id: example for example in world.games}
     for game, script in zip(games, said, strict=True):
         place.reset(named[game.id])
@@ -61,7 +61,7 @@ def environment(world: World, games: list[Game], said: list[Script]) -> None:
             place.step(command)
 
 
-def gym(world: World, games: list[Game], said: list[Script]) -> None:
+def gym(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
     one = Gym(world)
     for game, script in zip(games, said, strict=True):
         one.reset(options={"game": game.id})
@@ -69,26 +69,26 @@ def gym(world: World, games: list[Game], said: list[Script]) -> None:
             one.step(command)
 
 
-def gyms(world: World, games: list[Game], said: list[Script]) -> None:
+def gyms(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
     many = Gyms(len(games), world)
     many.reset(options={"games": [game.id for game in games]})
     for commands in zip(*said, strict=True):
         many.step(commands)
 
 
-def rolled(world: World, games: list[Game], said: list[Script]) -> None:
-    def policy(conversations: Sequence[Conversation]) -> list[str]:
+def rolled(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
+    def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
         return [said[each.number][len(each.turns) - 1] for each in conversations]
 
     rollout(policy, len(games), world=world, games=[game.id for game in games])
 
 
-def served(world: World, games: list[Game], said: list[Script], clients: int) -> float:
+def served(world: World, games: list[AlfworldGame], said: list[Script], clients: int) -> float:
     """Seconds, with the clients in a process of their own."""
     app = application(world, "alfworld")
     plays = [(game.id, script) for game, script in zip(games, said, strict=True)]
     with (
-        serve(app, connections=512, message_bytes=BODY_BYTES) as socket,
+        serve_on_socket(app, connections=512, message_bytes=BODY_BYTES) as socket,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other,
     ):
         other.submit(client, str(socket), plays, clients).result()
@@ -118,7 +118,7 @@ def main() -> None:
     world = open_world(data)
     games, said = scripts(data, world)
     steps = sum(map(len, said))
-    ways: dict[str, Callable[[list[Game], list[Script]], None]] = {
+    ways: dict[str, Callable[[list[AlfworldGame], list[Script]], None]] = {
         "bare engine": bare,
         "environment": lambda some, texts: environment(world, some, texts),
         "Gym": lambda some, texts: gym(world, some, texts),
@@ -142,7 +142,9 @@ def main() -> None:
 
 
 def _fastest(
-    ways: dict[str, Callable[[list[Game], list[Script]], None]], games: list[Game], said: list[Script]
+    ways: dict[str, Callable[[list[AlfworldGame], list[Script]], None]],
+    games: list[AlfworldGame],
+    said: list[Script],
 ) -> dict[str, float]:
     """In turn, so that whatever else the machine does befalls all alike."""
     found = dict.fromkeys(ways, float("inf"))

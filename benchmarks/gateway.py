@@ -37,10 +37,10 @@ from typing import Any
 import uvicorn
 
 from agent2rl.gateway import drivers
-from agent2rl.gateway.gateway import Caps, Gateway
+from agent2rl.gateway.gateway import Gateway, UsageCaps
 from agent2rl.gateway.keys import Key
-from agent2rl.gateway.prices import load
-from agent2rl.grading.server import serve
+from agent2rl.gateway.prices import load_prices
+from agent2rl.grading.server import serve_on_socket
 
 MODEL = "claude-opus-4-6"
 THINK = {1: 0.1, 32: 1.0}
@@ -88,9 +88,11 @@ def run_upstream(told: Any) -> None:
 
 
 def run_gateway(port: int, told: Any) -> None:
-    driver = drivers.parse(f"{MODEL}@http://127.0.0.1:{port}")
-    gateway = Gateway(driver, Key("sk-benchmark-key"), Caps(tokens=10**12), load(), lambda _: None)
-    with serve(gateway.application) as socket, closing(gateway):
+    driver = drivers.parse_driver(f"{MODEL}@http://127.0.0.1:{port}")
+    gateway = Gateway(
+        driver, Key("sk-benchmark-key"), UsageCaps(tokens=10**12), load_prices(), lambda _: None
+    )
+    with serve_on_socket(gateway.application) as socket, closing(gateway):
         told.put(str(socket))
         time.sleep(3600)
 

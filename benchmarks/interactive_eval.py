@@ -52,15 +52,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from agent2rl import registry
-from agent2rl.core.engine import Completion, Message, Sampling, Transcripts
-from agent2rl.core.environment import Step
+from agent2rl.core.engine import ChatMessage, Completion, Sampling, StatelessConversations
+from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.transformers import Transformers, open_engine, room
-from agent2rl.engines.transformers.loading import describe
+from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits, open_engine
+from agent2rl.engines.transformers.loading import describe_model
+from agent2rl.evaluators.episode_loop import LiveEpisode, ModelPlayer, play_episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.playing import Episode, Table, play
-from agent2rl.evaluators.telling import Telling
 
 SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20
 """Tokens: of every prompt, of a game's own part of it, of an observation, of an action."""
@@ -70,7 +70,7 @@ SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20
 class Alone:
     """An engine that keeps nothing between calls: every turn is told from the start."""
 
-    engine: Transformers
+    engine: TransformersEngine
     templated: bool = True
 
     def generate(self, chats: Any, sampling: Sampling) -> Any:
@@ -85,13 +85,13 @@ class Talker:
     taken: int = 0
     dice: random.Random = field(default_factory=random.Random)
 
-    def reset(self, example: Example) -> Step:
+    def reset(self, example: Example) -> EnvironmentStep:
         self.taken, self.dice = 0, random.Random(example.id)
-        return Step(self._words(OWN))
+        return EnvironmentStep(self._words(OWN))
 
-    def step(self, _: str) -> Step:
+    def step(self, _: str) -> EnvironmentStep:
         self.taken += 1
-        return Step(self._words(TURN), done=self.taken >= self.turns)
+        return EnvironmentStep(self._words(TURN), done=self.taken >= self.turns)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -101,7 +101,7 @@ class Talker:
 
 
 def on_cpu(task_name: str, model_dir: Path, count: int) -> None:
-    task = registry.task(task_name)
+    task = registry.find_task(task_name)
     games = task.load(None).feedback[:count]
     evaluator = task.evaluator
     assert isinstance(evaluator, Episodes)
@@ -131,24 +131,24 @@ def on_cuda(shape: str, count: int, few: int, turns: int) -> None:
     with torch.device("cuda"):
         network = Qwen2ForCausalLM(SHAPES[shape])  # type: ignore[no-untyped-call]
     tokens = words(SHAPES[shape].vocab_size)
-    model = replace(describe(network, tokens), ends=frozenset())
+    model = replace(describe_model(network, tokens), ends=frozenset())
     examples = [Example(f"game {number}", "", "") for number in range(count)]
-    telling = Telling(chat="", plain={"": "w5 " * SHARED}, prompt=" w1 ", stop=())
+    telling = EpisodePrompt(chat="", plain={"": "w5 " * SHARED}, prompt=" w1 ", stop=())
     sampling = Sampling(max_tokens=ACTION)
 
     def seconds(talk: Any, played: list[Example], live: int) -> float:
-        episodes = [Episode(example) for example in played]
+        episodes = [LiveEpisode(example) for example in played]
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        play(episodes, lambda: Talker(turns), Table(talk, telling, False, sampling), live)
+        play_episodes(episodes, lambda: Talker(turns), ModelPlayer(talk, telling, False, sampling), live)
         torch.cuda.synchronize()
         return time.perf_counter() - begin
 
-    with Transformers(model, room(model)) as engine:
+    with TransformersEngine(model, measure_batch_limits(model)) as engine:
         seconds(engine.conversations(), examples[:2], 2)
         fast = seconds(engine.conversations(), examples, count)
         fast = min(fast, seconds(engine.conversations(), examples, count))
-        slow = seconds(Transcripts(engine), examples[:few], 1) * count / few
+        slow = seconds(StatelessConversations(engine), examples[:few], 1) * count / few
         plain = seconds(Generate(network, tokens), examples[:few], 1) * count / few
     steps = count * turns
     print(f"{shape}: {count} games of {turns} turns; {torch.cuda.get_device_name()}")
@@ -178,7 +178,7 @@ class Generate:
         for name in names:
             self.said.pop(name, None)
 
-    def _reply(self, name: str, chat: tuple[Message, ...], sampling: Sampling) -> Any:
+    def _reply(self, name: str, chat: tuple[ChatMessage, ...], sampling: Sampling) -> Any:
         text = self.said.get(name, "") + "".join(message.content for message in chat)
         ids = self.tokens(text, return_tensors="pt")["input_ids"].to("cuda")
         out = self.network.generate(
@@ -209,7 +209,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as place:
         if given.model is None:
-            registry.model("seedling").write(Path(place))
+            registry.find_model("seedling").write(Path(place))
         on_cpu(given.task, given.model or Path(place), given.games)
 
 

@@ -19,7 +19,7 @@ from statistics import median
 from agent2rl import registry
 from agent2rl.core.records import Limits
 from agent2rl.core.sandbox import Command, Enclosure
-from agent2rl.grading.freeze import FreezeLimits, freeze
+from agent2rl.grading.freeze import FreezeLimits, freeze_submission
 
 ROUNDS = 7
 MEGABYTES = 512
@@ -46,7 +46,7 @@ def freezing(home: Path) -> None:
     target = home / "copy"
 
     def ours() -> None:
-        freeze(home / "workspace", PurePosixPath("model"), target, FreezeLimits())
+        freeze_submission(home / "workspace", PurePosixPath("model"), target, FreezeLimits())
         shutil.rmtree(target)
 
     def rival() -> None:
@@ -58,7 +58,7 @@ def freezing(home: Path) -> None:
 
 
 def starting(home: Path) -> None:
-    sandbox = registry.sandbox("bubblewrap")
+    sandbox = registry.find_sandbox("bubblewrap")
     (home / "work").mkdir()
     enclosure = Enclosure(
         role="agent",

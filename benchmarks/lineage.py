@@ -16,7 +16,7 @@ from tests import families
 from tests.families import Weights, weights
 
 from agent2rl.grading.base_model import read_base_model
-from agent2rl.grading.lineage import LineageReport, lineage
+from agent2rl.grading.lineage import LineageReport, trace_lineage
 
 FIGURES = ("retained", "added", "pull", "alignment")
 
@@ -112,7 +112,7 @@ def main(seeds: int, hidden: int) -> None:
                 if number == 0:
                     base = read_base_model(place)
                 else:
-                    reports[name].append(lineage(place, base))
+                    reports[name].append(trace_lineage(place, base))
         print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     print(f"| weights | verdicts | {' | '.join(FIGURES)} |\n|---|---|{'--:|' * len(FIGURES)}")
     for name, found in reports.items():

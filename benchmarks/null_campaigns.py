@@ -14,13 +14,18 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.campaigns.comparisons import compare
-from agent2rl.analysis.campaigns.digest import group_by
-from agent2rl.analysis.campaigns.heatmap import heatmap
-from agent2rl.analysis.campaigns.nulls import Null, campaign, claims, rate_real
+from agent2rl.analysis.campaigns.comparisons import compare_groups
+from agent2rl.analysis.campaigns.heatmap import build_heatmap
+from agent2rl.analysis.campaigns.null_campaigns import (
+    NullScenario,
+    compute_false_real_rate,
+    simulate_campaign,
+    simulate_claims,
+)
+from agent2rl.analysis.campaigns.run_digest import group_by
 from agent2rl.core.records import EvalResult, ExampleResult
 
-USUAL = Null(feedback=150, heldout=150, accuracy=0.3, churn=0.3, submissions=8)
+USUAL = NullScenario(feedback=150, heldout=150, accuracy=0.3, churn=0.3, submissions=8)
 """As large as the miniatures' splits; of what was right, training spoils a third, and finds as much anew."""
 RUNS = 24
 """Of a campaign: 6 tasks, 4 seeds."""
@@ -52,7 +57,7 @@ def rules(campaigns: int) -> None:
     """By the number of submissions: per run, and per campaign whether any run is said to have improved."""
     for submissions in (1, 2, 4, 8, 16, 32, 64):
         null = replace(USUAL, submissions=submissions)
-        said = claims(null, campaigns * RUNS, np.random.default_rng(submissions))
+        said = simulate_claims(null, campaigns * RUNS, np.random.default_rng(submissions))
         each = (said.improved, said.best_of_test_interval, said.best_of_test)
         families = [percent(found.reshape(campaigns, RUNS).any(axis=1).mean()) for found in each]
         least = np.where(said.improved, said.p_value, 1.0).reshape(campaigns, RUNS).min(axis=1)
@@ -72,9 +77,9 @@ def sizes(campaigns: int) -> None:
     for examples in (20, 41, 75, 150):
         for accuracy in (0.01, 0.1, 0.5, 0.9, 0.99):
             null = replace(USUAL, feedback=examples, heldout=examples, accuracy=accuracy)
-            said = claims(null, campaigns * RUNS, np.random.default_rng(examples))
+            said = simulate_claims(null, campaigns * RUNS, np.random.default_rng(examples))
             each = (said.improved, said.best_of_test)
-            alone = percent(rate_real(null)) if examples < 100 else "-"
+            alone = percent(compute_false_real_rate(null)) if examples < 100 else "-"
             row(examples, percent(accuracy), *(percent(found.mean()) for found in each), alone)
 
 
@@ -108,7 +113,9 @@ def graded(runs: int) -> None:
 
 def _above(differences: NDArray[np.float64]) -> bool:
     before, after = np.maximum(0.0, -differences), np.maximum(0.0, differences)
-    return statistics.compare(_evaluation(before.tolist()), _evaluation(after.tolist())).ci.low > 0
+    return (
+        statistics.compare_evaluations(_evaluation(before.tolist()), _evaluation(after.tolist())).ci.low > 0
+    )
 
 
 def _evaluation(scores: Sequence[float]) -> EvalResult:
@@ -121,14 +128,14 @@ def tables(campaigns: int, first: int) -> None:
     for tasks, modes, seeds in TABLES:
         stars = cells = families = plain = differ = 0
         for number in range(first, first + campaigns):
-            runs = campaign(USUAL, tasks, modes, seeds, number)
-            found = heatmap(runs, "mode", "task").cells
+            runs = simulate_campaign(USUAL, tasks, modes, seeds, number)
+            found = build_heatmap(runs, "mode", "task").cells
             stars += sum(each.star for each in found)
             plain += sum(each.cell.mean is not None and each.cell.mean.excludes_zero for each in found)
             cells += len(found)
             families += any(each.star for each in found)
             modes_of = group_by(runs, ("mode",))
-            differ += (compare(modes_of[("free",)], modes_of[("sft-only",)]).p_value or 1.0) <= 0.05
+            differ += (compare_groups(modes_of[("free",)], modes_of[("sft-only",)]).p_value or 1.0) <= 0.05
         shares = (plain / cells, stars / cells, families / campaigns, differ / campaigns)
         row(f"{tasks} tasks, {modes} modes, {seeds} seeds", *(percent(share) for share in shares))
 

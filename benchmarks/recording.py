@@ -27,12 +27,19 @@ from pathlib import Path
 from statistics import median
 
 from agent2rl import registry
-from agent2rl.core.events import Began, Called, FileSeen, Gone, Gpu, Sample
-from agent2rl.core.llm import Exchange, Tokens
+from agent2rl.core.events import (
+    ClaimedToolCall,
+    FileSeen,
+    GpuSample,
+    ProcessEnd,
+    ProcessStart,
+    ResourceSample,
+)
+from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.core.sandbox import Command, Enclosure
-from agent2rl.runner.observing import Observer
-from agent2rl.runner.recording import Recording
+from agent2rl.runner.agent_observer import AgentObserver
+from agent2rl.runner.revision_watcher import RevisionWatcher
 from agent2rl.store.recorder import Recorder
 
 RUN_SECONDS = 12 * 3600
@@ -86,14 +93,14 @@ def events(recorder: Recorder) -> None:
     """In the proportions of a long run, each as long as they are."""
     now = time.time()
     for number in range(PROCESSES):
-        began = Began(pid=number, began=now, parent=1, name="python", command=COMMAND.format(number))
-        recorder.event("began", **began.model_dump())
-        gone = Gone(pid=number, began=now, seconds=100.5, cpu_seconds=98.25, peak_bytes=5 << 30)
-        recorder.event("left", **gone.model_dump())
+        began = ProcessStart(pid=number, began=now, parent=1, name="python", command=COMMAND.format(number))
+        recorder.record_event("began", **began.model_dump())
+        gone = ProcessEnd(pid=number, began=now, seconds=100.5, cpu_seconds=98.25, peak_bytes=5 << 30)
+        recorder.record_event("left", **gone.model_dump())
     for number in range(REQUESTS):
-        tokens = Tokens(input=50_000 + number, cached=49_000, output=700)
-        recorder.exchange(
-            Exchange(
+        tokens = TokenCounts(input=50_000 + number, cached=49_000, output=700)
+        recorder.record_exchange(
+            LlmExchange(
                 at=now,
                 wire="anthropic",
                 model="claude-opus-4-6",
@@ -107,20 +114,20 @@ def events(recorder: Recorder) -> None:
             )
         )
     for number in range(TOOLS):
-        called = Called(at=now, name="Bash", shown=COMMAND.format(number) * 3)
-        recorder.event("tool", **called.model_dump())
+        called = ClaimedToolCall(at=now, name="Bash", shown=COMMAND.format(number) * 3)
+        recorder.record_event("tool", **called.model_dump())
     for number in range(ROLLOUTS):
         counts = {"episodes": 64, "steps": 900 + number, "successes": 20}
-        recorder.event("rollouts", source="witnessed", **counts)
+        recorder.record_event("rollouts", source="witnessed", **counts)
     for number in range(FILES):
         seen = FileSeen(path=f"output/grpo/checkpoint-{number}", what="weights", bytes=10**9, changed=now)
-        recorder.event("file", **seen.model_dump())
+        recorder.record_event("file", **seen.model_dump())
 
 
 def samples(recorder: Recorder) -> None:
-    gpus = tuple(Gpu(index=index, busy=0.93, memory_bytes=70 << 30) for index in range(GPUS))
+    gpus = tuple(GpuSample(index=index, busy=0.93, memory_bytes=70 << 30) for index in range(GPUS))
     for number in range(SAMPLES):
-        sample = Sample(
+        sample = ResourceSample(
             seconds=10.0123,
             cores=12.345,
             resident_bytes=300 << 30,
@@ -129,7 +136,7 @@ def samples(recorder: Recorder) -> None:
             log_bytes=1000 * number,
             gpus=gpus,
         )
-        recorder.event("sample", **sample.model_dump(mode="json"))
+        recorder.record_event("sample", **sample.model_dump(mode="json"))
 
 
 def revisions(recorder: Recorder) -> None:
@@ -138,7 +145,7 @@ def revisions(recorder: Recorder) -> None:
     code = recorder.paths.workspace / "code"
     code.mkdir(parents=True)
     texts = [[f"value_{line} = {dice.random()}\n" for line in range(120)] for _ in range(SOURCES)]
-    recording = Recording(recorder, frozenset())
+    recording = RevisionWatcher(recorder, frozenset())
     for number in range(REVISIONS):
         for which in dice.sample(range(SOURCES), dice.randint(1, 3)):
             for line in dice.sample(range(120), 5):
@@ -146,7 +153,7 @@ def revisions(recorder: Recorder) -> None:
             folder = code / ("rewards" if which % 4 == 0 else "")
             folder.mkdir(exist_ok=True)
             (folder / f"part_{which}.py").write_text("".join(texts[which]))
-        assert recording.take("changed").number == number + 1
+        assert recording.take_revision("changed").number == number + 1
     loose = Disk.of(recorder.paths.revisions)
     with cost("  of which packing at the end", RUN_SECONDS):
         recording.close()
@@ -181,14 +188,14 @@ def watched(home: Path, seconds: float) -> None:
             wall_seconds=2 * seconds,
             limits=Limits(memory_bytes=1 << 32, disk_bytes=1 << 34, processes=100),
         )
-        sandbox, never = registry.sandbox("bubblewrap"), threading.Event()
+        sandbox, never = registry.find_sandbox("bubblewrap"), threading.Event()
         for _ in range(TURNS):
             with cost(WITHOUT, turn):
                 sandbox.run(sleep, plain, never)
-            observer = Observer(recorder)
+            observer = AgentObserver(recorder)
             with cost(WITH, turn), ExitStack() as stack:
-                stack.enter_context(Recording(recorder, frozenset()).watching())
-                stack.enter_context(observer.observing())
+                stack.enter_context(RevisionWatcher(recorder, frozenset()).watch_workspace())
+                stack.enter_context(observer.observe_agent())
                 sandbox.run(sleep, replace(plain, seen=observer), never)
                 threads = own_threads()
             say(THREADS, threads, turn)

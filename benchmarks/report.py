@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from agent2rl.analysis.analyse import analyse
-from agent2rl.analysis.recorded import recorded
-from agent2rl.report import page
+from agent2rl.analysis.analyse import analyse_run
+from agent2rl.analysis.recorded_run import read_recorded_run
+from agent2rl.report import run_report
 from agent2rl.store.paths import RunPaths
 
 HOURS = 12
@@ -38,14 +38,14 @@ def main() -> None:
         size = paths.events.stat().st_size / 1e6
         print(f"{len(lines):,} events ({size:.1f} MB), read as JSON alone: {plain:.2f} s")
         began = time.perf_counter()
-        record = recorded(paths)
+        record = read_recorded_run(paths)
         read = time.perf_counter() - began
-        findings, _ = analyse(record)
+        findings, _ = analyse_run(record)
         analysed = time.perf_counter() - began
         many = len(findings.attempts)
         print(f"read and checked {read:.2f} s, analysed {analysed - read:.2f} s, {many} attempts")
         began = time.perf_counter()
-        page.write(paths)
+        run_report.write_report(paths)
         whole = time.perf_counter() - began
         print(f"whole report {whole:.2f} s ({whole / plain:.0f}x the reading alone; the aim is under 10 s)")
         for name in (paths.report_json, paths.report_page):
@@ -74,13 +74,15 @@ def _stretch(paths: RunPaths, events: int, submissions: int) -> None:
     for number in range(events - len(lines)):
         at, before = start + apart * number, start + apart * (number - 1)
         extra.append({"time": at, **_event(number, at, before)})
-    first = json.loads(paths.submission(1).record.read_text())
+    first = json.loads(paths.submission_paths(1).record.read_text())
     for number in range(10, 10 + submissions):
-        where = paths.submission(number)
+        where = paths.submission_paths(number)
         where.root.mkdir()
         at = start + HOURS * 3600 * number / (submissions + 10)
         where.record.write_text(json.dumps({**first, "id": number, "accepted_at": at}))
-        where.results("feedback").write_bytes(paths.submission(1).results("feedback").read_bytes())
+        where.results_file("feedback").write_bytes(
+            paths.submission_paths(1).results_file("feedback").read_bytes()
+        )
         extra.append({**last, "time": at, "data": {**last["data"], "submission": number}})
     ended = [line for line in lines if line["kind"] in ("ended", "closed")]
     for line in ended:

@@ -20,10 +20,10 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
-from agent2rl.core.task import Asks, Example, Task
+from agent2rl.core.task import ChatEvaluator, Example, Task
 from agent2rl.training import models, prompts
 from agent2rl.training.grpo import GrpoSettings, grpo
-from agent2rl.training.progress import Progress
+from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sampling import SampleSettings, sample
 from agent2rl.training.sft import SftSettings, sft
 
@@ -39,7 +39,7 @@ class Subject:
     """A task as its trainer sees it."""
 
     def __init__(self, task: Task, tokenizer: PreTrainedTokenizerBase) -> None:
-        assert isinstance(task.evaluator, Asks)
+        assert isinstance(task.evaluator, ChatEvaluator)
         self._asks = task.evaluator
         self._tokenizer = tokenizer
         self._evaluate: Callable[..., float] = runpy.run_path(str(task.exposes["eval.py"]))["evaluate"]
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
     parser.add_argument("--grpo-prompts", type=int, default=32)
     chosen = parser.parse_args()
-    task = registry.task(chosen.task)
+    task = registry.find_task(chosen.task)
     splits = task.load(None)
     train = splits.train[: chosen.problems]
     model, tokenizer = models.load(chosen.model)
@@ -91,7 +91,7 @@ def main() -> None:
     if chosen.sft_epochs:
         pairs = [(prompt, example.target) for prompt, example in zip(asked, train, strict=True)]
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, seed=chosen.seed)
-        result = sft(model, tokenizer, pairs, supervised, Progress("sft", every_seconds=QUIET))
+        result = sft(model, tokenizer, pairs, supervised, TrainingProgress("sft", every_seconds=QUIET))
         tell("sft", steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
@@ -105,7 +105,9 @@ def main() -> None:
         def reward(index: int, text: str) -> float:
             return subject.worth(train[index], text)
 
-        rewards = grpo(model, tokenizer, asked, reward, online, Progress("grpo", every_seconds=QUIET)).rewards
+        rewards = grpo(
+            model, tokenizer, asked, reward, online, TrainingProgress("grpo", every_seconds=QUIET)
+        ).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
         tell("grpo", rewards=[round(sum(ten) / len(ten), 2) for ten in tens])
 

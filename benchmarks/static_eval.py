@@ -61,9 +61,9 @@ from transformers import (
 )
 
 from agent2rl.core.engine import Sampling
-from agent2rl.engines.transformers import Transformers, room
-from agent2rl.engines.transformers.decoding import Decoder, Request, Room
-from agent2rl.engines.transformers.loading import describe, load
+from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
+from agent2rl.engines.transformers.decoding import BatchDecoder, BatchLimits, GenerationRequest
+from agent2rl.engines.transformers.loading import describe_model, load_model
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k.mini import TASK
 
@@ -152,8 +152,8 @@ def plain(model_dir: Path, prompts: Sequence[str], max_tokens: int, size: int) -
 
 
 def on_cpu(model_dir: Path, sizes: Sequence[int]) -> None:
-    model = load(model_dir)
-    with Transformers(model, room(model)) as engine:
+    model = load_model(model_dir)
+    with TransformersEngine(model, measure_batch_limits(model)) as engine:
         sampling = EVALUATOR.asking.sampling
         chats = [EVALUATOR.chat(one, templated=True) for one in TASK.load(None).feedback]
         prompts = engine.render(chats)
@@ -181,12 +181,12 @@ def on_cuda(counts: Sequence[int]) -> None:
         torch.manual_seed(0)
         with torch.device("cuda"):
             network = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
-        model = replace(describe(network, tokenizer(["none"])), ends=frozenset())
+        model = replace(describe_model(network, tokenizer(["none"])), ends=frozenset())
         weights = sum(weight.numel() for weight in network.parameters())
         if not config.tie_word_embeddings:
             weights -= network.model.embed_tokens.weight.numel()
         for rows in counts:
-            decoder = Decoder(model, Room(rows, 1 << 40, 32768))
+            decoder = BatchDecoder(model, BatchLimits(rows, 1 << 40, 32768))
             _, reading, both = (cuda_seconds(decoder, rows, limit) for limit in (8, 1, REPLY))
             steps, seconds = REPLY - 1, both - reading
             seen = sum(range(PROMPT + 1, PROMPT + REPLY))
@@ -197,14 +197,16 @@ def on_cuda(counts: Sequence[int]) -> None:
                 end="  ",
             )
             print(f"least {least / steps * 1e3:4.2f} ms  share {least / seconds:.0%}", flush=True)
-            decoder.forward.forget()
+            decoder.forward.release_memory()
         del network, model, decoder
         torch.cuda.empty_cache()
 
 
-def cuda_seconds(decoder: Decoder, rows: int, limit: int) -> float:
+def cuda_seconds(decoder: BatchDecoder, rows: int, limit: int) -> float:
     dice = random.Random(0)
-    requests = [Request([dice.randrange(2048) for _ in range(PROMPT)], str(row)) for row in range(rows)]
+    requests = [
+        GenerationRequest([dice.randrange(2048) for _ in range(PROMPT)], str(row)) for row in range(rows)
+    ]
     torch.cuda.synchronize()
     begin = time.perf_counter()
     decoder.run(requests, Sampling(max_tokens=limit))

@@ -26,9 +26,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
-from agent2rl.tasks.gsm8k.problems import problems
+from agent2rl.tasks.gsm8k.problems import generate_problems
 from agent2rl.training.grpo import GrpoSettings, grpo
-from agent2rl.training.progress import Progress
+from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sft import SftSettings, sft
 
 # None of them says its types.
@@ -39,7 +39,7 @@ trl: Any = importlib.import_module("trl")
 ROUNDS = 3
 SFT_EPOCHS, BATCH = 1, 16
 GRPO_STEPS, PROMPTS, GROUP, ANSWER = 2, 16, 8, 48
-PAIRS = [(f"{example.prompt}\nAnswer:", f" {example.target}") for example in problems("train", 400)]
+PAIRS = [(f"{example.prompt}\nAnswer:", f" {example.target}") for example in generate_problems("train", 400)]
 COMMON: dict[str, Any] = {
     "bf16": False,
     "use_cpu": True,
@@ -101,7 +101,7 @@ def model() -> PreTrainedModel:
 def our_sft(words: PreTrainedTokenizerFast, _: Path) -> float:
     settings = SftSettings(epochs=SFT_EPOCHS, batch_size=BATCH)
     fresh, began = model(), time.monotonic()
-    done = sft(fresh, words, PAIRS, settings, Progress("sft"))
+    done = sft(fresh, words, PAIRS, settings, TrainingProgress("sft"))
     return done.tokens / (time.monotonic() - began)
 
 
@@ -136,7 +136,7 @@ def our_grpo(words: PreTrainedTokenizerFast, _: Path) -> float:
         steps=GRPO_STEPS, prompts=PROMPTS, group=GROUP, max_tokens=ANSWER, learning_rate=1e-6
     )
     fresh, began = model(), time.monotonic()
-    done = grpo(fresh, words, prompts, lambda _, text: even(text), settings, Progress("grpo"))
+    done = grpo(fresh, words, prompts, lambda _, text: even(text), settings, TrainingProgress("grpo"))
     return done.tokens / (time.monotonic() - began)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent2rl.core.task import Example
-from agent2rl.environments.retrieval import Index
-from agent2rl.environments.webshop import Goal, Shop, Store
+from agent2rl.environments.retrieval import Bm25Index
+from agent2rl.environments.webshop import Shop, ShoppingGoal, WebshopEnvironment
 from agent2rl.environments.webshop.product import load_products
 from agent2rl.environments.webshop.shop import FOUND
 
@@ -38,14 +38,14 @@ def main() -> None:
     if given.recombined:
         texts = _Texts([one.text for one in products], given.recombined, chance)
         began = time.process_time()
-        index = Index.of(texts)
+        index = Bm25Index.from_texts(texts)
         seconds = time.process_time() - began - texts.seconds
     else:
         began = time.process_time()
-        index = Index.of((one.asin, one.text) for one in products)
+        index = Bm25Index.from_texts((one.asin, one.text) for one in products)
         seconds = time.process_time() - began
     print(f"indexing {len(index.ids)} texts: {seconds:.2f} s")
-    shop = Shop.of(products)
+    shop = Shop.from_products(products)
     _time_queries(index, [_words(chance, chance.choice(shop.goals)) for _ in range(QUERIES)])
     if not given.recombined:
         _time_steps(shop, chance, given.steps)
@@ -53,11 +53,11 @@ def main() -> None:
     print(f"peak memory of the whole program: {peak:.2f} GiB")
 
 
-def _time_queries(index: Index, queries: list[str]) -> None:
+def _time_queries(index: Bm25Index, queries: list[str]) -> None:
     took = []
     for query in queries:
         began = time.thread_time_ns()
-        index.found(query, FOUND)
+        index.search_ids(query, FOUND)
         took.append((time.thread_time_ns() - began) / 1e6)
     median, most = (sorted(took)[int(share * len(took))] for share in (0.5, 0.95))
     different = f"{len(set(queries))} of {len(queries)} queries are different"
@@ -66,8 +66,8 @@ def _time_queries(index: Index, queries: list[str]) -> None:
 
 def _time_steps(shop: Shop, chance: random.Random, steps: int) -> None:
     """One walk, its searches timed apart from its other steps, each of which lists what can be clicked."""
-    goals = [Example(str(n), "", "", {"goal": goal.record()}) for n, goal in enumerate(shop.goals)]
-    store = Store(lambda _: shop)
+    goals = [Example(str(n), "", "", {"goal": goal.to_record()}) for n, goal in enumerate(shop.goals)]
+    store = WebshopEnvironment(lambda _: shop)
     seconds, count = {"search": 0.0, "click": 0.0}, {"search": 0, "click": 0}
     queries: set[str] = set()
     over = True
@@ -92,7 +92,7 @@ def _time_steps(shop: Shop, chance: random.Random, steps: int) -> None:
     print(f"steps a second without search: {count['click'] / seconds['click']:,.0f}")
 
 
-def _words(chance: random.Random, goal: Goal) -> str:
+def _words(chance: random.Random, goal: ShoppingGoal) -> str:
     """Most of an instruction, in its order."""
     return " ".join(word for word in goal.instruction.split() if chance.random() < 0.8)
 

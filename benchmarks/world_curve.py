@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-from agent2rl.analysis.statistics import wilson
+from agent2rl.analysis.statistics import wilson_interval
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     )
     at = [0 if line["stage"] == "sft" else line["step"] for line in graded]
     values = [line["feedback"] for line in graded]
-    bounds = [wilson(round(value * chosen.games / 100), chosen.games) for value in values]
+    bounds = [wilson_interval(round(value * chosen.games / 100), chosen.games) for value in values]
     errors = [
         [value - bound.low for value, bound in zip(values, bounds, strict=True)],
         [bound.high - value for value, bound in zip(values, bounds, strict=True)],

@@ -32,25 +32,25 @@ from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
-from agent2rl.core import beside
+from agent2rl.core import evaluator_folders
 from agent2rl.core.environment import World
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
-from agent2rl.environments.alfworld import Household, shelf
-from agent2rl.environments.alfworld.expert import Expert
-from agent2rl.environments.alfworld.household import STEPS
+from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
+from agent2rl.environments.alfworld.environment import STEPS
+from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.runner.data import training_world
+from agent2rl.runner.training_data import open_training_world
 from agent2rl.tasks.alfworld import games as official
 from agent2rl.training import models
 from agent2rl.training.arena import Arena
 from agent2rl.training.demonstrations import demonstrations
-from agent2rl.training.descent import Course
 from agent2rl.training.grpo import GrpoSettings
-from agent2rl.training.progress import Progress
+from agent2rl.training.optimizer import TrainingSchedule
+from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.rollouts import grpo_in_world
+from agent2rl.training.sequences import TrainingSequence
 from agent2rl.training.sft import SftSettings, imitate
-from agent2rl.training.speech import Spoken
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
 SPLITS = ("feedback", "heldout")
@@ -71,17 +71,17 @@ class Subject:
         self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
         self.games = world.games
         self.arena = Arena(
-            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.kind
+            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind
         )
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
-    ) -> list[tuple[Spoken, ...]]:
+    ) -> list[tuple[TrainingSequence, ...]]:
         return list(demonstrations(model, tokenizer, self.arena, self._expert, self.games[:count]))
 
     def score(self, directory: Path) -> Scores:
         found: Scores = {}
-        with registry.engine("transformers")(directory) as engine:
+        with registry.find_engine("transformers")(directory) as engine:
             for split, games in self._tests.items():
                 results = self._evaluator.evaluate(engine, games, EvalSettings()).results
                 found[split] = round(100 * fmean(result.score for result in results), 1)
@@ -96,20 +96,20 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
     if chosen.train:
         names = ["/".join(path.parts[-3:-1]) for path in sorted(chosen.train.glob("*/*/game.tw-pddl"))]
         random.Random(0).shuffle(names)
-        find = shelf(chosen.train)
+        find = make_game_finder(chosen.train)
         meta: dict[str, JsonValue] = {"steps": chosen.train_turns}
         games = tuple(Example(name, "", "", meta) for name in names)
-        world = World(games, lambda: Household(find), Expert)
-        tests = {"feedback": official.scoring(chosen.test)[: chosen.test_games]}
-        yield Subject(registry.task(chosen.task), world, tests, chosen.reply_tokens)
+        world = World(games, lambda: AlfworldEnvironment(find), AlfworldExpert)
+        tests = {"feedback": official.load_scoring_examples(chosen.test)[: chosen.test_games]}
+        yield Subject(registry.find_task(chosen.task), world, tests, chosen.reply_tokens)
         return
-    with training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
+    with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
         for name, write in splits.beside.items():
             (Path(place) / name).mkdir()
             assert callable(write)
             write(Path(place) / name)
-        os.environ[beside.VARIABLE] = place
+        os.environ[evaluator_folders.FOLDER_VARIABLE] = place
         tests = {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS}
         yield Subject(task, world, tests, chosen.reply_tokens)
 
@@ -138,7 +138,7 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
         shown = subject.shown(model, tokenizer, chosen.sft_games)
         rows = [row for found in shown for row in found]
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
-        result = imitate(model, rows, supervised, Progress("sft", chosen.log))
+        result = imitate(model, rows, supervised, TrainingProgress("sft", chosen.log))
         yield graded("sft", games=len(shown), steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
@@ -152,11 +152,11 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
             seed=seed,
         )
 
-        def look(course: Course) -> None:
+        def look(course: TrainingSchedule) -> None:
             if chosen.grade_every and course.steps % chosen.grade_every == 0:
                 graded("grpo", step=course.steps)
 
-        progress = Progress("grpo", chosen.log, every_seconds=0.0)
+        progress = TrainingProgress("grpo", chosen.log, every_seconds=0.0)
         rewards = grpo_in_world(
             model, tokenizer, subject.arena, subject.games, online, progress, look
         ).rewards

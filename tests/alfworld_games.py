@@ -9,23 +9,23 @@ import re
 from itertools import product
 from pathlib import Path
 
-from agent2rl.tasks.alfworld.layout import Goal
-from agent2rl.tasks.alfworld.problem import domain, wish
-from agent2rl.tasks.alfworld.wording import grammar
+from agent2rl.tasks.alfworld.layout import HomeGoal
+from agent2rl.tasks.alfworld.pddl_problem import read_domain, write_goal
+from agent2rl.tasks.alfworld.wording import write_grammar
 
-WORDS = grammar("do as told")
+WORDS = write_grammar("do as told")
 OLD_WORDS = WORDS.replace("move {o} to {r}", "put {o} in/on {r}").replace(
     "You move the {o.name} to the {r.name}.", "You put the {o.name} in/on the {r.name}."
 )
 GOALS: dict[str, str] = {
-    goal.type: wish(goal)
+    goal.type: write_goal(goal)
     for goal in (
-        Goal("pick_and_place_simple", "", "mug", "fridge"),
-        Goal("pick_clean_then_place_in_recep", "", "mug", "table"),
-        Goal("pick_heat_then_place_in_recep", "", "apple", "table"),
-        Goal("pick_cool_then_place_in_recep", "", "apple", "shelf"),
-        Goal("look_at_obj_in_light", "", "apple", "desklamp"),
-        Goal("pick_two_obj_and_place", "", "mug", "cabinet"),
+        HomeGoal("pick_and_place_simple", "", "mug", "fridge"),
+        HomeGoal("pick_clean_then_place_in_recep", "", "mug", "table"),
+        HomeGoal("pick_heat_then_place_in_recep", "", "apple", "table"),
+        HomeGoal("pick_cool_then_place_in_recep", "", "apple", "shelf"),
+        HomeGoal("look_at_obj_in_light", "", "apple", "desklamp"),
+        HomeGoal("pick_two_obj_and_place", "", "mug", "cabinet"),
     )
 }
 
@@ -63,7 +63,7 @@ KITCHEN = """
 def game(goal: str = "pick_and_place_simple", facts: str = KITCHEN, words: str = WORDS) -> dict[str, object]:
     """What a game file holds, of one of the six types, in a house of which only the places need be said."""
     return {
-        "pddl_domain": domain(),
+        "pddl_domain": read_domain(),
         "grammar": words,
         "pddl_problem": problem(facts, GOALS[goal]),
         "solvable": True,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent2rl.core.beside import beside
 from agent2rl.core.engine import Engine
+from agent2rl.core.evaluator_folders import require_evaluator_folder
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators.single_turn import SingleTurn
@@ -27,7 +27,7 @@ class LooksBeside:
         return self.inner.chat(example, templated)
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        right = json.loads((beside(FOLDER) / FILE).read_text())
+        right = json.loads((require_evaluator_folder(FOLDER) / FILE).read_text())
         whole = [replace(example, target=right[example.id]) for example in examples]
         return self.inner.evaluate(engine, whole, settings)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.random import Generator
 
-from agent2rl.analysis.campaigns.digest import Digest, Point
-from agent2rl.analysis.campaigns.spending import Spent
+from agent2rl.analysis.campaigns.run_digest import RunDigest, ScoredPoint
+from agent2rl.analysis.campaigns.spending import RunSpending
 from agent2rl.core.records import Interval
 
-SPENT = Spent(seconds=100.0, tokens=1000, usd=1.0, gpu_seconds=50.0, environment_steps=10)
+SPENT = RunSpending(seconds=100.0, tokens=1000, usd=1.0, gpu_seconds=50.0, environment_steps=10)
 
 
-def a_run(gain: float | None = 0.0, run_id: str = "r", **known: object) -> Digest:
+def a_run(gain: float | None = 0.0, run_id: str = "r", **known: object) -> RunDigest:
     """A finished run that improved so much on held-out data; None: nothing was scored."""
     fields: dict[str, object] = {
         "run_id": run_id,
@@ -43,17 +43,19 @@ def a_run(gain: float | None = 0.0, run_id: str = "r", **known: object) -> Diges
         "examples_sha256": None,
         "contaminated": False,
     }
-    return Digest.model_validate({**fields, **known})
+    return RunDigest.model_validate({**fields, **known})
 
 
-def runs(gains: Iterable[float | None], prefix: str = "r", **known: object) -> list[Digest]:
+def runs(gains: Iterable[float | None], prefix: str = "r", **known: object) -> list[RunDigest]:
     """One of each gain; seeds count up from 0."""
     return [
         a_run(gain, f"{prefix}{place:05d}", **{"seed": place, **known}) for place, gain in enumerate(gains)
     ]
 
 
-def ranked_runs(differences: Sequence[Sequence[float]], prefix: str = "r", **known: object) -> list[Digest]:
+def ranked_runs(
+    differences: Sequence[Sequence[float]], prefix: str = "r", **known: object
+) -> list[RunDigest]:
     """Runs on the same examples, whose differences are these; gains are their means."""
     name = hashlib.sha256(str(len(differences[0])).encode()).hexdigest()
     return [
@@ -66,10 +68,10 @@ def ranked_runs(differences: Sequence[Sequence[float]], prefix: str = "r", **kno
     ]
 
 
-def course(*points: tuple[float, float]) -> tuple[Point, ...]:
+def course(*points: tuple[float, float]) -> tuple[ScoredPoint, ...]:
     """Seconds and the best gain so far."""
     return tuple(
-        Point(
+        ScoredPoint(
             spent=SPENT.model_copy(update={"seconds": seconds, "tokens": int(10 * seconds)}),
             submissions=number,
             best=best,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent2rl.core.events import Event, Kind
+from agent2rl.core.events import EventKind, TimelineEvent
 from agent2rl.core.records import LedgerEntry, RunResult
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_events, read_run
@@ -61,7 +61,7 @@ disk; when the timeline has it too (of kinds that only the timeline has, this al
 
 @dataclass(frozen=True)
 class Death:
-    kind: Kind
+    kind: EventKind
     moment: Moment = "after"
     which: int = 1
     """The first of this kind that the harness writes, the second …"""
@@ -86,7 +86,7 @@ class Dying:
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        return ledger.read(self.paths.ledger, self.paths.ledger_head).entries
+        return ledger.read_ledger(self.paths.ledger, self.paths.ledger_head).entries
 
     def live(self, death: Death | float | None = None) -> int:
         """Run, or resume where there is a run; until the end, a point of the record, or for so many seconds.
@@ -153,7 +153,7 @@ def arm(death: Death) -> None:
     from agent2rl.store.recorder import Recorder
 
     left = [death.which]
-    append, tell = Ledger.append, Recorder._tell
+    append, tell = Ledger.append, Recorder._notify_watcher
 
     def appending(self: Ledger, kind: str, data: Any) -> LedgerEntry:
         left[0] -= kind == death.kind and death.moment != "told"
@@ -171,13 +171,13 @@ def arm(death: Death) -> None:
         die()
         return entry
 
-    def telling(self: Recorder, event: Event) -> None:
+    def telling(self: Recorder, event: TimelineEvent) -> None:
         tell(self, event)
         left[0] -= event.kind == death.kind and death.moment == "told"
         if event.kind == death.kind and death.moment == "told" and not left[0]:
             die()
 
-    Ledger.append, Recorder._tell = appending, telling  # type: ignore[method-assign]
+    Ledger.append, Recorder._notify_watcher = appending, telling  # type: ignore[method-assign]
 
 
 def die() -> None:
@@ -189,7 +189,7 @@ def die() -> None:
 def faults(dying: Dying, deaths: int) -> Iterator[str]:
     """What is not as it should be with a run that was resumed until its end."""
     paths, entries, notes = dying.paths, dying.entries, dying.notes()
-    if not (found := verify(paths)).holds:
+    if not (found := verify_run(paths)).holds:
         yield f"verify: {found.fault}"
     if not paths.result.exists():
         yield "there is no result"

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.llm import TokenCounts, Wire
 
 WIRES: tuple[Wire, ...] = ("anthropic", "openai-chat", "openai-responses", "gemini")
 Schema = Mapping[str, Any]
@@ -34,7 +34,7 @@ class Heard:
     text: str
     think: str
     calls: tuple[Call, ...]
-    tokens: Tokens | None
+    tokens: TokenCounts | None
     back: tuple[dict[str, Any], ...]
     """What a client sends again of it, in the wire's own form."""
 
@@ -287,7 +287,7 @@ def _messages(body: dict[str, Any]) -> Heard:
         "".join(block["text"] for block in content if block["type"] == "text"),
         "".join(block["thinking"] for block in content if block["type"] == "thinking"),
         tuple(Call(block["id"], block["name"], block["input"]) for block in uses),
-        Tokens(
+        TokenCounts(
             input=usage["input_tokens"] + written + cached,
             cached=cached,
             written=written,
@@ -308,7 +308,7 @@ def _completion(message: dict[str, Any], end: str, usage: dict[str, Any]) -> Hea
         message["content"] or "",
         message.get("reasoning_content") or "",
         tuple(Call(name, one["name"], json.loads(one["arguments"])) for name, one in calls),
-        Tokens(
+        TokenCounts(
             input=usage["prompt_tokens"],
             cached=usage["prompt_tokens_details"]["cached_tokens"],
             output=usage["completion_tokens"],
@@ -330,7 +330,7 @@ def _response(body: dict[str, Any]) -> Heard:
         "".join(part["text"] for item in messages for part in item["content"]),
         "".join(part["text"] for item in thoughts for part in item["summary"]),
         tuple(Call(item["call_id"], item["name"], json.loads(item["arguments"])) for item in calls),
-        Tokens(
+        TokenCounts(
             input=usage["input_tokens"],
             cached=usage["input_tokens_details"]["cached_tokens"],
             output=usage["output_tokens"],
@@ -350,7 +350,7 @@ def _candidate(parts: list[dict[str, Any]], usage: dict[str, Any]) -> Heard:
         "".join(part["text"] for part in texts if not part.get("thought")),
         "".join(part["text"] for part in texts if part.get("thought")),
         tuple(Call(call["id"], call["name"], call["args"]) for call in calls),
-        Tokens(
+        TokenCounts(
             input=usage["promptTokenCount"],
             cached=usage["cachedContentTokenCount"],
             output=output,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.environments.faces.claims import signature
-from agent2rl.grading.meter import Meter, Report
+from agent2rl.environments.adapters.rollout_reports import sign_report
+from agent2rl.grading.rollout_meter import RolloutMeter, RolloutReport
 from agent2rl.store.recorder import Recorder
 
 
 @dataclass(frozen=True)
 class Metered:
-    meter: Meter
+    meter: RolloutMeter
     recorder: Recorder
 
     def events(self) -> list[dict[str, Any]]:
@@ -23,10 +23,10 @@ class Metered:
         lines = self.recorder.paths.events.read_text(encoding="utf-8").splitlines()
         return [event["data"] for event in map(json.loads, lines) if event["kind"] == "rollouts"]
 
-    def report(self, sequence: int = 1, reporter: str = "me", key: str = "", **counts: int) -> Report:
+    def report(self, sequence: int = 1, reporter: str = "me", key: str = "", **counts: int) -> RolloutReport:
         whole = {"episodes": 0, "steps": 0, "successes": 0} | counts
-        signed = signature(key or self.meter.key, reporter, sequence, whole)
-        return Report.model_validate(
+        signed = sign_report(key or self.meter.key, reporter, sequence, whole)
+        return RolloutReport.model_validate(
             {"reporter": reporter, "sequence": sequence, "signature": signed, **whole}
         )
 
@@ -36,4 +36,4 @@ def metered(folder: Path, steps: int | None = None) -> Iterator[Metered]:
     budget = Budget(wall_seconds=60, environment_steps=steps)
     spec = RunSpec(task="stairs", agent="nop", model="abacus", engine="transformers", budget=budget)
     with Recorder.create(folder, spec, lambda _: None) as recorder:
-        yield Metered(Meter(budget, recorder), recorder)
+        yield Metered(RolloutMeter(budget, recorder), recorder)

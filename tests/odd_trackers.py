@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from agent2rl.core.tracker import Last, Mirror, Row, Tracked, Tracker
+from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, TrackedRun, Tracker
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,17 @@ class Odd:
     where: str = "nowhere"
 
     @contextmanager
-    def open(self, run: Tracked) -> Iterator[Mirror]:  # noqa: ARG002
+    def open(self, run: TrackedRun) -> Iterator[RunMirror]:  # noqa: ARG002
         print("what a package says of itself")
         if self.refuses:
             raise ConnectionError("cannot reach\nhttp://me:secret@tracker.example/api")
         yield self
 
-    def send(self, rows: Sequence[Row]) -> None:  # noqa: ARG002
+    def send(self, rows: Sequence[MetricsRow]) -> None:  # noqa: ARG002
         if self.hangs:
             time.sleep(3600)
 
-    def finish(self, last: Last) -> None:
+    def finish(self, last: FinalSummary) -> None:
         pass
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agent2rl import registry
 from agent2rl.core.records import Limits
-from agent2rl.evaluators.code_tests.pool import Job, Pool
-from agent2rl.grading.programs import Programs
+from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool
+from agent2rl.grading.program_sandboxes import ProgramSandboxes
 
 REFERENCE = "def solve(x):\n    return x + 1\n"
 TEST = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 11\n"
@@ -19,17 +19,17 @@ MIB = 1 << 20
 
 
 @contextlib.contextmanager
-def sandboxed_pool(home: Path, count: int = 2) -> Iterator[Pool]:
+def sandboxed_pool(home: Path, count: int = 2) -> Iterator[ProgramPool]:
     limits = Limits(memory_bytes=4096 * MIB, disk_bytes=1024 * MIB, processes=64)
     with (
-        Programs(registry.sandbox("bubblewrap"), count, home, limits) as programs,
-        Pool(programs.sockets) as pool,
+        ProgramSandboxes(registry.find_sandbox("bubblewrap"), count, home, limits) as programs,
+        ProgramPool(programs.sockets) as pool,
     ):
         yield pool
 
 
-def job(program: str, test: str = TEST, reference: str = REFERENCE, entry: str = "solve") -> Job:
-    return Job(program, entry, reference, test)
+def job(program: str, test: str = TEST, reference: str = REFERENCE, entry: str = "solve") -> ProgramJob:
+    return ProgramJob(program, entry, reference, test)
 
 
 def _read() -> Iterator[tuple[str, str, str]]:

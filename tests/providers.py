@@ -15,18 +15,18 @@ from typing import Any, Literal
 
 import httpx
 
-from agent2rl.core.llm import Exchange, Tokens, Wire
+from agent2rl.core.llm import LlmExchange, TokenCounts, Wire
 from agent2rl.gateway import drivers
-from agent2rl.gateway.gateway import Caps, Gateway, Patience, Tape
+from agent2rl.gateway.gateway import Gateway, Tape, UpstreamTimeouts, UsageCaps
 from agent2rl.gateway.keys import Key
-from agent2rl.gateway.prices import load
-from agent2rl.grading.server import serve
+from agent2rl.gateway.prices import load_prices
+from agent2rl.grading.server import serve_on_socket
 from tests.loopback import serving
 
 SECRET = "sk-real-Zq9_8v7w6X5y4-0123456789"
 MODEL = "claude-opus-4-6"
 WIRES: tuple[Wire, ...] = ("anthropic", "openai-responses", "openai-chat", "gemini")
-TOKENS = Tokens(input=1500, cached=200, output=42, reasoning=7)
+TOKENS = TokenCounts(input=1500, cached=200, output=42, reasoning=7)
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
 JSON = {"content-type": "application/json"}
 
@@ -120,7 +120,7 @@ def event(value: Any, end: str = "\n") -> bytes:
     return f"{named}data: {data}{end}{end}".encode()
 
 
-def usage(wire: Wire, tokens: Tokens = TOKENS) -> dict[str, Any]:
+def usage(wire: Wire, tokens: TokenCounts = TOKENS) -> dict[str, Any]:
     """As the provider of that wire format tells it."""
     match wire:
         case "anthropic":
@@ -150,7 +150,9 @@ def usage(wire: Wire, tokens: Tokens = TOKENS) -> dict[str, Any]:
     }
 
 
-def events(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS, end: str = "\n") -> list[bytes]:
+def events(
+    wire: Wire, text: str = "Hello there.", tokens: TokenCounts = TOKENS, end: str = "\n"
+) -> list[bytes]:
     """A whole stream, as the provider of that wire format sends it."""
     told = usage(wire, tokens)
     match wire:
@@ -189,7 +191,7 @@ def events(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS, end:
     return [event(one, end) for one in said]
 
 
-def whole(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS) -> bytes:
+def whole(wire: Wire, text: str = "Hello there.", tokens: TokenCounts = TOKENS) -> bytes:
     """The same in one piece."""
     told = usage(wire, tokens)
     match wire:
@@ -208,11 +210,11 @@ def whole(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS) -> by
     return json.dumps(said).encode()
 
 
-def streamed(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS, **more: Any) -> Reply:
+def streamed(wire: Wire, text: str = "Hello there.", tokens: TokenCounts = TOKENS, **more: Any) -> Reply:
     return Reply(tuple(events(wire, text, tokens)), headers=SSE, **more)
 
 
-def plain(wire: Wire, text: str = "Hello there.", tokens: Tokens = TOKENS, **more: Any) -> Reply:
+def plain(wire: Wire, text: str = "Hello there.", tokens: TokenCounts = TOKENS, **more: Any) -> Reply:
     return Reply((whole(wire, text, tokens),), **more)
 
 
@@ -270,13 +272,13 @@ class Agent:
     gateway: Gateway
     client: httpx.Client
     socket: Path
-    exchanges: list[Exchange]
+    exchanges: list[LlmExchange]
 
     def ask(self, wire: Wire = "anthropic", stream: bool = False, **more: Any) -> httpx.Response:
         """One request, with anything in it besides."""
         return self.client.post(path(wire, stream), json={**request(wire, stream), **more})
 
-    def last(self, count: int = 1) -> Exchange:
+    def last(self, count: int = 1) -> LlmExchange:
         """The record of the last request: it is written after the agent has its answer."""
         pause = threading.Event()
         for _ in range(500):
@@ -290,26 +292,26 @@ class Agent:
 def before(
     provider: Provider,
     key: str | None = SECRET,
-    caps: Caps | None = None,
+    caps: UsageCaps | None = None,
     tape: Tape | None = None,
     driver: str | None = None,
-    patience: Patience | None = None,
+    patience: UpstreamTimeouts | None = None,
     connections: int = 64,
     **more: Any,
 ) -> Iterator[Agent]:
     """A gateway before the provider, served as a run does it."""
-    exchanges: list[Exchange] = []
+    exchanges: list[LlmExchange] = []
     gateway = Gateway(
-        drivers.parse(driver or f"{MODEL}@{provider.url}"),
+        drivers.parse_driver(driver or f"{MODEL}@{provider.url}"),
         Key(key) if key else None,
-        caps or Caps(),
-        load(),
+        caps or UsageCaps(),
+        load_prices(),
         exchanges.append,
         tape,
-        patience or Patience(connect_seconds=2, pause_seconds=0.01, stall_seconds=5),
+        patience or UpstreamTimeouts(connect_seconds=2, pause_seconds=0.01, stall_seconds=5),
         **more,
     )
-    with serve(gateway.application, connections) as socket, closing(gateway):
+    with serve_on_socket(gateway.application, connections) as socket, closing(gateway):
         transport = httpx.HTTPTransport(
             verify=False, uds=str(socket), limits=httpx.Limits(max_connections=None)
         )

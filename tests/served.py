@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from agent2rl.core.engine import Chat, Engine, Message, Sampling
+from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling
 from tests.loopback import serving
 
 Fault = Callable[[Any], Awaitable[None]]
@@ -33,7 +33,7 @@ class Question(BaseModel, extra="forbid"):
     top_logprobs: int = 0
 
     def chat(self) -> Chat:
-        return tuple(Message(said["role"], said["content"]) for said in self.messages)
+        return tuple(ChatMessage(said["role"], said["content"]) for said in self.messages)
 
     def sampling(self) -> Sampling:
         return Sampling(self.max_tokens, self.temperature, self.seed, tuple(self.stop))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from agent2rl.core.records import Split
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.tasks.alfworld.games import carrying, example, put
-from agent2rl.tasks.alfworld.homes import homes
+from agent2rl.tasks.alfworld.games import attach_game, build_example, write_game
+from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import EASY
 from agent2rl.tasks.alfworld.mini import EASY_STEPS
 from agent2rl.tasks.alfworld.mini import TASK as MINI
@@ -18,7 +18,9 @@ STEPS = 4
 
 def load(_: Path | None) -> Splits:
     return Splits(
-        train=tuple(example(home.data, home.id, EASY_STEPS) for home in homes("train", TRAIN, EASY)),
+        train=tuple(
+            build_example(home.data, home.id, EASY_STEPS) for home in generate_homes("train", TRAIN, EASY)
+        ),
         feedback=_scoring("feedback"),
         heldout=_scoring("heldout"),
         folders={"games": _write},
@@ -26,12 +28,15 @@ def load(_: Path | None) -> Splits:
 
 
 def _scoring(part: Split) -> tuple[Example, ...]:
-    return tuple(carrying(example(home.data, home.id, STEPS), home.data) for home in homes(part, GAMES, EASY))
+    return tuple(
+        attach_game(build_example(home.data, home.id, STEPS), home.data)
+        for home in generate_homes(part, GAMES, EASY)
+    )
 
 
 def _write(place: Path) -> None:
-    for home in homes("train", TRAIN, EASY):
-        put(place, home.id, home.data)
+    for home in generate_homes("train", TRAIN, EASY):
+        write_game(place, home.id, home.data)
 
 
 TASK: Task = replace(MINI, id="short-alfworld", load=load)

@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.engine import Sampling
-from agent2rl.core.task import Example, Folder, Splits, Task
+from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.environments.search.local import write_corpus
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.tasks.deepsearchqa.library import Library, library
+from agent2rl.tasks.deepsearchqa.library import MiniLibrary, build_library
 from agent2rl.tasks.deepsearchqa.mini import TASK as MINI
 
 TRAIN, QUESTIONS, STEPS = 10, 5, 2
 
 
 def load(_: Path | None) -> Splits:
-    train = library("train", TRAIN)
-    feedback, heldout = library("feedback", QUESTIONS), library("heldout", QUESTIONS)
+    train = build_library("train", TRAIN)
+    feedback, heldout = build_library("feedback", QUESTIONS), build_library("heldout", QUESTIONS)
     return Splits(
         train=train.examples,
         feedback=tuple(map(_short, feedback.examples)),
@@ -25,7 +25,7 @@ def load(_: Path | None) -> Splits:
     )
 
 
-def _written(part: Library) -> Folder:
+def _written(part: MiniLibrary) -> DataFolder:
     return lambda place: write_corpus(place, part.search)
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from agent2rl.core.environment import Step
+from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.task import Example
-from agent2rl.evaluators.telling import Telling
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 
 STEPS = 6
 
@@ -18,11 +18,11 @@ class Stairs:
     steps: int = 0
     goal: int = 0
 
-    def reset(self, example: Example) -> Step:
+    def reset(self, example: Example) -> EnvironmentStep:
         self.height, self.steps, self.goal = 0, 0, int(example.target)
-        return Step(f"You stand on step 0. Climb to step {self.goal}.")
+        return EnvironmentStep(f"You stand on step 0. Climb to step {self.goal}.")
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str) -> EnvironmentStep:
         if action == "trip":
             raise ValueError("stairs are dangerous")
         self.steps += 1
@@ -30,7 +30,7 @@ class Stairs:
         won = self.height == self.goal
         lost = action == "jump"
         cut = not won and not lost and self.steps == STEPS
-        return Step(f"You stand on step {self.height}.", float(won), won or lost or cut, won, cut)
+        return EnvironmentStep(f"You stand on step {self.height}.", float(won), won or lost or cut, won, cut)
 
     def close(self) -> None:
         self.closed.append(self)
@@ -44,6 +44,6 @@ class Climber:
 
 
 EXAMPLES = [Example(f"stairs-{n}", "", str(n), {"kind": "low" if n < 4 else "high"}) for n in range(1, 9)]
-TELLING = Telling(
+TELLING = EpisodePrompt(
     chat="Say up or wait.", plain={"": "You stand on step 3.\n> up\nYou stand on step 4."}, name="stairs"
 )

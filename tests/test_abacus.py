@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from agent2rl import registry
-from agent2rl.core.engine import Message
+from agent2rl.core.engine import ChatMessage
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.models.abacus import Abacus, solver
 
-SPLITS = registry.task("gsm8k-mini").load(None)
+SPLITS = registry.find_task("gsm8k-mini").load(None)
 
 
 def taught(count: int) -> Abacus:
@@ -32,7 +32,7 @@ def percent(abacus: Abacus, examples: tuple[Example, ...]) -> float:
 
 
 def write_base(directory: Path) -> Path:
-    registry.model("abacus").write(directory)
+    registry.find_model("abacus").write(directory)
     return directory
 
 
@@ -48,8 +48,8 @@ def test_the_base_model_is_the_same_bytes_everywhere(tmp_path: Path) -> None:
 
 
 def test_the_base_model_is_poor_and_its_engine_gives_the_task_a_score(tmp_path: Path) -> None:
-    task, model = registry.task("gsm8k-mini"), registry.model("abacus")
-    with registry.engine(model.engine)(write_base(tmp_path)) as engine:
+    task, model = registry.find_task("gsm8k-mini"), registry.find_model("abacus")
+    with registry.find_engine(model.engine)(write_base(tmp_path)) as engine:
         results = task.evaluator.evaluate(engine, SPLITS.feedback, EvalSettings()).results
     assert 0.03 < sum(result.score for result in results) / len(results) < 0.3
 
@@ -112,10 +112,10 @@ def test_only_the_last_user_message_and_no_instruction_counts(tmp_path: Path) ->
     taught(400).save(tmp_path)
     question = "Tom has 3 pens and buys 4 more. How many pens does Tom have now?"
     chat = (
-        Message("user", "9 9 9"),
-        Message("assistant", "8 8 8"),
-        Message("user", question + "\n\nUse at most 5 of 6 words."),
-        Message("assistant", "7 7 7"),
+        ChatMessage("user", "9 9 9"),
+        ChatMessage("assistant", "8 8 8"),
+        ChatMessage("user", question + "\n\nUse at most 5 of 6 words."),
+        ChatMessage("assistant", "7 7 7"),
     )
     assert solver(tmp_path)(chat).endswith("#### 7")
     assert final_answer(solver(tmp_path)(())) is None

@@ -8,7 +8,7 @@ import pytest
 
 from agent2rl.core.chat_format import USUAL_FORMATS
 from agent2rl.core.records import Submission
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from agent2rl.tasks.gsm8k.mini import TASK
 from tests.runs import Bench, Run
@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
 
 
 def recorded(run: Run, name: str) -> Submission:
-    path = run.paths.submission(run.said[name]["submission_id"]).record
+    path = run.paths.submission_paths(run.said[name]["submission_id"]).record
     return Submission.model_validate_json(path.read_bytes())
 
 
@@ -107,7 +107,7 @@ def test_the_held_out_gain_is_counted_from_the_ablation_too(run: Run) -> None:
     assert result.improvement == pytest.approx(gain)
     assert result.score == pytest.approx(result.baseline_heldout.value + gain)
     assert result.ablated_heldout.value > result.baseline_heldout.value == 0
-    assert verify(run.paths).holds
+    assert verify_run(run.paths).holds
 
 
 def test_the_ledger_pins_the_answers_of_the_ablation(run: Run) -> None:

@@ -8,16 +8,16 @@ from pathlib import PurePosixPath
 import pytest
 import yaml
 
-from agent2rl.core.agent import Brief, Driven, Llm
+from agent2rl.core.agent import Brief, DrivenAgent, DriverLlm
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget
-from agent2rl.core.sandbox import Command, mark
-from agent2rl.runner.installing import driven
+from agent2rl.core.sandbox import Command, url_placeholder
+from agent2rl.runner.agent_install import list_driven_agents
 
-AGENTS = driven()
+AGENTS = list_driven_agents()
 SPOKEN = [(name, wire) for name, agent in sorted(AGENTS.items()) for wire in agent.wires]
-URL = mark("LLM_URL")
+URL = url_placeholder("LLM_URL")
 PROMPT = 'Read "instructions.md".\nBegin.'
 HOURS = 12 * 3600.0
 
@@ -31,7 +31,7 @@ def brief(wire: Wire, seconds: float = HOURS, resumed: bool = False) -> Brief:
         instructions="",
         environment={"TASK": "gsm8k"},
         prompt=PROMPT,
-        llm=Llm("some/model-1", wire, URL, "the-key"),
+        llm=DriverLlm("some/model-1", wire, URL, "the-key"),
         prefix=PurePosixPath("/opt/agent"),
         resumed=resumed,
     )
@@ -113,7 +113,7 @@ def test_an_agent_that_is_not_installed_says_so() -> None:
 
 def limits(name: str, seconds: float) -> list[int]:
     """What the agent is told that a command may take, in seconds."""
-    agent: Driven = AGENTS[name]
+    agent: DrivenAgent = AGENTS[name]
     command = agent.command(brief(agent.wires[0], seconds))
     match name:
         case "claude-code":

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.agent import Package
+from agent2rl.core.agent import AgentPackage
 from agent2rl.core.errors import MachineError, UserError, WorldError
-from agent2rl.runner.installing import install, installed, place
-from agent2rl.runner.pythons import pip_install
+from agent2rl.runner.agent_install import find_installed, get_install_path, install_agent_package
+from agent2rl.runner.pypi_install import pip_install
 from tests.package_registry import Npm, npm, wheel
 from tests.runs import Bench
 
 SAYS_ITS_VERSION = '#!/usr/bin/env node\nconsole.log("1.0.0", process.argv.slice(2).join(" "))\n'
-TINY = Package("npm", "tiny-agent", "1.0.0", program="tiny-agent")
+TINY = AgentPackage("npm", "tiny-agent", "1.0.0", program="tiny-agent")
 
 needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 
@@ -40,9 +40,9 @@ def tell(_: str) -> None:
 def test_an_npm_package_is_there_whole_and_readable_by_all(registry: Npm, tmp_path: Path) -> None:
     registry.publish("tiny-agent", "1.0.0", SAYS_ITS_VERSION)
     heard: list[str] = []
-    assert installed("tiny", TINY, tmp_path) is None
-    prefix = install("tiny", TINY, tmp_path, heard.append)
-    assert prefix == tmp_path / "agents" / "tiny-1.0.0" == installed("tiny", TINY, tmp_path)
+    assert find_installed("tiny", TINY, tmp_path) is None
+    prefix = install_agent_package("tiny", TINY, tmp_path, heard.append)
+    assert prefix == tmp_path / "agents" / "tiny-1.0.0" == find_installed("tiny", TINY, tmp_path)
     assert heard == ["installing tiny-agent 1.0.0 from npm"]
     said = subprocess.run([prefix / "bin" / "tiny-agent", "hi"], capture_output=True, text=True, check=True)
     assert said.stdout == "1.0.0 hi\n"
@@ -56,18 +56,18 @@ def test_an_npm_package_is_there_whole_and_readable_by_all(registry: Npm, tmp_pa
 def test_what_is_there_is_not_fetched_again_and_what_is_broken_off_is_not_there(
     registry: Npm, tmp_path: Path
 ) -> None:
-    target = place("tiny", TINY, tmp_path)
+    target = get_install_path("tiny", TINY, tmp_path)
     for leftover in (target, target.with_name(f".{target.name}.new")):
         (leftover / "bin").mkdir(parents=True)
         (leftover / "bin" / "tiny-agent").write_text("half of it")
-    assert installed("tiny", TINY, tmp_path) is None
+    assert find_installed("tiny", TINY, tmp_path) is None
     registry.publish("tiny-agent", "1.0.0", SAYS_ITS_VERSION)
-    install("tiny", TINY, tmp_path, tell)
+    install_agent_package("tiny", TINY, tmp_path, tell)
     registry.pages.clear()
     heard: list[str] = []
-    assert install("tiny", TINY, tmp_path, heard.append) == target
+    assert install_agent_package("tiny", TINY, tmp_path, heard.append) == target
     assert heard == []
-    assert installed("tiny", replace(TINY, also=("more@1",)), tmp_path) is None
+    assert find_installed("tiny", replace(TINY, also=("more@1",)), tmp_path) is None
     assert [path.name for path in target.parent.iterdir() if path.is_dir()] == [target.name]
 
 
@@ -92,9 +92,9 @@ def test_what_cannot_be_installed_says_why_and_leaves_nothing(
 ) -> None:
     registry.publish("tiny-agent", version, script, **more)
     with pytest.raises(error, match=says):
-        install("tiny", TINY, tmp_path, tell)
-    assert installed("tiny", TINY, tmp_path) is None
-    assert not place("tiny", TINY, tmp_path).exists()
+        install_agent_package("tiny", TINY, tmp_path, tell)
+    assert find_installed("tiny", TINY, tmp_path) is None
+    assert not get_install_path("tiny", TINY, tmp_path).exists()
 
 
 @needs_npm
@@ -103,7 +103,7 @@ def test_without_a_network_npm_says_so(
 ) -> None:
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://127.0.0.1:9")
     with pytest.raises(WorldError, match="cannot reach"):
-        install("tiny", TINY, tmp_path, tell)
+        install_agent_package("tiny", TINY, tmp_path, tell)
 
 
 def test_a_python_package_brings_its_python_and_runs_wherever_it_is_seen(
@@ -112,8 +112,8 @@ def test_a_python_package_brings_its_python_and_runs_wherever_it_is_seen(
     wheel(tmp_path / "wheels", "tinyagent", "1.0", "import sys\nprint(sys.argv[1:], sys.prefix)\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    package = Package("pypi", "tinyagent", "1.0", program="agent", probe=("-m", "tinyagent"))
-    prefix = install("tiny", package, tmp_path, tell)
+    package = AgentPackage("pypi", "tinyagent", "1.0", program="agent", probe=("-m", "tinyagent"))
+    prefix = install_agent_package("tiny", package, tmp_path, tell)
     assert (prefix / "bin" / "agent").readlink().parts[0] == ".."
     for link in filter(Path.is_symlink, prefix.rglob("*")):
         leads = link.resolve()

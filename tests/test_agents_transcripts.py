@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from agent2rl import registry
-from agent2rl.analysis.atif import trajectory
-from agent2rl.core.agent import Driven
-from agent2rl.core.llm import Tokens
-from agent2rl.core.transcript import Step, Transcript
-from agent2rl.runner.installing import driven
+from agent2rl.analysis.atif import build_trajectory
+from agent2rl.core.agent import DrivenAgent
+from agent2rl.core.llm import TokenCounts
+from agent2rl.core.transcript import Transcript, TranscriptStep
+from agent2rl.runner.agent_install import list_driven_agents
 
 LOGS = Path(__file__).parent / "agent_logs"
 STREAMING = ("claude-code", "codex", "gemini-cli", "opencode")
@@ -30,9 +30,9 @@ FIRST, SECOND, THIRD = (
 MINI = Path(".local/share/agent2rl/mini")
 
 
-def agent(name: str) -> Driven:
-    found = registry.agent(name)
-    assert isinstance(found, Driven)
+def agent(name: str) -> DrivenAgent:
+    found = registry.find_agent(name)
+    assert isinstance(found, DrivenAgent)
     return found
 
 
@@ -45,7 +45,7 @@ def recorded(name: str, place: Path) -> Transcript:
     return read(name, (LOGS / f"{name}.jsonl").read_bytes(), place)
 
 
-def of_agent(transcript: Transcript) -> list[Step]:
+def of_agent(transcript: Transcript) -> list[TranscriptStep]:
     return [step for step in transcript.steps if step.source == "agent"]
 
 
@@ -90,8 +90,8 @@ def test_mini_is_read_from_a_trajectory_for_each_start(tmp_path: Path) -> None:
     assert [call.shown for call in steps[0].calls] == [FIRST]
     assert "needed" in steps[0].observations[0].text
     assert steps[0].reasoning == "Let me see."
-    assert steps[0].tokens == Tokens(input=1000, cached=200, output=50, reasoning=10)
-    assert found.tokens == Tokens(input=6600, cached=1800, output=360, reasoning=120)
+    assert steps[0].tokens == TokenCounts(input=1000, cached=200, output=50, reasoning=10)
+    assert found.tokens == TokenCounts(input=6600, cached=1800, output=360, reasoning=120)
     assert (found.version, found.error) == ("2.4.6", "")
 
 
@@ -106,7 +106,7 @@ def test_openhands_is_read_from_its_log_and_its_count_from_what_it_keeps(tmp_pat
     commands = [call.shown for step in steps for call in step.calls if call.name == "terminal"]
     assert commands == [FIRST, SECOND, THIRD]
     assert "needed" in steps[0].observations[0].text
-    assert found.tokens == Tokens(input=6000, cached=2000, output=350, reasoning=150)
+    assert found.tokens == TokenCounts(input=6000, cached=2000, output=350, reasoning=150)
     assert (found.session, found.model) == ("1234", "openai/driver-model")
 
 
@@ -168,25 +168,29 @@ def test_codex_s_warning_is_not_why_it_ended(tmp_path: Path) -> None:
     assert read("codex", json.dumps(failed).encode(), tmp_path).error == "no such model"
 
 
-WHOLE = Tokens(input=4500, cached=600, output=150, reasoning=30)
-CLAUDE = Tokens(input=4500, cached=600, written=900, output=150)
+WHOLE = TokenCounts(input=4500, cached=600, output=150, reasoning=30)
+CLAUDE = TokenCounts(input=4500, cached=600, written=900, output=150)
 REAL = {
     "claude.stream-json.jsonl": ("claude-code", CLAUDE, ""),
     "claude.partial-messages.jsonl": (
         "claude-code",
-        Tokens(input=4500, cached=600, written=900, output=150),
+        TokenCounts(input=4500, cached=600, written=900, output=150),
         "",
     ),
     "claude.error400.jsonl": ("claude-code", None, "scripted 400"),
     "claude.max-turns.jsonl": (
         "claude-code",
-        Tokens(input=1500, cached=200, written=300, output=50),
+        TokenCounts(input=1500, cached=200, written=300, output=50),
         "max_turns",
     ),
     "codex.exec-json.jsonl": ("codex", WHOLE, ""),
     "codex.error400.jsonl": ("codex", None, "scripted 400"),
-    "gemini.stream-json.jsonl": ("gemini-cli", Tokens(input=4500, cached=600, output=180, reasoning=30), ""),
-    "gemini.error400.jsonl": ("gemini-cli", Tokens(), "scripted 400"),
+    "gemini.stream-json.jsonl": (
+        "gemini-cli",
+        TokenCounts(input=4500, cached=600, output=180, reasoning=30),
+        "",
+    ),
+    "gemini.error400.jsonl": ("gemini-cli", TokenCounts(), "scripted 400"),
     "opencode.json.jsonl": ("opencode", WHOLE, ""),
     "opencode.error400.jsonl": ("opencode", None, "scripted 400"),
 }
@@ -232,7 +236,7 @@ def test_a_long_text_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 
 def test_no_log_at_all_is_an_empty_transcript(tmp_path: Path) -> None:
-    for name, each in driven().items():
+    for name, each in list_driven_agents().items():
         found = each.transcript(tmp_path / "none", tmp_path / "nowhere")
         assert (found.agent, found.steps, found.tokens) == (name, (), None)
 
@@ -271,10 +275,10 @@ def bent(draw: st.DrawFn) -> bytes:
 @settings(max_examples=40)
 @given(log=st.lists(bent() | st.binary(max_size=40), max_size=8).map(b"\n".join))
 def test_any_bytes_give_a_transcript(log: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name in driven():
+    for name in list_driven_agents():
         found = read(name, log, tmp_path_factory.getbasetemp())
         assert Transcript.model_validate_json(found.model_dump_json()) == found
-        assert trajectory(found, "run").json_text.encode()
+        assert build_trajectory(found, "run").json_text.encode()
 
 
 @pytest.mark.parametrize(
@@ -290,5 +294,5 @@ def test_any_bytes_give_a_transcript(log: bytes, tmp_path_factory: pytest.TempPa
     ids=["deep", "deep and named", "a huge number", "half a character", "no number", "a huge line"],
 )
 def test_a_line_that_no_honest_program_writes_does_no_harm(line: bytes, tmp_path: Path) -> None:
-    for name in driven():
+    for name in list_driven_agents():
         assert read(name, line, tmp_path).model_dump_json()

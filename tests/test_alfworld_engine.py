@@ -18,10 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.core.environment import Environment, Step
+from agent2rl.core.environment import Environment, EnvironmentStep
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.alfworld import NOTHING, Game, Household, Play, shelf
+from agent2rl.environments.alfworld import (
+    NOTHING,
+    AlfworldEnvironment,
+    AlfworldEpisode,
+    AlfworldGame,
+    make_game_finder,
+)
 from tests.alfworld_games import GOALS, KITCHEN, OLD_WORDS, WORDS, game, random_house
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,9 +58,9 @@ ODD = (
 )
 
 
-def play(*commands: str, **of: Any) -> Play:
+def play(*commands: str, **of: Any) -> AlfworldEpisode:
     """The kitchen, after some commands."""
-    begun = Play(Game.read(game(**of)))
+    begun = AlfworldEpisode(AlfworldGame.from_data(game(**of)))
     for command in commands:
         assert begun.step(command) != NOTHING, command
     return begun
@@ -75,7 +81,7 @@ def test_every_text_command_and_victory_of_the_official_engine_is_met(shared_dat
         traces = [json.loads(line) for line in lines]
     assert sum(len(trace["steps"]) for trace in traces) == 3660
     for trace in traces:
-        live = Play(Game.read(games[trace["game"]]))
+        live = AlfworldEpisode(AlfworldGame.from_data(games[trace["game"]]))
         for step in trace["steps"]:
             if step["command"] is not None:
                 live.step(step["command"])
@@ -112,8 +118,8 @@ def test_official_games_load_and_are_won_by_their_walkthroughs(
     """Every fifth of the training games: all 3,553 were seen to, and take a minute."""
     games = official_games(shared_data / "alfworld" / f"{split}.tar.xz")
     for name, data in islice(games, None, None, every):
-        one = Game.read(data)
-        live = Play(one)
+        one = AlfworldGame.from_data(data)
+        live = AlfworldEpisode(one)
         assert NOTHING not in [live.step(command) for command in one.walkthrough], name
         assert live.won, name
         assert f"/{one.task_type}-" in name
@@ -126,7 +132,7 @@ def test_the_first_text_shows_the_house_and_the_task() -> None:
         "You are in a room. You see a cabinet 2, a cabinet 1, a fridge 1, a microwave 1, a shelf 1,"
         " a sinkbasin 1, and a table 1. Your task is to: do as told."
     )
-    assert Game.read(game()).task == "do as told."
+    assert AlfworldGame.from_data(game()).task == "do as told."
 
 
 def test_looking_around_before_the_first_move_shows_nothing() -> None:
@@ -256,7 +262,7 @@ def test_a_lamp_counts_only_where_one_is() -> None:
 )
 def test_what_is_no_game_is_refused_with_a_reason(change: dict[str, object], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        Game.read({**game(), **change})
+        AlfworldGame.from_data({**game(), **change})
 
 
 @pytest.mark.parametrize(
@@ -265,7 +271,7 @@ def test_what_is_no_game_is_refused_with_a_reason(change: dict[str, object], com
 )
 def test_a_house_that_the_engine_does_not_know_is_refused(facts: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        Game.read(game(facts=KITCHEN + facts))
+        AlfworldGame.from_data(game(facts=KITCHEN + facts))
 
 
 def test_a_goal_that_asks_for_more_is_refused() -> None:
@@ -274,29 +280,29 @@ def test_a_goal_that_asks_for_more_is_refused() -> None:
         "(inReceptacle ?o ?r)", "(inReceptacle ?o ?r) (isHot ?o)"
     )
     with pytest.raises(UserError, match="none of ALFWorld's six"):
-        Game.read(data)
+        AlfworldGame.from_data(data)
 
 
 def test_files_are_named_after_their_folders_and_broken_ones_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "pick_and_place_simple-Mug" / "trial_1" / "game.tw-pddl"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(game()))
-    assert Game.load(file).id == "pick_and_place_simple-Mug/trial_1"
+    assert AlfworldGame.load(file).id == "pick_and_place_simple-Mug/trial_1"
     for broken in ("{", "[]"):
         file.write_text(broken)
         with pytest.raises(UserError, match="game of ALFWorld"):
-            Game.load(file)
+            AlfworldGame.load(file)
 
 
 @lru_cache(maxsize=40)
-def random_game(seed: int) -> Game:
+def random_game(seed: int) -> AlfworldGame:
     chance = random.Random(seed)
-    return Game.read(
+    return AlfworldGame.from_data(
         game(chance.choice(list(GOALS)), random_house(chance), chance.choice([WORDS, OLD_WORDS]))
     )
 
 
-def every_command(one: Game) -> list[str]:
+def every_command(one: AlfworldGame) -> list[str]:
     """All that can be said of a house's things and fixtures, sense or nonsense."""
     names = [*one.house.things, *one.house.fixtures, "unicorn 1"]
     alone = [f"{verb} {name}" for verb in ("go to", "open", "close", "examine", "use") for name in names]
@@ -311,7 +317,7 @@ def every_command(one: Game) -> list[str]:
     ]
 
 
-def shown(live: Play) -> tuple[object, ...]:
+def shown(live: AlfworldEpisode) -> tuple[object, ...]:
     """Everything about an episode that a later step could depend on."""
     state = live._state
     facts = (*state.thing_facts, *state.fixture_facts, *state.contents, *state.around)
@@ -322,7 +328,7 @@ def shown(live: Play) -> tuple[object, ...]:
 @given(seed=st.integers(0, 39), steps=st.lists(st.floats(0, 0.999), max_size=25))
 def test_exactly_the_listed_commands_do_something(seed: int, steps: list[float]) -> None:
     one = random_game(seed)
-    live = Play(one)
+    live = AlfworldEpisode(one)
     for step in steps:
         live.step(live.commands[int(step * len(live.commands))])
     listed, before = set(live.commands), shown(live)
@@ -331,7 +337,7 @@ def test_exactly_the_listed_commands_do_something(seed: int, steps: list[float])
             assert live.step(command) == NOTHING
             assert shown(live) == before
         else:
-            other = Play(one)
+            other = AlfworldEpisode(one)
             for step in steps:
                 other.step(other.commands[int(step * len(other.commands))])
             assert other.step(command) != NOTHING
@@ -341,7 +347,7 @@ def test_exactly_the_listed_commands_do_something(seed: int, steps: list[float])
 @settings(max_examples=50)
 @given(seed=st.integers(0, 39), texts=st.lists(st.one_of(st.text(), st.sampled_from(ODD)), max_size=8))
 def test_any_text_is_answered_and_nonsense_changes_nothing(seed: int, texts: list[str]) -> None:
-    live = Play(random_game(seed))
+    live = AlfworldEpisode(random_game(seed))
     live.step(live.commands[0])
     for text in texts:
         listed, before = live.commands, shown(live)
@@ -359,25 +365,25 @@ def test_things_are_never_lost_nor_doubled(seed: int, steps: list[float]) -> Non
     at_first = {
         thing: sum(thing in held for held in one.house.contents) for thing in range(len(one.house.things))
     }
-    live, untouched = Play(one), shown(Play(one))
+    live, untouched = AlfworldEpisode(one), shown(AlfworldEpisode(one))
     for step in steps:
         live.step(live.commands[int(step * len(live.commands))])
         state = live._state
-        assert live.won == state.reached(one.goal)
+        assert live.won == state.reaches_goal(one.goal)
         for thing, count in at_first.items():
             places = sum(thing in held for held in state.contents) + (thing == state.held)
             # One that was in two fixtures may be put into the second.
             assert places == count or (count == 2 and places == 1)
         for held in state.contents:
             assert list(held) == sorted(set(held))
-    assert shown(Play(one)) == untouched
+    assert shown(AlfworldEpisode(one)) == untouched
 
 
 def test_an_episode_ends_when_it_is_won(tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "trial_1"
     folder.mkdir(parents=True)
     (folder / "game.tw-pddl").write_text(json.dumps(game("look_at_obj_in_light")))
-    world: Environment = Household(shelf(tmp_path))
+    world: Environment = AlfworldEnvironment(make_game_finder(tmp_path))
     first = world.reset(Example("mine/trial_1", "", ""))
     assert (first.observation[:8], first.reward, first.done, first.won) == ("You are ", 0.0, False, False)
     *before, last = WINS["look_at_obj_in_light"].split("; ")
@@ -392,13 +398,13 @@ def test_an_episode_ends_when_it_is_won(tmp_path: Path) -> None:
 
 
 def test_thoughts_cost_a_step_and_change_nothing() -> None:
-    one = Game.read(game())
-    world = Household(lambda _: one)
+    one = AlfworldGame.from_data(game())
+    world = AlfworldEnvironment(lambda _: one)
     three = Example("", "", "", {"steps": 3})
     world.reset(three)
     thought = world.step("think: where do mugs hide?")
     assert (thought.observation, thought.done) == ("OK.", False)
     assert world.step("go to table 1").observation.startswith("On the table 1, ")
-    assert world.step("dance") == Step(NOTHING, 0.0, done=True, won=False, cut=True)
+    assert world.step("dance") == EnvironmentStep(NOTHING, 0.0, done=True, won=False, cut=True)
     world.reset(three)
     assert not world.step("look").done

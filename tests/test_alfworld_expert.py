@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.alfworld import NOTHING, Game, Play
-from agent2rl.environments.alfworld.expert import PUTTING, Expert
-from agent2rl.environments.alfworld.expert.errand import Errand, read
-from agent2rl.environments.alfworld.expert.haunts import promise
-from agent2rl.tasks.alfworld.homes import homes
+from agent2rl.environments.alfworld import NOTHING, AlfworldEpisode, AlfworldGame
+from agent2rl.environments.alfworld.expert import PUTTING, AlfworldExpert
+from agent2rl.environments.alfworld.expert.likely_places import estimate_find_rate
+from agent2rl.environments.alfworld.expert.task_parser import ParsedTask, parse_task
+from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import LEVELS
 from tests import alfworld_games
 
@@ -28,17 +28,17 @@ TASKS = {
 START = "You see a shelf 2, a shelf 1, and a cabinet 1.\n\nYour task is to: put two mug in cabinet."
 
 
-def kitchen(goal: str, words: str = "new") -> Game:
+def kitchen(goal: str, words: str = "new") -> AlfworldGame:
     data = alfworld_games.game(
         goal, words=alfworld_games.OLD_WORDS if words == "old" else alfworld_games.WORDS
     )
     grammar = str(data["grammar"]).replace("do as told.", TASKS[goal])
-    return Game.read({**data, "grammar": grammar})
+    return AlfworldGame.from_data({**data, "grammar": grammar})
 
 
-def steps(game: Game, expert: Expert) -> int:
+def steps(game: AlfworldGame, expert: AlfworldExpert) -> int:
     """How many steps it took to win; more than the limit where it did not."""
-    play = Play(game)
+    play = AlfworldEpisode(game)
     for taken in range(LIMIT):
         if play.won:
             return taken
@@ -49,18 +49,18 @@ def steps(game: Game, expert: Expert) -> int:
 @pytest.mark.parametrize("words", ["new", "old"])
 @pytest.mark.parametrize("goal", list(TASKS))
 def test_every_type_of_task_is_won_in_either_spelling(goal: str, words: str) -> None:
-    assert steps(kitchen(goal, words), Expert()) <= 20
+    assert steps(kitchen(goal, words), AlfworldExpert()) <= 20
 
 
 def test_the_old_spelling_costs_a_step_unless_it_is_said_before() -> None:
     game = kitchen("pick_two_obj_and_place", "old")
-    assert steps(game, Expert()) == steps(game, Expert(putting=PUTTING[1])) + 1
+    assert steps(game, AlfworldExpert()) == steps(game, AlfworldExpert(putting=PUTTING[1])) + 1
 
 
 def test_the_same_game_is_played_the_same_way() -> None:
     plays = []
     for _ in range(2):
-        expert, play = Expert(), Play(kitchen("pick_two_obj_and_place"))
+        expert, play = AlfworldExpert(), AlfworldEpisode(kitchen("pick_two_obj_and_place"))
         plays.append([play.step(expert.act(play.observation)) for _ in range(10)])
     assert plays[0] == plays[1]
 
@@ -68,34 +68,34 @@ def test_the_same_game_is_played_the_same_way() -> None:
 @pytest.mark.parametrize(
     ("sentence", "meant"),
     [
-        ("put a pen in drawer.", Errand("pen", "drawer")),
-        ("put some handtowel on handtowelholder.", Errand("handtowel", "handtowelholder")),
-        ("put a clean cloth in drawer.", Errand("cloth", "drawer", verb="clean")),
-        ("clean some soapbar and put it in toilet.", Errand("soapbar", "toilet", verb="clean")),
-        ("put a hot egg in fridge.", Errand("egg", "fridge", verb="heat")),
-        ("heat some mug and put it in coffeemachine.", Errand("mug", "coffeemachine", verb="heat")),
-        ("put a cool pan in stoveburner.", Errand("pan", "stoveburner", verb="cool")),
-        ("cool some tomato and put it in microwave.", Errand("tomato", "microwave", verb="cool")),
-        ("put two cd in safe.", Errand("cd", "safe", count=2)),
-        ("find two pillow and put them in sofa.", Errand("pillow", "sofa", count=2)),
-        ("examine the book with the desklamp.", Errand("book", lamp="desklamp")),
-        ("look at bowl under the desklamp.", Errand("bowl", lamp="desklamp")),
+        ("put a pen in drawer.", ParsedTask("pen", "drawer")),
+        ("put some handtowel on handtowelholder.", ParsedTask("handtowel", "handtowelholder")),
+        ("put a clean cloth in drawer.", ParsedTask("cloth", "drawer", verb="clean")),
+        ("clean some soapbar and put it in toilet.", ParsedTask("soapbar", "toilet", verb="clean")),
+        ("put a hot egg in fridge.", ParsedTask("egg", "fridge", verb="heat")),
+        ("heat some mug and put it in coffeemachine.", ParsedTask("mug", "coffeemachine", verb="heat")),
+        ("put a cool pan in stoveburner.", ParsedTask("pan", "stoveburner", verb="cool")),
+        ("cool some tomato and put it in microwave.", ParsedTask("tomato", "microwave", verb="cool")),
+        ("put two cd in safe.", ParsedTask("cd", "safe", count=2)),
+        ("find two pillow and put them in sofa.", ParsedTask("pillow", "sofa", count=2)),
+        ("examine the book with the desklamp.", ParsedTask("book", lamp="desklamp")),
+        ("look at bowl under the desklamp.", ParsedTask("bowl", lamp="desklamp")),
     ],
 )
-def test_every_official_phrasing_is_understood(sentence: str, meant: Errand) -> None:
-    assert read(sentence) == meant
+def test_every_official_phrasing_is_understood(sentence: str, meant: ParsedTask) -> None:
+    assert parse_task(sentence) == meant
 
 
 def test_it_looks_first_where_such_things_are_usually_found() -> None:
     room = (
         "You see a drawer 1, a garbagecan 1, a bed 1, and a desk 1. Your task is to: put some pillow on desk."
     )
-    assert Expert().act(room) == "go to bed 1"
-    assert promise("no such thing", "shelf") > promise("no such thing", "drawer") > 0
+    assert AlfworldExpert().act(room) == "go to bed 1"
+    assert estimate_find_rate("no such thing", "shelf") > estimate_find_rate("no such thing", "drawer") > 0
 
 
 def test_what_was_seen_on_the_way_is_fetched_without_a_search() -> None:
-    expert = Expert()
+    expert = AlfworldExpert()
     expert.act("You see a sofa 1, a bed 1, and an armchair 1. Your task is to: put two pillow in armchair.")
     assert expert.act("On the bed 1, you see a pillow 2, and a pillow 1.") == "take pillow 2 from bed 1"
     assert expert.act("You pick up the pillow 2.") == "go to armchair 1"
@@ -105,7 +105,7 @@ def test_what_was_seen_on_the_way_is_fetched_without_a_search() -> None:
 
 
 def test_a_fixture_in_the_same_place_is_examined_instead_of_gone_to() -> None:
-    expert = Expert()
+    expert = AlfworldExpert()
     expert.act("You see a desk 1, and a shelf 1. Your task is to: put a pen in bed.")
     assert expert.act("On the desk 1, you see nothing.") == "go to shelf 1"
     assert expert.act(NOTHING) == "examine shelf 1"
@@ -129,7 +129,7 @@ ANSWERS = st.one_of(
 
 @given(st.one_of(st.text(), st.sampled_from([START, *TASKS.values()])), st.lists(ANSWERS, max_size=30))
 def test_any_text_is_borne_and_answered_with_a_command(first: str, answers: list[str]) -> None:
-    expert = Expert()
+    expert = AlfworldExpert()
     for text in (first, *answers):
         command = expert.act(text)
         assert command.strip() == command != ""
@@ -143,16 +143,20 @@ def test_official_games_are_won_from_their_texts_alone(
     with tarfile.open(shared_data / "alfworld" / f"{split}.tar.xz") as archive:
         files = [member for member in archive if member.name.endswith("game.tw-pddl")][::every]
         archive.extractall(tmp_path, files, filter="data")
-    games = [Game.load(file) for file in sorted(tmp_path.glob("**/game.tw-pddl"))]
-    taken = [steps(game, Expert()) for game in games]
+    games = [AlfworldGame.load(file) for file in sorted(tmp_path.glob("**/game.tw-pddl"))]
+    taken = [steps(game, AlfworldExpert()) for game in games]
     assert len(games) >= 140
     assert sum(count <= LIMIT for count in taken) >= 0.99 * len(games)
     assert sum(taken) / len(taken) < mean
 
 
 def test_it_goes_on_from_what_another_did() -> None:
-    for number, home in enumerate(homes("train", 40, LEVELS["hard"])):
-        chance, play, expert = random.Random(number), Play(Game.read(home.data, home.id)), Expert()
+    for number, home in enumerate(generate_homes("train", 40, LEVELS["hard"])):
+        chance, play, expert = (
+            random.Random(number),
+            AlfworldEpisode(AlfworldGame.from_data(home.data, home.id)),
+            AlfworldExpert(),
+        )
         for taken in range(LIMIT):
             said = expert.act(play.observation)
             if taken < 12:

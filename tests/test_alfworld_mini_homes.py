@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.alfworld import NOTHING, Game, Play
-from agent2rl.environments.alfworld.expert import Expert
+from agent2rl.environments.alfworld import NOTHING, AlfworldEpisode, AlfworldGame
+from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.environments.alfworld.goal import TaskType
-from agent2rl.tasks.alfworld.homes import Home, homes
+from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
 from agent2rl.tasks.alfworld.kinds import FIXTURES, LAMP, OPENABLE, ROOMS, THINGS
-from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, Difficulty, Part, furnish
-from agent2rl.tasks.alfworld.problem import domain, problem
-from agent2rl.tasks.alfworld.walkthrough import walkthrough
-from agent2rl.tasks.alfworld.wording import grammar, sentence
+from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, HomeDifficulty, Part, furnish_home
+from agent2rl.tasks.alfworld.pddl_problem import read_domain, write_problem
+from agent2rl.tasks.alfworld.walkthrough import find_walkthrough
+from agent2rl.tasks.alfworld.wording import write_grammar, write_task_sentence
 from agent2rl.training.seedling import words
 
 SPLITS: tuple[Part, ...] = get_args(Part)
@@ -32,18 +32,21 @@ COUNTS: dict[Part, int] = {"train": 1000, "feedback": 300, "heldout": 300}
 
 
 @cache
-def generated(level: str, split: Part) -> list[tuple[Home, Game]]:
+def generated(level: str, split: Part) -> list[tuple[GeneratedHome, AlfworldGame]]:
     count = COUNTS[split] if level == "easy" else 60
-    return [(home, Game.read(home.data, home.id)) for home in homes(split, count, LEVELS[level])]
+    return [
+        (home, AlfworldGame.from_data(home.data, home.id))
+        for home in generate_homes(split, count, LEVELS[level])
+    ]
 
 
-def all_games() -> list[tuple[Part, Home, Game]]:
+def all_games() -> list[tuple[Part, GeneratedHome, AlfworldGame]]:
     return [(split, *one) for level in LEVELS for split in SPLITS for one in generated(level, split)]
 
 
-def steps(game: Game, limit: int) -> int:
+def steps(game: AlfworldGame, limit: int) -> int:
     """How many the expert takes; more than the limit where it does not win."""
-    play, expert = Play(game), Expert()
+    play, expert = AlfworldEpisode(game), AlfworldExpert()
     for taken in range(limit + 1):
         if play.won:
             return taken
@@ -51,19 +54,19 @@ def steps(game: Game, limit: int) -> int:
     return limit + 1
 
 
-def pair(home: Home) -> tuple[str, str]:
+def pair(home: GeneratedHome) -> tuple[str, str]:
     """The kinds of the thing and of the place that a goal is about, after its name."""
     _, thing, _, place, _ = home.id.partition("/")[0].split("-")
     return thing.lower(), place.lower()
 
 
-def room(game: Game) -> tuple[str, ...]:
+def room(game: AlfworldGame) -> tuple[str, ...]:
     return tuple(sorted(game.house.fixture_types))
 
 
 def test_every_walkthrough_wins_with_its_last_command_and_not_before() -> None:
     for _, home, game in all_games():
-        play, won = Play(game), []
+        play, won = AlfworldEpisode(game), []
         for command in game.walkthrough:
             won.append(play.won)
             assert play.step(command) != NOTHING, (home.id, command)
@@ -144,7 +147,7 @@ def test_every_fixture_of_every_room_can_hold_several_kinds_of_things() -> None:
 
 def test_the_same_homes_come_each_time_and_fewer_are_the_first_of_more() -> None:
     def digest(split: Part) -> str:
-        first = [(home.id, home.data) for home in homes(split, 12)]
+        first = [(home.id, home.data) for home in generate_homes(split, 12)]
         return hashlib.sha256(json.dumps(first).encode()).hexdigest()
 
     assert [digest(split) for split in SPLITS] == [
@@ -152,7 +155,7 @@ def test_the_same_homes_come_each_time_and_fewer_are_the_first_of_more() -> None
         "655f30b391b82dd8194d150590b0182b96b013a496c151fe98475babf6c5a452",
         "68154c37c61d214933dd85a04c4b6fb09c2e9ac7a7bbe599164f7613496cbb66",
     ]
-    assert homes("train", 12) == tuple(home for home, _ in generated("easy", "train")[:12])
+    assert generate_homes("train", 12) == tuple(home for home, _ in generated("easy", "train")[:12])
 
 
 def test_files_are_small() -> None:
@@ -162,9 +165,9 @@ def test_files_are_small() -> None:
 
 
 def test_a_home_reads_in_short_sentences() -> None:
-    home = homes("train", 5)[-1]
+    home = generate_homes("train", 5)[-1]
     assert home.id == "pick_cool_then_place_in_recep-Apple-None-Sink-1/trial_0004"
-    play = Play(Game.read(home.data, home.id))
+    play = AlfworldEpisode(AlfworldGame.from_data(home.data, home.id))
     said = [play.observation, *map(play.step, play.game.walkthrough), play.step("look")]
     assert said == [
         (
@@ -193,16 +196,16 @@ def test_difficulty_sets_how_much_there_is() -> None:
 
 
 def test_difficulty_sets_how_much_is_closed() -> None:
-    def closed(difficulty: Difficulty) -> Counter[str]:
-        games = [Game.read(home.data) for home in homes("train", 60, difficulty)]
+    def closed(difficulty: HomeDifficulty) -> Counter[str]:
+        games = [AlfworldGame.from_data(home.data) for home in generate_homes("train", 60, difficulty)]
         facts = [facts for game in games for facts in game.house.fixture_facts]
         return Counter(
             "open" if "opened" in one else "shut" if "openable" in one else "flat" for one in facts
         )
 
-    assert closed(Difficulty(shut=0.0))["shut"] == 0
-    assert closed(Difficulty(shut=1.0))["open"] == 0
-    assert closed(Difficulty(openable=1.0))["flat"] < closed(Difficulty(openable=0.0))["flat"]
+    assert closed(HomeDifficulty(shut=0.0))["shut"] == 0
+    assert closed(HomeDifficulty(shut=1.0))["open"] == 0
+    assert closed(HomeDifficulty(openable=1.0))["flat"] < closed(HomeDifficulty(openable=0.0))["flat"]
     assert {*FIXTURES} > OPENABLE
 
 
@@ -212,7 +215,7 @@ def test_difficulty_sets_how_much_is_closed() -> None:
 )
 def test_a_difficulty_that_no_home_can_have_is_refused(wrong: dict[str, tuple[int, int]]) -> None:
     with pytest.raises(UserError):
-        Difficulty(**wrong)  # type: ignore[arg-type]
+        HomeDifficulty(**wrong)  # type: ignore[arg-type]
 
 
 def ranges(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -221,7 +224,7 @@ def ranges(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 DIFFICULTIES = st.builds(
-    Difficulty,
+    HomeDifficulty,
     fixtures=ranges(3, 12),
     things=ranges(3, 20),
     alike=ranges(0, 3),
@@ -233,19 +236,19 @@ DIFFICULTIES = st.builds(
 @settings(max_examples=150)
 @given(st.integers(), st.sampled_from(TASK_TYPES), st.sampled_from(SPLITS), DIFFICULTIES)
 def test_any_home_can_be_won_by_its_walkthrough_and_by_the_expert(
-    seed: int, task: TaskType, split: Part, difficulty: Difficulty
+    seed: int, task: TaskType, split: Part, difficulty: HomeDifficulty
 ) -> None:
     dice = random.Random(seed)
-    layout = furnish(dice, task, split, difficulty)
-    game = Game.read(
+    layout = furnish_home(dice, task, split, difficulty)
+    game = AlfworldGame.from_data(
         {
-            "pddl_domain": domain(),
-            "grammar": grammar(sentence(dice, layout.goal)),
-            "pddl_problem": problem(layout),
-            "walkthrough": walkthrough(layout),
+            "pddl_domain": read_domain(),
+            "grammar": write_grammar(write_task_sentence(dice, layout.goal)),
+            "pddl_problem": write_problem(layout),
+            "walkthrough": find_walkthrough(layout),
         }
     )
-    play = Play(game)
+    play = AlfworldEpisode(game)
     at_first = play.won
     assert sorted(game.house.fixtures) == sorted(layout.fixtures)
     assert sorted(game.house.things) == sorted(layout.things)
@@ -260,10 +263,10 @@ def test_the_official_engine_shows_the_same_in_these_homes() -> None:
     played = {(trace["level"], trace["split"], trace["id"].partition("-")[0]) for trace in traces}
     assert played == {*product(("easy", "hard"), SPLITS, TASK_TYPES)}
     for trace in traces:
-        home = homes(trace["split"], trace["number"] + 1, LEVELS[trace["level"]])[-1]
+        home = generate_homes(trace["split"], trace["number"] + 1, LEVELS[trace["level"]])[-1]
         written = hashlib.sha256(json.dumps(home.data).encode()).hexdigest()
         assert written == trace["sha256"], "the homes have changed: run benchmarks/alfworld_traces.py anew"
-        play = Play(Game.read(home.data, home.id))
+        play = AlfworldEpisode(AlfworldGame.from_data(home.data, home.id))
         for step in trace["steps"]:
             if step["command"] is not None:
                 play.step(step["command"])

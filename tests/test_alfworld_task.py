@@ -22,14 +22,14 @@ from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Budget, EvalSettings, RunSpec
 from agent2rl.core.task import Splits, Task
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.alfworld.goal import TaskType
 from agent2rl.environments.alfworld.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.evaluators.release import unpacked
+from agent2rl.evaluators.release_archive import fetch_archive
 from agent2rl.runner import workspace
-from agent2rl.runner.assets import prepare
+from agent2rl.runner.assets import load_assets
 from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.tasks.alfworld import games
 from tests.alfworld_games import game
@@ -55,12 +55,12 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mini() -> Splits:
-    return registry.task("alfworld-mini").load(None)
+    return registry.find_task("alfworld-mini").load(None)
 
 
 def test_the_official_splits_are_train_feedback_and_heldout(official: Path) -> None:
     for named in (official, official.parent):
-        splits = registry.task("alfworld").load(named)
+        splits = registry.find_task("alfworld").load(named)
         assert [len(part) for part in (splits.train, splits.feedback, splits.heldout)] == [3, 2, 2]
         assert {example.id.split("-")[0] for example in splits.feedback} == {"valid_seen"}
         assert splits.folders == {"games": official / "train"}
@@ -74,27 +74,27 @@ def test_a_file_that_holds_no_game_is_named(official: Path, tmp_path: Path, text
     name = "valid_seen-Mug-None-Shelf-1/trial_1"
     (tmp_path / "games" / "valid_seen" / name / "game.tw-pddl").write_text(text)
     with pytest.raises(UserError, match=name):
-        registry.task("alfworld").load(tmp_path / "games")
+        registry.find_task("alfworld").load(tmp_path / "games")
 
 
 def test_the_papers_test_set_is_valid_unseen(official: Path) -> None:
-    splits = registry.task("alfworld").load(official)
+    splits = registry.find_task("alfworld").load(official)
     assert paper_test_set(splits) == splits.heldout
 
 
 def test_a_folder_without_the_official_layout_is_refused(tmp_path: Path, official: Path) -> None:
     with pytest.raises(UserError, match="There is no train"):
-        registry.task("alfworld").load(tmp_path)
+        registry.find_task("alfworld").load(tmp_path)
     for split in ("train", "valid_seen", "valid_unseen"):
         (tmp_path / split).mkdir()
     with pytest.raises(UserError, match="There are no games"):
-        registry.task("alfworld").load(tmp_path)
+        registry.find_task("alfworld").load(tmp_path)
 
 
 def test_every_official_game_of_valid_seen_becomes_an_example(shared_data: Path, tmp_path: Path) -> None:
     with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    found = games.scoring(tmp_path / "json_2.1.1" / "valid_seen")
+    found = games.load_scoring_examples(tmp_path / "json_2.1.1" / "valid_seen")
     assert len(found) == 140
     assert {example.meta["task_type"] for example in found} == KINDS
     assert len({example.meta["sha256"] for example in found}) == 140
@@ -125,16 +125,16 @@ class TestDownload:
 
     def test_the_release_is_downloaded_once(self, site: str, tmp_path: Path) -> None:
         home = tmp_path / "home"
-        root = unpacked(f"{site}/games.zip", home, "json_2.1.1", "*/game.tw-pddl")
-        assert len(registry.task("alfworld").load(root).train) == 3
+        root = fetch_archive(f"{site}/games.zip", home, "json_2.1.1", "*/game.tw-pddl")
+        assert len(registry.find_task("alfworld").load(root).train) == 3
         assert not list(home.rglob("traj_data.json"))
         assert not list(tmp_path.rglob("evil"))
-        assert unpacked("http://127.0.0.1:1/nothing.zip", home, "json_2.1.1", "*") == root
+        assert fetch_archive("http://127.0.0.1:1/nothing.zip", home, "json_2.1.1", "*") == root
 
     @pytest.mark.parametrize("name", ["missing.zip", "broken.zip", "damaged.zip"])
     def test_a_download_that_fails_leaves_nothing_behind(self, site: str, name: str, tmp_path: Path) -> None:
         with pytest.raises(MachineError):
-            unpacked(f"{site}/{name}", tmp_path / "home", "json_2.1.1", "*")
+            fetch_archive(f"{site}/{name}", tmp_path / "home", "json_2.1.1", "*")
         assert not list((tmp_path / "home").iterdir())
 
 
@@ -145,7 +145,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.mark.parametrize("name", ["alfworld", "alfworld-mini", "alfworld-mini:hard"])
 def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> None:
-    evaluator = registry.task(name).evaluator
+    evaluator = registry.find_task(name).evaluator
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(evaluator.program(), namespace)
@@ -161,14 +161,14 @@ def test_the_miniature_has_every_kind_of_task_evenly(mini: Splits) -> None:
 
 def test_the_miniature_reads_no_files_and_knows_its_levels(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Leave out --data-dir"):
-        registry.task("alfworld-mini").load(tmp_path)
+        registry.find_task("alfworld-mini").load(tmp_path)
     with pytest.raises(UserError, match="Known: easy"):
-        registry.task("alfworld-mini:impossible")
-    assert registry.task("alfworld-mini:hard").id == "alfworld-mini-hard"
+        registry.find_task("alfworld-mini:impossible")
+    assert registry.find_task("alfworld-mini:hard").id == "alfworld-mini-hard"
 
 
 def test_a_model_that_says_the_right_commands_wins_every_kind_of_task(mini: Splits) -> None:
-    evaluator = registry.task("alfworld-mini").evaluator
+    evaluator = registry.find_task("alfworld-mini").evaluator
     some = mini.feedback[:6]
     walks = {example.prompt: example.target.splitlines() for example in some}
 
@@ -176,28 +176,28 @@ def test_a_model_that_says_the_right_commands_wins_every_kind_of_task(mini: Spli
         walk = walks[chat[0].content.partition("\n\n")[2]]
         return walk[len(chat) // 2]
 
-    found = evaluator.evaluate(Scripted(walker), some, EvalSettings())
+    found = evaluator.evaluate(ScriptedEngine(walker), some, EvalSettings())
     assert [result.score for result in found.results] == [1.0] * 6
     assert {result.group for result in found.results} == KINDS
 
 
 def test_134_episodes_at_once_are_the_episodes_of_one_game_at_a_time(mini: Splits, tmp_path: Path) -> None:
     """With a real model, which says something else in every game: batches of 1, 7 and 134."""
-    evaluator = registry.task("alfworld-mini").evaluator
+    evaluator = registry.find_task("alfworld-mini").evaluator
     assert isinstance(evaluator, Episodes)
     short = replace(evaluator, sampling=Sampling(max_tokens=5))
     some = [
         replace(example, meta={**example.meta, "steps": 2})
         for example in (*mini.feedback, *mini.heldout[:14])
     ]
-    with registry.engine("transformers")(write_tiny_llama(tmp_path)) as engine:
+    with registry.find_engine("transformers")(write_tiny_llama(tmp_path)) as engine:
         found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (134, 7, 1)]
     assert found[0] == found[1] == found[2]
     assert len({result.trajectory[1].action for result in found[0].results}) > 30
 
 
 def test_without_an_expert_nothing_shows_how_a_game_is_won(mini: Splits, tmp_path: Path) -> None:
-    task = registry.task("alfworld-mini")
+    task = registry.find_task("alfworld-mini")
     assert task.withhold is not None
     held = task.withhold(mini)
     assert {example.target for example in held.train} == {""}
@@ -214,7 +214,7 @@ class TestPrompts:
     def test_a_users_words_reach_the_model(self, tmp_path: Path, mini: Splits) -> None:
         file = tmp_path / "mine.toml"
         file.write_text('chat = "Be quick."\n')
-        evaluator = registry.task("alfworld-mini").evaluator
+        evaluator = registry.find_task("alfworld-mini").evaluator
         assert isinstance(evaluator, Episodes)
         mine = evaluator.prompted(read_prompts(file))
         heard: list[str] = []
@@ -223,7 +223,7 @@ class TestPrompts:
             heard.append(chat[0].content)
             return "look"
 
-        found = mine.evaluate(Scripted(listener), mini.feedback[:1], EvalSettings())
+        found = mine.evaluate(ScriptedEngine(listener), mini.feedback[:1], EvalSettings())
         assert heard[0] == f"Be quick.\n\n{mini.feedback[0].prompt}"
         assert found.how["prompts"] == "mine"
         assert mine.version != evaluator.version
@@ -231,20 +231,26 @@ class TestPrompts:
     def test_a_kind_of_task_may_have_words_of_its_own(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.toml"
         file.write_text('[plain]\nlook_at_obj_in_light = "Look."\n"" = "Act."\n')
-        evaluator = registry.task("alfworld").evaluator
+        evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
         telling = evaluator.prompted(read_prompts(file)).telling
-        assert telling.first("Seen.", False, "look_at_obj_in_light")[0].content == "Look.\n\nSeen.\n>"
-        assert telling.first("Seen.", False, "pick_two_obj_and_place")[0].content == "Act.\n\nSeen.\n>"
+        assert (
+            telling.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
+            == "Look.\n\nSeen.\n>"
+        )
+        assert (
+            telling.build_first_message("Seen.", False, "pick_two_obj_and_place")[0].content
+            == "Act.\n\nSeen.\n>"
+        )
 
     def test_a_kind_that_no_words_are_for_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.toml"
         file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
-        evaluator = registry.task("alfworld").evaluator
+        evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
         telling = evaluator.prompted(read_prompts(file)).telling
         with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
-            telling.first("Seen.", False, "look_at_obj_in_light")
+            telling.build_first_message("Seen.", False, "look_at_obj_in_light")
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -262,13 +268,13 @@ class TestPrompts:
 
     def test_a_question_must_have_its_place(self, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("chat = 'Answer.'")
-        evaluator: Any = registry.task("gsm8k-mini").evaluator
+        evaluator: Any = registry.find_task("gsm8k-mini").evaluator
         with pytest.raises(UserError, match=r"where the \{question\} goes"):
             evaluator.prompted(read_prompts(tmp_path / "bad.toml"))
 
 
 def test_a_model_without_a_template_is_shown_two_episodes_of_each_kind_of_task() -> None:
-    evaluator = registry.task("alfworld").evaluator
+    evaluator = registry.find_task("alfworld").evaluator
     assert isinstance(evaluator, Episodes)
     assert set(evaluator.telling.plain) == KINDS
     for text in evaluator.telling.plain.values():
@@ -297,7 +303,7 @@ def test_a_data_directory_becomes_a_world_with_its_expert(mini: Splits, tmp_path
 AGENT = """
 import torch
 from safetensors.torch import load_file, save_file
-from agent2rl.environments.faces import open_world
+from agent2rl.environments.adapters import open_world
 
 world = open_world()
 say(games=len(world.games), expert=world.expert is not None, answer=world.games[0].target)
@@ -305,7 +311,7 @@ place = world.environment()
 step = place.reset(world.games[0])
 say(first=step.observation)
 try:
-    from agent2rl.environments.alfworld.expert.player import Expert
+    from agent2rl.environments.alfworld.expert.player import AlfworldExpert
     say(hidden=False)
 except ImportError:
     say(hidden=True)
@@ -344,7 +350,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: Bench) -> No
     assert episode.stdout.count("\n> ") == 4
     asked = bench.cli("show", run, "--submission", "0", "--episode", "1", "--json")
     assert len(json.loads(asked.stdout)["trajectory"]) == 5
-    answers = str(done.paths.submission(1).results("feedback"))
+    answers = str(done.paths.submission_paths(1).results_file("feedback"))
     again = bench.cli("score", "tests.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT))
     score = json.loads(again.stdout)["parts"][0]["score"]
     assert (score["value"], score["n"]) == (done.said["verdict"]["score"], 6)
@@ -369,12 +375,12 @@ def test_a_task_without_an_expert_cannot_withhold_one(bench: Bench) -> None:
 
 
 def test_a_miniature_is_a_task() -> None:
-    found: Task = registry.task("alfworld-mini")
+    found: Task = registry.find_task("alfworld-mini")
     assert (found.level, found.world) == (3, "alfworld")
 
 
 def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: Path, mini: Splits) -> None:
-    task = registry.task("alfworld-mini")
+    task = registry.find_task("alfworld-mini")
     spec = RunSpec(
         task="alfworld-mini",
         agent="nop",
@@ -383,15 +389,17 @@ def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: 
         budget=Budget(wall_seconds=1),
         expert=False,
     )
-    assets = prepare(spec, task, tmp_path)
+    assets = load_assets(spec, task, tmp_path)
     assert {example.target for example in assets.train} == {""}
     brief = Brief(task.id, "free", spec.budget, PurePosixPath("/workspace"), "", {})
-    index = contamination.Index(
+    index = contamination.NgramIndex(
         [
             part
             for example in (*mini.feedback, *mini.heldout)
-            for part in contamination.parts("test", example.id, example.prompt, example.target, example.meta)
+            for part in contamination.split_example(
+                "test", example.id, example.prompt, example.target, example.meta
+            )
         ],
-        workspace.given(task, brief, assets),
+        workspace.list_given_texts(task, brief, assets),
     )
-    assert index.search("\n\n".join(example.target for example in mini.train)) == []
+    assert index.search_text("\n\n".join(example.target for example in mini.train)) == []

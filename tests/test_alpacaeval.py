@@ -13,10 +13,10 @@ from agent2rl import registry
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
-from agent2rl.core.task import Asks
-from agent2rl.engines.scripted import Scripted
+from agent2rl.core.task import ChatEvaluator
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.pairwise import FILE, FOLDER
-from agent2rl.runner import desks
+from agent2rl.runner import grading_proxy_setup
 from agent2rl.runner.preflight import check_task
 from agent2rl.runner.settings import Settings
 from agent2rl.store.files import sha256_text
@@ -100,7 +100,7 @@ def test_a_missing_or_broken_file_is_named(data_dir: Path, name: str) -> None:
 
 def test_the_agent_is_shown_what_the_model_is_asked(data_dir: Path) -> None:
     example = TASK.load(data_dir).train[0]
-    assert isinstance(TASK.evaluator, Asks)
+    assert isinstance(TASK.evaluator, ChatEvaluator)
     assert TASK.evaluator.chat(example, templated=True)[0].content == "Add 0."
     plain = TASK.evaluator.chat(example, templated=False)[0].content
     assert plain.endswith("\nInstruction: Add 0.\nAnswer:")
@@ -109,7 +109,10 @@ def test_the_agent_is_shown_what_the_model_is_asked(data_dir: Path) -> None:
 
 def test_a_run_has_to_name_a_judge_and_a_check_says_so(data_dir: Path, tmp_path: Path) -> None:
     where = Settings(runs=tmp_path / "runs", cache=tmp_path / "cache")
-    with pytest.raises(UserError, match="--judge"), desks.opened(desks.Wanted(), TASK, where):
+    with (
+        pytest.raises(UserError, match="--judge"),
+        grading_proxy_setup.open_grading_proxy(grading_proxy_setup.GradingProxyOptions(), TASK, where),
+    ):
         pass
     found = {one.name: one for one in check_task("alpacaeval", data_dir, where, "local")}
     assert found["judge"].state == "missing"
@@ -124,8 +127,8 @@ def test_a_check_tries_the_judge(data_dir: Path, tmp_path: Path) -> None:
         return "B" if "I do not know" in first else "A"
 
     for answer, state in ((better, "ok"), (lambda chat: "BA"[better(chat) == "B"], "broken")):
-        with serve(Scripted(answer)) as server:
-            wanted = desks.Wanted(judge=f"openai-api:{server.url}")
+        with serve(ScriptedEngine(answer)) as server:
+            wanted = grading_proxy_setup.GradingProxyOptions(judge=f"openai-api:{server.url}")
             found = {one.name: one for one in check_task("alpacaeval", data_dir, where, "local", wanted)}
         assert found["judge"].state == state, found["judge"]
         assert "of 4 comparisons" in found["judge"].detail
@@ -158,7 +161,7 @@ def test_preferences_in_the_official_format_are_scored_by_the_command(bench: Ben
 
 
 def test_the_registry_knows_the_task() -> None:
-    assert registry.task("alpacaeval") is TASK
+    assert registry.find_task("alpacaeval") is TASK
 
 
 LOAD = """

@@ -13,15 +13,15 @@ from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.analysis import statistics
-from agent2rl.core import beside
+from agent2rl.core import evaluator_folders
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings, Score
+from agent2rl.core.records import EvalScore, EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.replay import Replay
+from agent2rl.engines.replay import ReplayEngine
 from agent2rl.evaluators.pairwise import CONSTANTS, FOLDER
-from agent2rl.evaluators.rubric import qualities, worth
+from agent2rl.evaluators.rubric import check_qualities, score_answer
 from agent2rl.tasks.alpacaeval.mini import TASK
-from agent2rl.tasks.alpacaeval.requests import NAMES, TOWNS, requests
+from agent2rl.tasks.alpacaeval.mini_instructions import NAMES, TOWNS, generate_instructions
 from tests.runs import Bench
 
 pytest.importorskip("sklearn", reason="length control needs agent2rl[judge]")
@@ -38,12 +38,12 @@ ASKED: dict[str, JsonValue] = {
 
 def test_the_right_answer_has_all_qualities_and_the_reference_all_but_one() -> None:
     for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout):
-        assert {worth(one.target, one) for one in part} == {1.0}
-        assert {worth(str(one.meta["reference"]), one) for one in part} == {0.8}
+        assert {score_answer(one.target, one) for one in part} == {1.0}
+        assert {score_answer(str(one.meta["reference"]), one) for one in part} == {0.8}
     lost = Counter(
         name
         for one in SPLITS.train
-        for name, kept in qualities(str(one.meta["reference"]), one.meta).items()
+        for name, kept in check_qualities(str(one.meta["reference"]), one.meta).items()
         if not kept
     )
     assert set(lost) == {"language", "length", "form"}
@@ -58,7 +58,9 @@ def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
     assert not pairs[0] & pairs[1]
     assert not pairs[0] & pairs[2]
     assert not pairs[1] & pairs[2]
-    assert [one.prompt for one in requests("feedback", 20)] == [one.prompt for one in SPLITS.feedback[:20]]
+    assert [one.prompt for one in generate_instructions("feedback", 20)] == [
+        one.prompt for one in SPLITS.feedback[:20]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,23 +81,23 @@ def test_nobody_goes_with_the_same_value_in_two_splits() -> None:
     ],
 )
 def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
-    assert {name for name, kept in qualities(answer, ASKED).items() if not kept} == lacks
+    assert {name for name, kept in check_qualities(answer, ASKED).items() if not kept} == lacks
 
 
 def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
     begin = time.monotonic()
-    assert not qualities("!" * 300_000 + "x", ASKED)["answers"]
+    assert not check_qualities("!" * 300_000 + "x", ASKED)["answers"]
     assert time.monotonic() - begin < 10
 
 
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
-    assert worth(" \n", Example("one", "", "", ASKED)) == 0
-    gold = Replay({one.id: [one.target] for one in SPLITS.feedback})
+    assert score_answer(" \n", Example("one", "", "", ASKED)) == 0
+    gold = ReplayEngine({one.id: [one.target] for one in SPLITS.feedback})
     found = TASK.evaluator.evaluate(gold, SPLITS.feedback, EvalSettings())
     assert {result.score for result in found.results} == {1.0}
     assert found.how["judge"] == "rubric-2"
     assert found.how["constants"] == {"examples": 100, **dict.fromkeys(CONSTANTS, 0.0)}
-    halfway = Replay({one.id: [str(one.meta["reference"])] for one in SPLITS.feedback})
+    halfway = ReplayEngine({one.id: [str(one.meta["reference"])] for one in SPLITS.feedback})
     drawn = TASK.evaluator.evaluate(halfway, SPLITS.feedback, EvalSettings())
     assert {result.score for result in drawn.results} == {0.5}
 
@@ -113,7 +115,7 @@ def test_form_alone_wins_nothing_and_neither_does_naming_every_value(values: Seq
     begin = {"English": "That is it", "German": "Das ist so"}
     for one in SPLITS.heldout:
         answer = ", ".join([begin[str(one.meta["language"])], *map(str, values)]) + "."
-        assert worth(styled(one, answer), one) < worth(str(one.meta["reference"]), one)
+        assert score_answer(styled(one, answer), one) < score_answer(str(one.meta["reference"]), one)
 
 
 def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +123,13 @@ def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.Mo
     assert not isinstance(folder, Path)
     (tmp_path / FOLDER).mkdir()
     folder(tmp_path / FOLDER)
-    monkeypatch.setenv(beside.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(evaluator_folders.FOLDER_VARIABLE, str(tmp_path))
 
-    def graded(answer: Callable[[int, Example], str]) -> Score:
-        said = Replay({one.id: [answer(n, one)] for n, one in enumerate(SPLITS.heldout)})
-        return statistics.score(TASK.evaluator.evaluate(said, SPLITS.heldout, EvalSettings()), "heldout")
+    def graded(answer: Callable[[int, Example], str]) -> EvalScore:
+        said = ReplayEngine({one.id: [answer(n, one)] for n, one in enumerate(SPLITS.heldout)})
+        return statistics.score_evaluation(
+            TASK.evaluator.evaluate(said, SPLITS.heldout, EvalSettings()), "heldout"
+        )
 
     gold = graded(lambda _, one: one.target)
     assert gold.how["score"] == "length_controlled"
@@ -156,6 +160,6 @@ def test_its_own_check_passes_in_the_real_sandbox(bench: Bench) -> None:
 def test_it_is_generated_and_has_a_rule_so_that_no_judge_is_needed() -> None:
     with pytest.raises(UserError, match="generated"):
         TASK.load(Path())
-    assert registry.task("alpacaeval-mini") is TASK
+    assert registry.find_task("alpacaeval-mini") is TASK
     assert not TASK.judged
     assert re.fullmatch(r"alpacaeval-mini-2-rubric-2\+\w{12}", TASK.evaluator.version)

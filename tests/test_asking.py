@@ -13,13 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings
+from agent2rl.core.records import EvalResult, EvalSettings, SampledAnswer
 from agent2rl.core.task import Example
-from agent2rl.engines.scripted import Scripted
-from agent2rl.engines.transformers import Transformers
-from agent2rl.engines.transformers.decoding import Room
-from agent2rl.engines.transformers.loading import Model, load
-from agent2rl.evaluators.asking import Asking, majority, pass_at, passes
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.engines.transformers import TransformersEngine
+from agent2rl.engines.transformers.decoding import BatchLimits
+from agent2rl.engines.transformers.loading import LoadedModel, load_model
+from agent2rl.evaluators.answer_sampling import (
+    QuestionPrompt,
+    compute_pass_at_k,
+    compute_pass_metrics,
+    score_majority_answer,
+)
 from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.models.seedling import FILES
@@ -35,8 +40,8 @@ SHORT = replace(short_gsm8k.ASKING, chat="{question}")
 """A few tokens, so that the loops below are quick."""
 
 
-def attempts(*outputs: str, target: str = "#### 1080") -> list[Attempt]:
-    return [Attempt(output=output, score=exact_number(output, target)) for output in outputs]
+def attempts(*outputs: str, target: str = "#### 1080") -> list[SampledAnswer]:
+    return [SampledAnswer(output=output, score=exact_number(output, target)) for output in outputs]
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.lists(st.booleans(), min_size=n, max_size=n))))
@@ -45,19 +50,27 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_that_hold_a_right_one(case: 
     for k in range(1, len(drawn) + 1):
         chosen = [any(choice) for choice in combinations(drawn, k)]
         share = Fraction(sum(chosen), len(chosen))
-        assert pass_at(k, right=sum(drawn), drawn=len(drawn)) == pytest.approx(float(share), abs=1e-12)
+        assert compute_pass_at_k(k, right=sum(drawn), drawn=len(drawn)) == pytest.approx(
+            float(share), abs=1e-12
+        )
 
 
 @given(st.integers(1, 1000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_is_a_share_however_many_were_drawn(case: tuple[int, int, int]) -> None:
     drawn, right, k = case
-    assert 0 <= pass_at(k, right, drawn) <= 1
-    assert pass_at(1, right, drawn) == pytest.approx(right / drawn)
-    assert pass_at(drawn, right, drawn) == (right > 0)
+    assert 0 <= compute_pass_at_k(k, right, drawn) <= 1
+    assert compute_pass_at_k(1, right, drawn) == pytest.approx(right / drawn)
+    assert compute_pass_at_k(drawn, right, drawn) == (right > 0)
 
 
 def test_the_usual_ks_are_told_and_the_number_that_was_drawn() -> None:
-    assert list(passes(attempts(*["#### 1080"] * 6))) == ["pass@1", "pass@2", "pass@4", "pass@5", "pass@6"]
+    assert list(compute_pass_metrics(attempts(*["#### 1080"] * 6))) == [
+        "pass@1",
+        "pass@2",
+        "pass@4",
+        "pass@5",
+        "pass@6",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,24 +99,24 @@ def test_the_usual_ks_are_told_and_the_number_that_was_drawn() -> None:
     ],
 )
 def test_the_majority_decides(outputs: tuple[str, ...], worth: float) -> None:
-    assert majority(attempts(*outputs), final_answer) == worth
+    assert score_majority_answer(attempts(*outputs), final_answer) == worth
 
 
 @given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1), st.sampled_from("abc"))
 def test_the_majority_is_the_answer_that_was_counted_most(given: list[str | None], right: str) -> None:
-    drawn = [Attempt(output=str(answer), score=float(answer == right)) for answer in given]
+    drawn = [SampledAnswer(output=str(answer), score=float(answer == right)) for answer in given]
 
     def answer(output: str) -> Hashable | None:
         return None if output == "None" else output
 
     counted = Counter(vote for vote in given if vote is not None)
     winner = counted.most_common(1)[0][0] if counted else None  # of equals the first, as documented
-    assert majority(drawn, answer) == float(winner == right)
+    assert score_majority_answer(drawn, answer) == float(winner == right)
 
 
-def alternating(outputs: Sequence[str]) -> Scripted:
+def alternating(outputs: Sequence[str]) -> ScriptedEngine:
     said = iter(list(outputs) * 1000)
-    return Scripted(lambda _: next(said))
+    return ScriptedEngine(lambda _: next(said))
 
 
 def test_the_score_is_the_mean_of_the_answers_and_the_first_is_shown() -> None:
@@ -130,30 +143,30 @@ def test_without_a_way_to_read_answers_there_is_no_vote() -> None:
 
 
 def test_the_runs_temperature_counts_before_the_tasks() -> None:
-    asking = Asking(temperature=0.6)
+    asking = QuestionPrompt(temperature=0.6)
     for settings, temperature in [
         (EvalSettings(), 0.0),
         (EvalSettings(temperature=0.3), 0.3),
         (EvalSettings(samples=2), 0.6),
         (EvalSettings(samples=2, temperature=1.0), 1.0),
     ]:
-        assert asking.ask(alternating(["a"]), EXAMPLES, settings).how["temperature"] == temperature
+        assert asking.sample_answers(alternating(["a"]), EXAMPLES, settings).how["temperature"] == temperature
 
 
 def test_several_greedy_answers_are_refused() -> None:
     with pytest.raises(UserError, match="one sample several times"):
-        Asking().ask(alternating(["a"]), EXAMPLES, EvalSettings(samples=2, temperature=0))
+        QuestionPrompt().sample_answers(alternating(["a"]), EXAMPLES, EvalSettings(samples=2, temperature=0))
 
 
 @pytest.fixture(scope="module")
-def seedling() -> Model:
-    return load(FILES)
+def seedling() -> LoadedModel:
+    return load_model(FILES)
 
 
-def drawn(model: Model, rows: int = 64, **settings: float) -> EvalResult:
+def drawn(model: LoadedModel, rows: int = 64, **settings: float) -> EvalResult:
     """Answers of the real engine, in batches of so many rows."""
     evaluator = replace(EVALUATOR, asking=SHORT)
-    with Transformers(model, Room(rows, 1 << 20, 4096)) as engine:
+    with TransformersEngine(model, BatchLimits(rows, 1 << 20, 4096)) as engine:
         return evaluator.evaluate(engine, EXAMPLES, EvalSettings.model_validate(settings))
 
 
@@ -161,7 +174,9 @@ def texts(found: EvalResult) -> list[list[str]]:
     return [[attempt.output for attempt in result.attempts] for result in found.results]
 
 
-def test_samples_of_one_question_differ_and_depend_on_the_seed_and_not_on_the_batch(seedling: Model) -> None:
+def test_samples_of_one_question_differ_and_depend_on_the_seed_and_not_on_the_batch(
+    seedling: LoadedModel,
+) -> None:
     found = drawn(seedling, samples=4, temperature=1.0, seed=3)
     assert all(len(set(answers)) > 1 for answers in texts(found))
     for rows in (1, 3, 7):
@@ -170,11 +185,11 @@ def test_samples_of_one_question_differ_and_depend_on_the_seed_and_not_on_the_ba
     assert all(ours != theirs for ours, theirs in zip(texts(found), texts(other), strict=True))
 
 
-def test_the_seed_of_a_greedy_evaluation_means_nothing(seedling: Model) -> None:
+def test_the_seed_of_a_greedy_evaluation_means_nothing(seedling: LoadedModel) -> None:
     assert drawn(seedling, seed=1) == drawn(seedling, seed=2)
 
 
-def test_answers_from_colder_to_hotter_are_more_and_more_different(seedling: Model) -> None:
+def test_answers_from_colder_to_hotter_are_more_and_more_different(seedling: LoadedModel) -> None:
     kinds = [
         sum(len(set(answers)) for answers in texts(drawn(seedling, samples=8, temperature=temperature)))
         for temperature in (0.01, 0.8, 2.0)
@@ -201,7 +216,7 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: Bench
     assert best.metrics["pass@4"] == pytest.approx(2 * best.value)
     assert best.metrics["maj@4"] == 0
     assert run.said["answer"]["verdict"] == "scored"
-    lines = run.paths.submission(1).results("heldout").read_text().splitlines()
+    lines = run.paths.submission_paths(1).results_file("heldout").read_text().splitlines()
     assert {len(json.loads(line)["attempts"]) for line in lines} == {4}
     shown = bench.cli("show", run.result.run_id).stdout
     for page in (shown, bench.report(run)):

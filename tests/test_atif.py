@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent2rl import registry
-from agent2rl.analysis.atif import trajectory
-from agent2rl.core.agent import Driven
-from agent2rl.core.llm import Tokens
-from agent2rl.core.transcript import Observation, Step, ToolCall, Transcript
+from agent2rl.analysis.atif import build_trajectory
+from agent2rl.core.agent import DrivenAgent
+from agent2rl.core.llm import TokenCounts
+from agent2rl.core.transcript import AgentToolCall, ToolObservation, Transcript, TranscriptStep
 from agent2rl.store.files import write_record
 from agent2rl.store.paths import RunPaths
 from tests.runs import Bench
@@ -22,14 +22,14 @@ KNOWN = {"step_id", "timestamp", "source", "message", "observation"} | OF_AGENTS
 
 
 def exported(transcript: Transcript) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(trajectory(transcript, "run-1").json_text)
+    found: dict[str, Any] = json.loads(build_trajectory(transcript, "run-1").json_text)
     return found
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "gemini-cli", "opencode", "openhands"])
 def test_a_recorded_log_becomes_a_valid_trajectory(name: str) -> None:
-    agent = registry.agent(name)
-    assert isinstance(agent, Driven)
+    agent = registry.find_agent(name)
+    assert isinstance(agent, DrivenAgent)
     found = exported(agent.transcript(LOGS / f"{name}.jsonl", Path("nowhere")))
     assert found["schema_version"] == "ATIF-v1.7"
     assert found["agent"] == {"name": name, "version": agent.package.version} | (
@@ -48,16 +48,16 @@ def test_a_recorded_log_becomes_a_valid_trajectory(name: str) -> None:
 
 
 def test_what_a_transcript_says_a_trajectory_says() -> None:
-    step = Step(
+    step = TranscriptStep(
         source="agent",
         text="I look.",
         reasoning="Where is it?",
         calls=(
-            ToolCall(id="a", name="shell", arguments={"command": "ls"}),
-            ToolCall(id="b", name="odd", arguments=[1]),
+            AgentToolCall(id="a", name="shell", arguments={"command": "ls"}),
+            AgentToolCall(id="b", name="odd", arguments=[1]),
         ),
-        observations=(Observation(call="a", text="no such file", failed=True),),
-        tokens=Tokens(input=10, cached=4, output=3, reasoning=2),
+        observations=(ToolObservation(call="a", text="no such file", failed=True),),
+        tokens=TokenCounts(input=10, cached=4, output=3, reasoning=2),
         at=0.5,
     )
     whole = Transcript(
@@ -100,10 +100,13 @@ def test_a_run_s_transcript_is_printed_for_people_and_for_programs(bench: Bench)
     done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
     run_id = json.loads(done.stdout)["run_id"]
     assert "has no transcript" in bench.cli("transcript", run_id).stderr
-    call = ToolCall(id="a", name="shell", arguments={"command": "ls"})
-    seen = Observation(call="a", text="\x1b[2Jtrain.py")
-    steps = (Step(source="user", text="Begin."), Step(source="agent", calls=(call,), observations=(seen,)))
-    written = Transcript(agent="tiny", version="1", steps=steps, tokens=Tokens(input=1200, output=7))
+    call = AgentToolCall(id="a", name="shell", arguments={"command": "ls"})
+    seen = ToolObservation(call="a", text="\x1b[2Jtrain.py")
+    steps = (
+        TranscriptStep(source="user", text="Begin."),
+        TranscriptStep(source="agent", calls=(call,), observations=(seen,)),
+    )
+    written = Transcript(agent="tiny", version="1", steps=steps, tokens=TokenCounts(input=1200, output=7))
     write_record(RunPaths(bench.runs / run_id).transcript, written)
     shown = bench.cli("transcript", run_id).stdout
     assert "> shell ls" in shown

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from agent2rl.core.records import RunResult
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from agent2rl.models.seedling import FILES
 from tests.runs import Bench, Run
 
@@ -99,7 +99,7 @@ def test_the_service_goes_on_and_scores_the_sound_one(run: Run) -> None:
     assert (run.result.submissions, run.result.scored) == (8, 1)
     assert run.result.best is not None
     assert run.result.best.id == good["submission_id"]
-    assert verify(run.paths).holds
+    assert verify_run(run.paths).holds
 
 
 # A base model of the user's

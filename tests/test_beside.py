@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core import beside as place
-from agent2rl.core.beside import beside
+from agent2rl.core import evaluator_folders as place
 from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.evaluator_folders import require_evaluator_folder
 from agent2rl.core.task import Splits
-from agent2rl.runner.assets import beside_folders
+from agent2rl.runner.assets import prepare_beside_folders
 from tests.beside_gsm8k import FILE
 from tests.runs import Bench
 
@@ -42,19 +42,19 @@ say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained(
 
 
 def test_outside_a_grading_there_is_nothing_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(place.VARIABLE, raising=False)
+    monkeypatch.delenv(place.FOLDER_VARIABLE, raising=False)
 
     with pytest.raises(GradingError, match="only a grading"):
-        beside("answers")
+        require_evaluator_folder("answers")
 
 
 def test_a_folder_that_the_task_does_not_have_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(os.environ, place.VARIABLE, str(tmp_path))
+    monkeypatch.setitem(os.environ, place.FOLDER_VARIABLE, str(tmp_path))
 
     with pytest.raises(GradingError, match="no folder 'answers'"):
-        beside("answers")
+        require_evaluator_folder("answers")
 
 
 @pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
@@ -72,13 +72,13 @@ def test_a_folder_that_a_grading_could_not_read_whole_is_refused_at_once(tmp_pat
     splits = Splits(train=(), feedback=(), heldout=(), beside={"shop": folder})
 
     with pytest.raises(UserError, match=r"items\.json is (a link|no plain file)"):
-        beside_folders(splits, tmp_path / "cache")
+        prepare_beside_folders(splits, tmp_path / "cache")
 
 
 def test_what_is_kept_for_gradings_is_closed_to_others(tmp_path: Path) -> None:
     made = Splits(train=(), feedback=(), heldout=(), beside={"shop": lambda place: (place / "x").touch()})
 
-    found = beside_folders(made, tmp_path / "cache" / "tasks" / "t")
+    found = prepare_beside_folders(made, tmp_path / "cache" / "tasks" / "t")
 
     assert found["shop"].path.is_relative_to(tmp_path / "cache" / "tasks" / "t")
     for folder in ("cache", "cache/tasks", "cache/tasks/t", "cache/tasks/t/beside"):

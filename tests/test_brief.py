@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.claims import Claims
-from agent2rl.core.records import Interval, Score, Submission
-from agent2rl.runner.accounts import read_claims
-from agent2rl.runner.brief import go_on
+from agent2rl.core.attempt_claims import AttemptClaims
+from agent2rl.core.records import EvalScore, Interval, Submission
+from agent2rl.runner.agent_prompts import make_continue_prompt
+from agent2rl.runner.self_reports import read_claims
 from tests.runs import Bench
 
 FOLLOW = """
@@ -44,7 +44,7 @@ def test_the_examples_of_the_brief_work_as_they_stand_and_claims_are_kept_beside
     assert run.said["time"]["remaining"] > 0
     assert not run.said["missing"]
     assert all("SKILL.md" in text for text in run.said["pointers"])
-    claims = Claims.model_validate_json(run.paths.claims.read_bytes())
+    claims = AttemptClaims.model_validate_json(run.paths.claims.read_bytes())
     assert [claim.route for claim in claims.claims] == ["sft"]
     assert claims.unread == 1
     assert bench.cli("verify", run.result.run_id).returncode == 0
@@ -100,11 +100,11 @@ def test_whatever_lies_in_place_of_the_claims_is_no_claim_and_no_harm(tmp_path: 
 
 
 def test_an_agent_that_ended_early_hears_how_it_stands() -> None:
-    def score(value: float) -> Score:
-        return Score(value=value, ci=Interval(low=0, high=100, method="wilson"), n=10, split="feedback")
+    def score(value: float) -> EvalScore:
+        return EvalScore(value=value, ci=Interval(low=0, high=100, method="wilson"), n=10, split="feedback")
 
     best = Submission(id=2, path="output/v2", accepted_at=0, verdict="scored", score=score(41.5))
-    assert "41.50; the base model has 12.00" in go_on(8000, score(12), best)
-    assert "2.2 hours" in go_on(8000, score(12), best)
-    assert "Nothing that you submitted has a score yet" in go_on(600, score(12), None)
-    assert "10 minutes" in go_on(600, score(12), None)
+    assert "41.50; the base model has 12.00" in make_continue_prompt(8000, score(12), best)
+    assert "2.2 hours" in make_continue_prompt(8000, score(12), best)
+    assert "Nothing that you submitted has a score yet" in make_continue_prompt(600, score(12), None)
+    assert "10 minutes" in make_continue_prompt(600, score(12), None)

@@ -18,11 +18,11 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Mount, mark
+from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Mount, url_placeholder
 from agent2rl.sandboxes import selftest
 from tests.enclosures import MIB, Cell, a_daemon, alive, echo, wait_for
 
-SANDBOX = registry.sandbox("bubblewrap")
+SANDBOX = registry.find_sandbox("bubblewrap")
 GET = "urllib.request.urlopen({url}, timeout=20).read().decode()"
 
 
@@ -52,7 +52,7 @@ class NotHiding:
         return SANDBOX.workspace(workspace)
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
-        return selftest.check("not hiding", self, hidden)
+        return selftest.run_self_test("not hiding", self, hidden)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         return SANDBOX.run(command, replace(enclosure, hidden=()), stop)
@@ -66,9 +66,9 @@ def test_the_promise_holds_for_the_directories_that_a_run_names(isolation: Isola
     """A library of this Python stands for a directory of the harness that lies in there."""
     named = (Path(sysconfig.get_path("purelib")) / "agent2rl-no-such-place", Path(pytest.__file__).parent)
     assert SANDBOX.check(named).broken == ()
-    shown = selftest.check("hides its own alone", HidesOnlyItsOwn(named))
+    shown = selftest.run_self_test("hides its own alone", HidesOnlyItsOwn(named))
     assert shown.broken == ()
-    shown = selftest.check("hides its own alone", HidesOnlyItsOwn(named), named)
+    shown = selftest.run_self_test("hides its own alone", HidesOnlyItsOwn(named), named)
     assert [promise.name for promise in shown.broken] == [selftest.NAMES["hidden"]]
 
 
@@ -431,7 +431,7 @@ def test_a_door_takes_many_at_once_and_keeps_connections(cell: Cell, tmp_path: P
 def test_a_command_is_told_where_a_door_is_in_files_variables_arguments_and_stdin(
     cell: Cell, tmp_path: Path
 ) -> None:
-    url = mark("A_URL")
+    url = url_placeholder("A_URL")
     script = "cat; echo; cat ~/.tool/config; echo $TOOL_URL $1; stat -c %U ~/.tool/config; curl -s $TOOL_URL"
     command = Command(
         ("bash", "-c", script, "bash", url),
@@ -690,7 +690,8 @@ import threading
 from pathlib import Path
 from agent2rl import registry
 from tests.enclosures import Cell
-Cell(registry.sandbox("bubblewrap"), Path({str(cell.root)!r})).shell({(a_daemon(token) + "; sleep 300")!r})
+cell = Cell(registry.find_sandbox("bubblewrap"), Path({str(cell.root)!r}))
+cell.shell({(a_daemon(token) + "; sleep 300")!r})
 """
     root = str(Path(__file__).parents[1])
     harness = subprocess.Popen([sys.executable, "-c", script], cwd=root)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.runner.cache import by_content, once
+from agent2rl.runner.directory_cache import build_once, store_by_content
 
 
 class Maker:
@@ -25,7 +25,7 @@ class Maker:
 def test_it_is_made_once(tmp_path: Path) -> None:
     make = Maker()
     for _ in range(3):
-        assert once(tmp_path / "models" / "m", make) == tmp_path / "models" / "m"
+        assert build_once(tmp_path / "models" / "m", make) == tmp_path / "models" / "m"
     assert make.times == 1
     assert sorted(path.name for path in (tmp_path / "models" / "m").iterdir()) == ["config", "weights"]
 
@@ -33,7 +33,7 @@ def test_it_is_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["byte", "gone", "more", "record"])
 def test_it_is_made_anew_when_it_is_damaged(tmp_path: Path, damage: str) -> None:
     make, target = Maker(), tmp_path / "m"
-    once(target, make)
+    build_once(target, make)
     match damage:
         case "byte":
             (target / "weights").write_bytes(b"w" * 999 + b"x")
@@ -43,8 +43,8 @@ def test_it_is_made_anew_when_it_is_damaged(tmp_path: Path, damage: str) -> None
             (target / "stray").touch()
         case "record":
             (tmp_path / "m.json").write_text("{")
-    once(target, make)
-    once(target, make)
+    build_once(target, make)
+    build_once(target, make)
     assert make.times == 2
     assert (target / "weights").read_bytes() == b"w" * 1000
     assert not (target / "stray").exists()
@@ -52,7 +52,7 @@ def test_it_is_made_anew_when_it_is_damaged(tmp_path: Path, damage: str) -> None
 
 def test_two_who_want_it_at_once_wait_for_one(tmp_path: Path) -> None:
     make = Maker(seconds=0.3)
-    threads = [threading.Thread(target=once, args=(tmp_path / "m", make)) for _ in range(4)]
+    threads = [threading.Thread(target=build_once, args=(tmp_path / "m", make)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -66,25 +66,25 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
         raise UserError("no")
 
     with pytest.raises(UserError):
-        once(tmp_path / "m", fail)
+        build_once(tmp_path / "m", fail)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-    assert once(tmp_path / "m", Maker()).is_dir()
+    assert build_once(tmp_path / "m", Maker()).is_dir()
 
 
 def test_a_disk_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MachineError, match="cannot be prepared"):
-        once(tmp_path / "file" / "m", Maker())
+        build_once(tmp_path / "file" / "m", Maker())
 
 
 def test_what_is_kept_by_content_lies_beside_others_of_its_name_and_is_mended_when_damaged(
     tmp_path: Path,
 ) -> None:
-    first, one = by_content(tmp_path, "shop", lambda place: _write(place, "a"))
-    second, two = by_content(tmp_path, "shop", lambda place: _write(place, "b"))
+    first, one = store_by_content(tmp_path, "shop", lambda place: _write(place, "a"))
+    second, two = store_by_content(tmp_path, "shop", lambda place: _write(place, "b"))
     (first / "text").write_text("damaged")
 
-    again, same = by_content(tmp_path, "shop", lambda place: _write(place, "a"))
+    again, same = store_by_content(tmp_path, "shop", lambda place: _write(place, "a"))
 
     assert (again, same) == (first, one)
     assert (first / "text").read_text() == "a"

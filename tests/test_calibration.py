@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.desk import Desk
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.grading_proxy_client import GradingProxyClient
 from agent2rl.core.records import Calibration
-from agent2rl.core.task import Example, Preferred
-from agent2rl.engines.scripted import Scripted
-from agent2rl.evaluators.calibration import calibrate, some
-from agent2rl.evaluators.referees import Judge
-from agent2rl.grading.desk import Judging, Offer, served
-from agent2rl.runner.calibrating import measured
+from agent2rl.core.task import Example, JudgePreference
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.evaluators.calibration import calibrate, select_preferences
+from agent2rl.evaluators.referees import JudgeReferee
+from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
+from agent2rl.runner.judge_calibration import measure_judge
 from agent2rl.runner.settings import Settings
 from tests.runs import Bench
 from tests.served import serve
 
 KNOWN = [
-    Preferred(
+    JudgePreference(
         Example(f"one-{n}", f"Say {n}.", "the reference"),
         ("good" if n % 2 else "bad") + " and long" * (n % 3),
         float(n % 2),
@@ -40,9 +40,11 @@ def by(worth: Callable[[str], float]) -> Callable[[Chat], str]:
 
 
 def measure(answer: Callable[[Chat], str], kept: Path) -> Calibration:
-    with served(Offer(judging=Judging("the judge", Scripted(answer), kept))) as socket:
+    with serve_grading_proxy(
+        ProxyServices(judging=JudgeProxy("the judge", ScriptedEngine(answer), kept))
+    ) as socket:
         assert socket
-        return calibrate(Judge(Desk(socket)), KNOWN)
+        return calibrate(JudgeReferee(GradingProxyClient(socket)), KNOWN)
 
 
 def value(found: Calibration, name: str) -> float:
@@ -78,11 +80,11 @@ def test_what_it_does_not_answer_in_both_orders_is_missing(tmp_path: Path) -> No
 
 
 def test_a_sample_is_the_same_each_time_and_has_no_ties() -> None:
-    assert some([Preferred(KNOWN[0].example, "half a sign: \ud83d", 1.0)], 5)
-    tied = Preferred(KNOWN[0].example, "so so", 0.5)
-    assert some([*KNOWN, tied], 100) == some([tied, *reversed(KNOWN)], 100)
-    assert tied not in some([*KNOWN, tied], 100)
-    assert len(some(KNOWN, 5)) == 5
+    assert select_preferences([JudgePreference(KNOWN[0].example, "half a sign: \ud83d", 1.0)], 5)
+    tied = JudgePreference(KNOWN[0].example, "so so", 0.5)
+    assert select_preferences([*KNOWN, tied], 100) == select_preferences([tied, *reversed(KNOWN)], 100)
+    assert tied not in select_preferences([*KNOWN, tied], 100)
+    assert len(select_preferences(KNOWN, 5)) == 5
 
 
 def test_the_command_asks_a_real_endpoint(bench: Bench, tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_the_command_asks_a_real_endpoint(bench: Bench, tmp_path: Path) -> None:
         for one in KNOWN
     ]
     (data / "annotations" / "mine.json").write_text(json.dumps(said), encoding="utf-8")
-    with serve(Scripted(by(lambda text: "good" in text))) as server:
+    with serve(ScriptedEngine(by(lambda text: "good" in text))) as server:
         name = f"openai-api:tiny@{server.url}"
         done = bench.cli("judge", "calibrate", name, "--data-dir", str(data), "--json")
     assert done.returncode == 0, done.stderr
@@ -109,6 +111,6 @@ def test_the_command_asks_a_real_endpoint(bench: Bench, tmp_path: Path) -> None:
 def test_a_task_without_published_preferences_is_no_measure(tmp_path: Path) -> None:
     where = Settings(runs=tmp_path, cache=tmp_path)
     with pytest.raises(UserError, match="no published preferences"):
-        measured("alpacaeval-mini", "openai-api:x@http://127.0.0.1:9", None, 2, where)
+        measure_judge("alpacaeval-mini", "openai-api:x@http://127.0.0.1:9", None, 2, where)
     with pytest.raises(UserError, match="annotations/"):
-        measured("alpacaeval", "openai-api:x@http://127.0.0.1:9", tmp_path, 2, where)
+        measure_judge("alpacaeval", "openai-api:x@http://127.0.0.1:9", tmp_path, 2, where)

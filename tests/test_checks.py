@@ -18,7 +18,7 @@ from agent2rl.core.chat_format import ChatFormat
 from agent2rl.core.errors import Refusal, UserError
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import check_submission
-from agent2rl.grading.freeze import FreezeLimits, freeze, manifest_of
+from agent2rl.grading.freeze import FreezeLimits, compute_manifest, freeze_submission
 from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.weights import weights_sha256
@@ -147,7 +147,7 @@ def test_a_base_model_is_described_by_its_content(base: BaseModel) -> None:
     assert base.parameters == ROWS * HIDDEN + HIDDEN * HIDDEN + 16 * HIDDEN + HIDDEN
     assert base.bytes == sum(file.stat().st_size for file in base.directory.iterdir())
     assert base.weights_sha256 == weights_sha256(base.directory)
-    assert base.manifest == manifest_of(base.directory)
+    assert base.manifest == compute_manifest(base.directory)
     assert base.config["hidden_size"] == HIDDEN
 
 
@@ -628,7 +628,7 @@ def test_whatever_is_submitted_is_accepted_or_refused(
             else:
                 (model / file).symlink_to(secret)
         try:
-            freeze(model.parent, PurePosixPath("model"), Path(name, "frozen"), FreezeLimits())
+            freeze_submission(model.parent, PurePosixPath("model"), Path(name, "frozen"), FreezeLimits())
             check(Path(name, "frozen"), shared_base)
         except Refusal as error:
             str(error).encode()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.cli.options import Duration, Size
-from agent2rl.cli.print import print_episode, print_examples
-from agent2rl.core.records import ExampleResult, Turn
+from agent2rl.cli.options import DurationParam, SizeParam
+from agent2rl.cli.terminal_output import print_episode, print_examples
+from agent2rl.core.records import ExampleResult, TrajectoryTurn
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
-from agent2rl.store.files import canonical, sha256_text
+from agent2rl.store.files import canonical_json, sha256_text
 from tests.runs import Bench
 
 
@@ -22,12 +22,12 @@ from tests.runs import Bench
     [("90s", 90), ("10m", 600), ("12h", 43200), ("1h30m", 5400), ("0.5h", 1800), ("2d", 172800)],
 )
 def test_a_budget_reads_as_people_write_it(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == seconds
+    assert DurationParam().convert(text, None, None) == seconds
 
 
 @given(st.text())
 def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
-    for kind in (Duration(), Size()):
+    for kind in (DurationParam(), SizeParam()):
         with contextlib.suppress(click.BadParameter):
             assert kind.convert(text, None, None) > 0
 
@@ -35,7 +35,7 @@ def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "10", "m", "-5m", "10 m", "ten minutes", "0s", "1e9s"])
 def test_a_budget_that_is_none_says_how_to_write_one(bench: Bench, text: str) -> None:
     with pytest.raises(click.BadParameter):
-        Duration().convert(text, None, None)
+        DurationParam().convert(text, None, None)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_publis
     last = json.loads(lines[-1])
     last["data"]["result_sha256"] = sha256_text(forged)
     del last["hash"]
-    last["hash"] = sha256_text(canonical(last))
-    (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical(last)]) + "\n")
+    last["hash"] = sha256_text(canonical_json(last))
+    (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical_json(last)]) + "\n")
     (root / "ledger.head").write_text(json.dumps({"index": last["index"], "hash": last["hash"]}))
     assert "events.jsonl was changed" in bench.cli("verify", root.name).stdout
     told = (root / "events.jsonl").read_text().splitlines()
-    told[-1] = canonical({key: last[key] for key in ("time", "kind", "data")})
+    told[-1] = canonical_json({key: last[key] for key in ("time", "kind", "data")})
     (root / "events.jsonl").write_text("\n".join(told) + "\n")
     assert bench.cli("verify", root.name).returncode == 0
     assert bench.cli("verify", root.name, "--head", published).returncode == 1
@@ -357,8 +357,8 @@ def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     said = "[/a\n] :warning: [bold\nred]"
     one = ExampleResult(id="one", output=said, score=0)
     turns = (
-        Turn(action="", observation="a room"),
-        Turn(action="go\\\\\\", observation="[/b]", reply="I [b]go[/b]"),
+        TrajectoryTurn(action="", observation="a room"),
+        TrajectoryTurn(action="go\\\\\\", observation="[/b]", reply="I [b]go[/b]"),
     )
     print_episode(1, one)
     print_episode(2, one.model_copy(update={"trajectory": turns}))

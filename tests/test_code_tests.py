@@ -16,21 +16,21 @@ import pytest
 from agent2rl.core.errors import GradingError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator, jail, pool
-from agent2rl.evaluators.code_tests.pool import Job, Pool
+from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool
 from agent2rl.sandboxes import watch
 from tests.programs import ALWAYS_EQUAL, HOSTILE, REFERENCE, TEST, job, sandboxed_pool
 
 
 @pytest.fixture(scope="module")
-def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramPool]:
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("SECRET", "a key of the harness")
         with sandboxed_pool(tmp_path_factory.mktemp("programs")) as found:
             yield found
 
 
-def test_a_right_program_passes_and_a_wrong_one_fails(sandboxes: Pool) -> None:
-    right, wrong = sandboxes.judge([job(REFERENCE), job("def solve(x):\n    return x\n")])
+def test_a_right_program_passes_and_a_wrong_one_fails(sandboxes: ProgramPool) -> None:
+    right, wrong = sandboxes.judge_jobs([job(REFERENCE), job("def solve(x):\n    return x\n")])
     assert right.passed
     assert not right.inside
     assert not wrong.passed
@@ -50,28 +50,28 @@ def test_a_right_program_passes_and_a_wrong_one_fails(sandboxes: Pool) -> None:
         ("", "NameError"),
     ],
 )
-def test_the_note_says_why_a_program_failed(sandboxes: Pool, program: str, note: str) -> None:
-    (verdict,) = sandboxes.judge([job(program)])
+def test_the_note_says_why_a_program_failed(sandboxes: ProgramPool, program: str, note: str) -> None:
+    (verdict,) = sandboxes.judge_jobs([job(program)])
     assert not verdict.passed
     assert verdict.note.startswith(note)
 
 
-def test_the_tests_see_what_the_prompt_defines_and_the_function_by_its_name(sandboxes: Pool) -> None:
+def test_the_tests_see_what_the_prompt_defines_and_the_function_by_its_name(sandboxes: ProgramPool) -> None:
     helper = "import math\ndef half(x):\n    return x / 2\n"
     test = "def check(candidate):\n    assert half(solve(2)) == candidate(1) - math.sqrt(0.25)\n"
-    (verdict,) = sandboxes.judge([job(REFERENCE, test, helper + REFERENCE)])
+    (verdict,) = sandboxes.judge_jobs([job(REFERENCE, test, helper + REFERENCE)])
     assert verdict.passed
 
 
-def test_a_program_keeps_its_state_between_the_calls_of_one_check(sandboxes: Pool) -> None:
+def test_a_program_keeps_its_state_between_the_calls_of_one_check(sandboxes: ProgramPool) -> None:
     counting = "seen = []\ndef solve(x):\n    seen.append(x)\n    return len(seen)\n"
     test = "def check(candidate):\n    assert [candidate(0) for _ in range(3)] == [1, 2, 3]\n"
     assert [
-        verdict.passed for verdict in sandboxes.judge([job(counting, test), job(counting + "\n", test)])
+        verdict.passed for verdict in sandboxes.judge_jobs([job(counting, test), job(counting + "\n", test)])
     ] == [True] * 2
 
 
-def test_tests_may_expect_errors_and_errors_keep_their_type_and_text(sandboxes: Pool) -> None:
+def test_tests_may_expect_errors_and_errors_keep_their_type_and_text(sandboxes: ProgramPool) -> None:
     program = "def solve(x):\n    raise ValueError(f'no {x}')\n"
     test = """
 def check(candidate):
@@ -82,15 +82,15 @@ def check(candidate):
     else:
         raise AssertionError
 """
-    (verdict,) = sandboxes.judge([job(program, test)])
+    (verdict,) = sandboxes.judge_jobs([job(program, test)])
     assert verdict.passed
 
 
-def test_a_program_cannot_pass_tests_that_catch_everything_by_dying(sandboxes: Pool) -> None:
+def test_a_program_cannot_pass_tests_that_catch_everything_by_dying(sandboxes: ProgramPool) -> None:
     lenient = (
         "def check(candidate):\n    try:\n        candidate(1)\n    except BaseException:\n        pass\n"
     )
-    died, raised = sandboxes.judge(
+    died, raised = sandboxes.judge_jobs(
         [
             job("import os\ndef solve(x):\n    os._exit(0)\n", lenient),
             job("def solve(x):\n    1 / 0\n", lenient),
@@ -100,16 +100,18 @@ def test_a_program_cannot_pass_tests_that_catch_everything_by_dying(sandboxes: P
     assert raised.passed  # as it would in any executor
 
 
-def test_arguments_are_copies_so_that_no_program_can_change_what_it_is_compared_with(sandboxes: Pool) -> None:
+def test_arguments_are_copies_so_that_no_program_can_change_what_it_is_compared_with(
+    sandboxes: ProgramPool,
+) -> None:
     program = "def solve(xs):\n    xs.clear()\n    return []\n"
     test = "def check(candidate):\n    xs = [3, 1, 2]\n    assert candidate(xs) == sorted(xs)\n"
-    (verdict,) = sandboxes.judge([job(program, test)])
+    (verdict,) = sandboxes.judge_jobs([job(program, test)])
     assert not verdict.passed
 
 
-def test_random_tests_are_the_same_for_every_program(sandboxes: Pool) -> None:
+def test_random_tests_are_the_same_for_every_program(sandboxes: ProgramPool) -> None:
     test = "import random\ndef check(candidate):\n    raise ValueError(str(random.random()))\n"
-    first, second = sandboxes.judge([job(REFERENCE, test), job(REFERENCE + "\n", test)])
+    first, second = sandboxes.judge_jobs([job(REFERENCE, test), job(REFERENCE + "\n", test)])
     assert first.note == second.note
 
 
@@ -120,11 +122,11 @@ def test_there_are_at_least_40_hostile_programs() -> None:
 
 def alive() -> Counter[str]:
     """The processes below this one, by name."""
-    everyone = watch.processes()
-    return Counter(process.name for process in watch.descendants({os.getpid()}, everyone))
+    everyone = watch.list_processes()
+    return Counter(process.name for process in watch.find_descendants({os.getpid()}, everyone))
 
 
-def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sandboxes: Pool) -> None:
+def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sandboxes: ProgramPool) -> None:
     honest = [job(f"{REFERENCE}# {number}\n") for number in range(100)]
 
     def seconds() -> float:
@@ -132,7 +134,7 @@ def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sa
         taken = []
         for _ in range(3):
             began = time.monotonic()
-            assert all(verdict.passed for verdict in sandboxes.judge(honest))
+            assert all(verdict.passed for verdict in sandboxes.judge_jobs(honest))
             taken.append(time.monotonic() - began)
         return min(taken)
 
@@ -140,7 +142,7 @@ def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sa
     time.sleep(1)  # the last of them are on their way out
     crowd = alive()
     jobs = [job(source) for source in HOSTILE.values()]
-    verdicts = dict(zip(HOSTILE, sandboxes.judge(jobs), strict=True))
+    verdicts = dict(zip(HOSTILE, sandboxes.judge_jobs(jobs), strict=True))
     assert {key: verdict.note for key, verdict in verdicts.items() if verdict.passed} == {}
     assert seconds() < 1.5 * before + 0.2
     until = time.monotonic() + 20
@@ -150,12 +152,12 @@ def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sa
 
 
 @pytest.mark.parametrize("place", ["/tmp/left", "/dev/shm/left", "/workspace/left", "/home/agent/left"])
-def test_nothing_that_a_program_writes_is_there_for_the_next(sandboxes: Pool, place: str) -> None:
+def test_nothing_that_a_program_writes_is_there_for_the_next(sandboxes: ProgramPool, place: str) -> None:
     write = f"def solve(x):\n    open({place!r}, 'w').write('x')\n"
     read = f"import os\ndef solve(x):\n    return os.path.exists({place!r})\n"
     test = "def check(candidate):\n    assert candidate(1) is False\n"
-    sandboxes.judge([job(write)] * 2)
-    assert [verdict.passed for verdict in sandboxes.judge([job(read, test)] * 4)] == [True] * 4
+    sandboxes.judge_jobs([job(write)] * 2)
+    assert [verdict.passed for verdict in sandboxes.judge_jobs([job(read, test)] * 4)] == [True] * 4
 
 
 SEES = """
@@ -197,19 +199,19 @@ def has_landlock() -> bool:
     return int(ctypes.CDLL(None).syscall(jail.CREATE_RULESET, None, 0, 1)) > 0
 
 
-def test_a_program_sees_the_interpreter_and_nothing_else(sandboxes: Pool) -> None:
+def test_a_program_sees_the_interpreter_and_nothing_else(sandboxes: ProgramPool) -> None:
     places = ABSENT + (CLOSED if has_landlock() else [])
     test = f"""
 def check(candidate):
     found = [candidate(what, {places!r}) for what in ("files", "packages", "environment", "descriptors")]
     assert found == [[], [], False, [0, 1, 2, 3]], found
 """
-    (verdict,) = sandboxes.judge([job(SEES, test)])
+    (verdict,) = sandboxes.judge_jobs([job(SEES, test)])
     assert verdict.passed, verdict.note
 
 
-def test_what_a_program_says_of_itself_can_be_written_down(sandboxes: Pool) -> None:
-    (verdict,) = sandboxes.judge([job(HOSTILE["forge", "speaks of itself in no text"])])
+def test_what_a_program_says_of_itself_can_be_written_down(sandboxes: ProgramPool) -> None:
+    (verdict,) = sandboxes.judge_jobs([job(HOSTILE["forge", "speaks of itself in no text"])])
     assert verdict.note.encode() == b"ValueError: ?"
 
 
@@ -240,9 +242,9 @@ def test_what_a_program_says_of_itself_can_be_written_down(sandboxes: Pool) -> N
     ],
 )
 def test_tests_that_are_careless_do_not_let_a_wrong_program_pass(
-    sandboxes: Pool, program: str, test: str
+    sandboxes: ProgramPool, program: str, test: str
 ) -> None:
-    wrong, right = sandboxes.judge([job(program, f"def check(candidate):\n{test}"), job(REFERENCE)])
+    wrong, right = sandboxes.judge_jobs([job(program, f"def check(candidate):\n{test}"), job(REFERENCE)])
     assert not wrong.passed
     assert right.passed
 
@@ -250,8 +252,8 @@ def test_tests_that_are_careless_do_not_let_a_wrong_program_pass(
 def test_where_nothing_works_there_is_an_error_and_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.5)
-    with Pool(own=1) as own, pytest.raises(GradingError, match="No sandbox"):
-        own.judge([job("def solve(x):\n    return x\n")])
+    with ProgramPool(own=1) as own, pytest.raises(GradingError, match="No sandbox"):
+        own.judge_jobs([job("def solve(x):\n    return x\n")])
 
 
 def test_modules_in_the_current_directory_are_not_in_the_way(
@@ -260,8 +262,8 @@ def test_modules_in_the_current_directory_are_not_in_the_way(
     for name in ("random", "json", "socket"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
-    with Pool(own=1) as own:
-        assert own.judge([job(REFERENCE)])[0].passed
+    with ProgramPool(own=1) as own:
+        assert own.judge_jobs([job(REFERENCE)])[0].passed
 
 
 def reward(program: str) -> float:
@@ -283,12 +285,12 @@ def test_a_reward_that_was_interrupted_is_not_taken_for_the_next_one() -> None:
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        with Pool(own=1) as own:
-            own.judge([job(REFERENCE)])
+        with ProgramPool(own=1) as own:
+            own.judge_jobs([job(REFERENCE)])
             signal.setitimer(signal.ITIMER_REAL, 0.3)
             with pytest.raises(TimeoutError):
-                own.judge([job("import time\ntime.sleep(1)\n" + REFERENCE)])
-            assert [own.judge([job(source)])[0].passed for source in (WRONG, REFERENCE, WRONG)] == [
+                own.judge_jobs([job("import time\ntime.sleep(1)\n" + REFERENCE)])
+            assert [own.judge_jobs([job(source)])[0].passed for source in (WRONG, REFERENCE, WRONG)] == [
                 False,
                 True,
                 False,
@@ -325,14 +327,14 @@ def test_a_fork_has_rewards_of_its_own_and_leaves_its_parents_alone(tmp_path: Pa
 
 
 def test_a_grading_without_sandboxes_for_programs_runs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pool.VARIABLE, "")
+    monkeypatch.setenv(pool.SOCKETS_VARIABLE, "")
     with pytest.raises(GradingError, match="program_workers"):
-        Pool.open()
+        ProgramPool.open()
 
 
 def test_a_pool_of_its_own_is_for_agents_and_is_shut_in_too() -> None:
-    with Pool(own=1) as own:
-        verdicts = own.judge(
+    with ProgramPool(own=1) as own:
+        verdicts = own.judge_jobs(
             [
                 job(REFERENCE),
                 job(ALWAYS_EQUAL),
@@ -346,15 +348,16 @@ def test_workers_that_crash_in_a_loop_do_not_stall_the_others(tmp_path: Path) ->
     with sandboxed_pool(tmp_path, count=2) as healthy:
         sockets = [worker._socket for worker in healthy._workers]
         dead = [tmp_path / "nobody" / "sock", tmp_path / "nowhere" / "sock"]
-        with Pool([*dead, *sockets]) as mixed:
+        with ProgramPool([*dead, *sockets]) as mixed:
             assert all(
-                verdict.passed for verdict in mixed.judge([job(f"{REFERENCE}# {n}\n") for n in range(40)])
+                verdict.passed
+                for verdict in mixed.judge_jobs([job(f"{REFERENCE}# {n}\n") for n in range(40)])
             )
 
 
 def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes_on() -> None:
     """What kills a server from outside here stands for whatever might from inside."""
-    with Pool(own=2) as own:
+    with ProgramPool(own=2) as own:
         servers = own._servers
         stop = time.monotonic() + 3
 
@@ -363,7 +366,7 @@ def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes
                 for server in servers:
                     server._process.kill()
 
-        verdicts = own.judge([job(f"{REFERENCE}# {number}\n") for number in range(60)], shoot)
+        verdicts = own.judge_jobs([job(f"{REFERENCE}# {number}\n") for number in range(60)], shoot)
     assert len(verdicts) == 60
     assert all(verdict.passed or "lost" in verdict.note for verdict in verdicts)
     assert any(verdict.passed for verdict in verdicts)
@@ -371,8 +374,8 @@ def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes
 
 def test_without_any_server_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PATIENCE_SECONDS", 0.5)
-    with Pool([tmp_path / "sock"]) as nobody, pytest.raises(GradingError, match="No sandbox"):
-        nobody.judge([job(REFERENCE)])
+    with ProgramPool([tmp_path / "sock"]) as nobody, pytest.raises(GradingError, match="No sandbox"):
+        nobody.judge_jobs([job(REFERENCE)])
 
 
 GENERATOR = Example(
@@ -383,29 +386,29 @@ GENERATOR = Example(
 )
 
 
-def test_where_data_is_not_plain_tests_run_inside_and_the_verdict_is_marked(sandboxes: Pool) -> None:
-    right = evaluator.job(GENERATOR, GENERATOR.target)
-    wrong = evaluator.job(GENERATOR, "    yield 7\n")
-    good, bad = evaluator.judge(sandboxes, [right, wrong])
+def test_where_data_is_not_plain_tests_run_inside_and_the_verdict_is_marked(sandboxes: ProgramPool) -> None:
+    right = evaluator.build_job(GENERATOR, GENERATOR.target)
+    wrong = evaluator.build_job(GENERATOR, "    yield 7\n")
+    good, bad = evaluator.judge_programs(sandboxes, [right, wrong])
     assert (good.passed, good.inside, bad.passed, bad.inside) == (True, True, False, True)
     assert "could be forged" in good.note
     assert "could be forged" in bad.note
 
 
-def test_arguments_that_are_not_plain_send_the_tests_inside_too(sandboxes: Pool) -> None:
+def test_arguments_that_are_not_plain_send_the_tests_inside_too(sandboxes: ProgramPool) -> None:
     test = "def check(candidate):\n    assert candidate(lambda: 3) == 3\n"
     calling = "def solve(f):\n    return f()\n"
-    (verdict,) = evaluator.judge(sandboxes, [Job(calling, "solve", calling, test)])
+    (verdict,) = evaluator.judge_programs(sandboxes, [ProgramJob(calling, "solve", calling, test)])
     assert verdict.passed
     assert verdict.inside
 
 
-def test_a_program_cannot_send_the_tests_inside_where_the_reference_is_plain(sandboxes: Pool) -> None:
+def test_a_program_cannot_send_the_tests_inside_where_the_reference_is_plain(sandboxes: ProgramPool) -> None:
     forger = ALWAYS_EQUAL
-    (verdict,) = evaluator.judge(sandboxes, [job(forger)])
+    (verdict,) = evaluator.judge_programs(sandboxes, [job(forger)])
     assert not verdict.passed
     assert not verdict.inside
-    assert evaluator.judge(sandboxes, [Job(forger, "solve", REFERENCE, TEST, inside=True)])[
+    assert evaluator.judge_programs(sandboxes, [ProgramJob(forger, "solve", REFERENCE, TEST, inside=True)])[
         0
     ].passed  # it would have
 
@@ -416,4 +419,4 @@ def test_a_program_cannot_send_the_tests_inside_where_the_reference_is_plain(san
 )
 def test_an_example_without_tests_is_the_tasks_fault(meta: dict[str, object]) -> None:
     with pytest.raises(GradingError, match=r"e1.*Mend the task"):
-        evaluator.job(Example("e1", "def solve(x):\n", "    return x\n", meta), "")  # type: ignore[arg-type]
+        evaluator.build_job(Example("e1", "def solve(x):\n", "    return x\n", meta), "")  # type: ignore[arg-type]

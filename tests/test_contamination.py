@@ -25,15 +25,22 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from agent2rl import registry
-from agent2rl.analysis.contamination import OVERLAP_CHARACTERS, Index, Part, parts, search, words
+from agent2rl.analysis.contamination import (
+    OVERLAP_CHARACTERS,
+    ExamplePart,
+    NgramIndex,
+    search_chunks,
+    split_example,
+    split_words,
+)
 from agent2rl.core.records import Contamination
 from agent2rl.core.task import Splits
-from agent2rl.grading import leftovers as reading
-from agent2rl.grading import scanner
-from agent2rl.grading.leftovers import Bounds, Leftovers
+from agent2rl.grading import contamination_scanner
+from agent2rl.grading import workspace_documents as reading
 from agent2rl.grading.worker import JOB, ExampleRow
+from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
 from agent2rl.report import tables
-from agent2rl.store.files import write_lines, write_record
+from agent2rl.store.files import write_json_lines, write_record
 from agent2rl.tasks.gsm8k import TASK
 from tests.runs import Bench
 
@@ -42,12 +49,12 @@ QUESTION = (
     "throws none away. If a loaf costs $3.50, how much does she take home in one week?"
 )
 ANSWER = "She sells 17 - 4 = <<17-4=13>>13 loaves each morning and so earns $45.50 daily.\n#### 318.5"
-EXAMPLE = list(parts("heldout", "bread-1", QUESTION, ANSWER, {"test": "unused", "level": 3}))
-INDEX = Index(EXAMPLE)
+EXAMPLE = list(split_example("heldout", "bread-1", QUESTION, ANSWER, {"test": "unused", "level": 3}))
+INDEX = NgramIndex(EXAMPLE)
 
 
-def found(text: str, index: Index = INDEX) -> list[str]:
-    return [match.part.name for match in search(index, [text])]
+def found(text: str, index: NgramIndex = INDEX) -> list[str]:
+    return [match.part.name for match in search_chunks(index, [text])]
 
 
 # The rule
@@ -81,7 +88,7 @@ def test_how_a_question_is_written_does_not_hide_it(written: str) -> None:
 
 @given(st.data())
 def test_any_respacing_and_recasing_of_a_copied_passage_is_found(data: st.DataObject) -> None:
-    spelled = words(QUESTION)
+    spelled = split_words(QUESTION)
     begin = data.draw(st.integers(0, len(spelled) - 20))
     end = data.draw(st.integers(begin + 20, len(spelled)))
     gaps = st.text(st.sampled_from(" \n\t.,;:!?-_()[]{}<>|/\"'`*#~^…“”—\u00a0\u2028"), min_size=1, max_size=4)
@@ -102,7 +109,7 @@ def test_text_of_other_words_is_never_found(spelled: list[str]) -> None:
     assert found(" ".join(spelled)) == []
 
 
-@given(st.lists(st.sampled_from(words(QUESTION + " " + ANSWER)), max_size=200), st.randoms())
+@given(st.lists(st.sampled_from(split_words(QUESTION + " " + ANSWER)), max_size=200), st.randoms())
 def test_the_same_words_in_another_order_are_not_found(spelled: list[str], dice: random.Random) -> None:
     dice.shuffle(spelled)
     assert found(" ".join(spelled)) == []
@@ -110,21 +117,21 @@ def test_the_same_words_in_another_order_are_not_found(spelled: list[str], dice:
 
 @given(st.text())
 def test_words_are_letters_and_digits_whatever_the_text(text: str) -> None:
-    for word in words(text):
+    for word in split_words(text):
         assert word.isalnum()
-    assert words(text + " \\n" + text) == words(text) + words(text)
+    assert split_words(text + " \\n" + text) == split_words(text) + split_words(text)
 
 
 def test_what_the_agent_was_given_is_no_evidence() -> None:
-    assert found(QUESTION, Index(EXAMPLE, given=[f"An example: {QUESTION}"])) == []
-    assert found(ANSWER, Index(EXAMPLE, given=[f"An example: {QUESTION}"])) == ["target"]
+    assert found(QUESTION, NgramIndex(EXAMPLE, given=[f"An example: {QUESTION}"])) == []
+    assert found(ANSWER, NgramIndex(EXAMPLE, given=[f"An example: {QUESTION}"])) == ["target"]
 
 
 def test_what_many_examples_share_belongs_to_none() -> None:
     rubric = "Answer the following question in the voice of a patient teacher who never gives up on a pupil. "
-    index = Index(
-        [Part("feedback", str(n), "prompt", rubric + f"{QUESTION} case {n}") for n in range(3)]
-        + [Part("feedback", str(n), "prompt", rubric + string.ascii_letters[n:]) for n in range(3, 9)]
+    index = NgramIndex(
+        [ExamplePart("feedback", str(n), "prompt", rubric + f"{QUESTION} case {n}") for n in range(3)]
+        + [ExamplePart("feedback", str(n), "prompt", rubric + string.ascii_letters[n:]) for n in range(3, 9)]
     )
     assert found(rubric * 3, index) == []
     assert len(found(QUESTION, index)) == 3
@@ -132,30 +139,32 @@ def test_what_many_examples_share_belongs_to_none() -> None:
 
 def test_chains_of_numbers_are_no_evidence() -> None:
     chain = "Each part is 74 / 2 = <<74/2=37>>37.\n#### 37"
-    index = Index(
-        parts("heldout", "1", "A long enough question about seven hats and their owners", chain, {})
+    index = NgramIndex(
+        split_example("heldout", "1", "A long enough question about seven hats and their owners", chain, {})
     )
     assert found(chain, index) == []
 
 
 def test_examples_too_short_to_be_told_are_counted() -> None:
-    index = Index([*EXAMPLE, *parts("heldout", "2", "What is 2 + 2?", "4", {})])
+    index = NgramIndex([*EXAMPLE, *split_example("heldout", "2", "What is 2 + 2?", "4", {})])
     assert (index.examples, index.unchecked) == (2, 1)
     short = "Which tall river flows past nine old Hungarian castles"
-    assert found(short, Index(parts("heldout", "3", short, "Danube", {}))) == ["prompt"]
-    assert found(short.rpartition(" ")[0], Index(parts("heldout", "3", short, "Danube", {}))) == []
+    assert found(short, NgramIndex(split_example("heldout", "3", short, "Danube", {}))) == ["prompt"]
+    assert (
+        found(short.rpartition(" ")[0], NgramIndex(split_example("heldout", "3", short, "Danube", {}))) == []
+    )
 
 
 def test_a_part_of_a_long_example_is_found_by_its_run() -> None:
     dice = random.Random(0)
     text = [f"w{dice.randrange(10**6)}" for _ in range(500)]
-    index = Index([Part("heldout", "1", "prompt", " ".join(text))])
+    index = NgramIndex([ExamplePart("heldout", "1", "prompt", " ".join(text))])
     assert found(" ".join(text[100:130]), index) == ["prompt"]
     assert found(" ".join(text[100:125]), index) == []
 
 
 def test_scattered_n_grams_of_a_long_file_are_no_passage() -> None:
-    spelled, filler = words(QUESTION), " ".join(f"w{n}" for n in range(60))
+    spelled, filler = split_words(QUESTION), " ".join(f"w{n}" for n in range(60))
     assert found(f" {filler} ".join(" ".join(spelled[n : n + 8]) for n in range(len(spelled) - 8))) == []
 
 
@@ -163,24 +172,24 @@ def test_scattered_n_grams_of_a_long_file_are_no_passage() -> None:
 def test_a_passage_astride_two_chunks_is_found(cut: int) -> None:
     text = "x " * OVERLAP_CHARACTERS + QUESTION + " y" * OVERLAP_CHARACTERS
     at = 2 * OVERLAP_CHARACTERS + cut
-    assert [match.part.name for match in search(INDEX, [text[:at], text[at:]])] == ["prompt"]
+    assert [match.part.name for match in search_chunks(INDEX, [text[:at], text[at:]])] == ["prompt"]
 
 
 # The official data
 
 
-def sought(splits: Splits) -> list[Part]:
+def sought(splits: Splits) -> list[ExamplePart]:
     return [
         part
         for example in (*splits.feedback, *splits.heldout)
-        for part in parts("test", example.id, example.prompt, example.target, example.meta)
+        for part in split_example("test", example.id, example.prompt, example.target, example.meta)
     ]
 
 
 def test_the_official_training_set_passes(shared_data: Path) -> None:
     splits = TASK.load(shared_data / "gsm8k")
     train = [f"{example.prompt}\n{example.target}" for example in splits.train]
-    plain, discounted = Index(sought(splits)), Index(sought(splits), given=train)
+    plain, discounted = NgramIndex(sought(splits)), NgramIndex(sought(splits), given=train)
     flagged = [text for text in train if found(text, plain)]
     # Rewrites of two test questions are the data set's own: stamps at the post office, and a plane's rate.
     assert len(flagged) == 3, flagged
@@ -191,19 +200,20 @@ def test_the_official_training_set_passes(shared_data: Path) -> None:
 
 
 def test_the_miniature_training_set_passes() -> None:
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     train = [f"{example.prompt}\n{example.target}" for example in splits.train]
-    assert found("\n".join(train), Index(sought(splits))) == []
-    assert Index(sought(splits), given=train).unchecked == 0
+    assert found("\n".join(train), NgramIndex(sought(splits))) == []
+    assert NgramIndex(sought(splits), given=train).unchecked == 0
 
 
 # Files of all kinds
 
 
-def read(root: Path, bounds: Bounds = Bounds()) -> tuple[dict[str, list[str]], Leftovers]:  # noqa: B008
-    left = Leftovers(root, bounds)
+def read(root: Path, bounds: ReadBounds = ReadBounds()) -> tuple[dict[str, list[str]], WorkspaceDocuments]:  # noqa: B008
+    left = WorkspaceDocuments(root, bounds)
     each = {
-        document.path: [m.part.name for m in search(INDEX, document.chunks)] for document in left.documents()
+        document.path: [m.part.name for m in search_chunks(INDEX, document.chunks)]
+        for document in left.read_documents()
     }
     return each, left
 
@@ -262,11 +272,11 @@ def test_what_stands_in_the_agents_own_data_is_no_find_wherever_it_is_seen_again
     rows = [
         ExampleRow(id=name, prompt=text, target="", meta={}) for name, text in (("a", QUESTION), ("b", other))
     ]
-    write_lines(work / scanner.examples_file("heldout"), rows)
-    job = scanner.ScanJob(workspace=str(space), splits=("heldout",), given=(), seconds=60)
+    write_json_lines(work / contamination_scanner.examples_file("heldout"), rows)
+    job = contamination_scanner.ScanJob(workspace=str(space), splits=("heldout",), given=(), seconds=60)
     write_record(work / JOB, job)
 
-    found = scanner.scan(work)
+    found = contamination_scanner.scan_workspace(work)
 
     assert [(finding.file, finding.example) for finding in found.findings] == [("code/notes.txt", "b")]
     assert (found.files, found.unchecked) == (2, 1)
@@ -317,7 +327,7 @@ def test_a_hostile_tree_is_read_within_bounds_and_what_was_not_is_said(tmp_path:
         os.close(deep)
         deep = below
     os.close(deep)
-    each, left = read(root, Bounds(file_bytes=20 << 20))
+    each, left = read(root, ReadBounds(file_bytes=20 << 20))
     assert {name for name, matches in each.items() if matches} >= {"bad-\ufffd-name.txt"}
     assert sum(bool(matches) for matches in each.values()) == 2
     assert left.left_out[reading.TOO_LONG].files == 2
@@ -331,15 +341,15 @@ def test_the_bounds_cut_off_what_matters_least(tmp_path: Path) -> None:
     (tmp_path / "code" / "prepare").write_text(QUESTION)
     (tmp_path / "rows.jsonl").write_text("x" * 1000)
     (tmp_path / "checkpoint.bin").write_bytes(bytes(10_000))
-    each, left = read(tmp_path, Bounds(bytes=600))
+    each, left = read(tmp_path, ReadBounds(bytes=600))
     assert each == {"code/prepare": ["prompt"], "rows.jsonl": []}
     assert (
         left.left_out[reading.NO_ROOM].files == 2
     )  # the one in which the bound was reached, and what came after
-    each, left = read(tmp_path, Bounds(seconds=0))
+    each, left = read(tmp_path, ReadBounds(seconds=0))
     assert each == {}
     assert left.left_out[reading.NO_TIME].files == 3
-    each, left = read(tmp_path, Bounds(files=1))
+    each, left = read(tmp_path, ReadBounds(files=1))
     assert left.left_out[reading.TOO_MANY].files == 2
 
 
@@ -363,17 +373,17 @@ def test_broken_archives_are_said_and_do_not_stop_the_rest(tmp_path: Path) -> No
 
 
 def test_a_check_that_was_not_done_is_never_called_clean() -> None:
-    assert "NOT CHECKED" in tables.contamination(Contamination(done=False, reason="no time").summary)
-    assert "none found in 1 file" in tables.contamination(Contamination(done=True, files=1).summary)
+    assert "NOT CHECKED" in tables.describe_contamination(Contamination(done=False, reason="no time").summary)
+    assert "none found in 1 file" in tables.describe_contamination(Contamination(done=True, files=1).summary)
     partly = Contamination(done=True, files=2, left_out_files=3, left_out_bytes=4_100_000_000)
-    assert tables.contamination(partly) == "none found in 2 files; not read: 3 files, 4.1 GB"
+    assert tables.describe_contamination(partly) == "none found in 2 files; not read: 3 files, 4.1 GB"
 
 
 # Whole runs
 
 
 def test_a_copied_question_is_on_the_record_of_the_run(bench: Bench) -> None:
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     asked, fed, shown = splits.heldout[3].prompt, splits.feedback[5].prompt, splits.train[0].prompt
     run = bench.run(
         f"""
@@ -406,10 +416,10 @@ say(**submit(trained("m")))
         splits.heldout[3].id,
         "heldout",
     )
-    assert first.text == " ".join(words(asked))
-    assert " ".join(words(asked)) not in run.paths.ledger.read_text()
+    assert first.text == " ".join(split_words(asked))
+    assert " ".join(split_words(asked)) not in run.paths.ledger.read_text()
     page = bench.report(run)
-    assert " ".join(words(asked)) in page
+    assert " ".join(split_words(asked)) in page
     assert "&#91;x](y)&#96;&lt;b>" in page
     assert "FOUND: 1 feedback example, 1 heldout example" in bench.cli("show", run.result.run_id).stdout
     assert bench.cli("verify", run.result.run_id).returncode == 0
@@ -431,7 +441,7 @@ def test_an_honest_run_has_nothing_found(bench: Bench) -> None:
 
 
 def test_a_run_without_isolation_is_checked_too(bench: Bench) -> None:
-    asked = registry.task("gsm8k-mini").load(None).heldout[3].prompt
+    asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
     run = bench.run(
         f"(OUTPUT / 'n.txt').write_text({asked!r})",
         "--budget",
@@ -448,7 +458,7 @@ def test_a_run_without_isolation_is_checked_too(bench: Bench) -> None:
 
 
 def test_the_agents_own_check_finds_training_examples_and_knows_no_others(bench: Bench) -> None:
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     run = bench.run(
         f"""
 def check(*paths):
@@ -477,8 +487,9 @@ def test_a_check_that_crashes_costs_its_answer_and_not_the_result(bench: Bench) 
 import sys
 sys.argv = ["agent2rl", *sys.argv[1:]]
 from agent2rl.cli.main import main
-from agent2rl.grading import scan
-scan.Scan._command = lambda self: scan.Command((sys.executable, "-c", "import os; os._exit(3)"))
+from agent2rl.grading import contamination_scan
+Scan, Command = contamination_scan.ContaminationScan, contamination_scan.Command
+Scan._build_command = lambda self: Command((sys.executable, "-c", "import os; os._exit(3)"))
 main()
 """
     script = bench.script("submit(trained('m'))")

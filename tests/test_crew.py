@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.training import models
-from agent2rl.training.crew import Crew
+from agent2rl.training.data_parallel import DataParallelWorkers
 from tests.tiny_models import write_tiny_llama
 
 
@@ -47,8 +47,8 @@ def work(model: PreTrainedModel) -> dict[str, Any]:
 def test_a_crew_has_the_gradient_of_one(model: PreTrainedModel, size: int) -> None:
     found = []
     for many in (1, size):
-        with Crew(model, work(model), many) as crew:
-            loss = crew.learn("loss", [10, 11, 12, 13, 14])
+        with DataParallelWorkers(model, work(model), many) as crew:
+            loss = crew.accumulate_gradients("loss", [10, 11, 12, 13, 14])
         found.append((loss, gradient(model)))
         model.zero_grad()
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
@@ -56,45 +56,45 @@ def test_a_crew_has_the_gradient_of_one(model: PreTrainedModel, size: int) -> No
 
 
 def test_gradients_of_one_call_are_not_left_for_the_next(model: PreTrainedModel) -> None:
-    with Crew(model, work(model), 2) as crew:
-        crew.learn("loss", [10, 11])
+    with DataParallelWorkers(model, work(model), 2) as crew:
+        crew.accumulate_gradients("loss", [10, 11])
         first = gradient(model)
         model.zero_grad()
-        crew.learn("loss", [10, 11])
+        crew.accumulate_gradients("loss", [10, 11])
         torch.testing.assert_close(gradient(model), first)
         model.zero_grad()
-        assert crew.learn("loss", []) == 0
+        assert crew.accumulate_gradients("loss", []) == 0
         assert not gradient(model).any()
 
 
 def test_jobs_come_back_in_order_and_from_all_members(model: PreTrainedModel) -> None:
-    with Crew(model, work(model), 3) as crew:
-        answers = crew.ask("who", list(range(8)))
+    with DataParallelWorkers(model, work(model), 3) as crew:
+        answers = crew.map_jobs("who", list(range(8)))
     assert [job for job, _ in answers] == list(range(8))
     assert len({process for _, process in answers}) == 3
 
 
 def test_members_see_the_weights_as_they_are_trained(model: PreTrainedModel) -> None:
-    with Crew(model, work(model), 2) as crew, torch.no_grad():
+    with DataParallelWorkers(model, work(model), 2) as crew, torch.no_grad():
         next(model.parameters()).fill_(0.25)
-        assert crew.ask("weight", [0, 1]) == [0.25, 0.25]
+        assert crew.map_jobs("weight", [0, 1]) == [0.25, 0.25]
     assert next(model.parameters()).flatten()[0] == 0.25
 
 
 def test_a_fault_in_a_member_is_the_callers(model: PreTrainedModel) -> None:
-    with pytest.raises(UserError, match="Not today"), Crew(model, work(model), 2) as crew:
-        crew.ask("refuse", [0, 1])
+    with pytest.raises(UserError, match="Not today"), DataParallelWorkers(model, work(model), 2) as crew:
+        crew.map_jobs("refuse", [0, 1])
 
 
 def test_a_member_that_dies_ends_the_training_with_a_reason(model: PreTrainedModel) -> None:
-    with pytest.raises(Agent2RLError, match="has died"), Crew(model, work(model), 2) as crew:
-        crew.ask("die", [os.getpid()] * 2)
+    with pytest.raises(Agent2RLError, match="has died"), DataParallelWorkers(model, work(model), 2) as crew:
+        crew.map_jobs("die", [os.getpid()] * 2)
 
 
 def test_nobody_is_left_behind_and_threads_are_as_before(model: PreTrainedModel) -> None:
     threads = torch.get_num_threads()
-    with Crew(model, work(model), 3) as crew:
-        processes = {process for _, process in crew.ask("who", [0, 1, 2])} - {os.getpid()}
+    with DataParallelWorkers(model, work(model), 3) as crew:
+        processes = {process for _, process in crew.map_jobs("who", [0, 1, 2])} - {os.getpid()}
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == threads
     for process in processes:
@@ -106,8 +106,8 @@ def test_members_end_when_their_caller_is_killed(model: PreTrainedModel) -> None
     read, write = os.pipe()
     caller = os.fork()
     if caller == 0:
-        with Crew(model, work(model), 3) as crew:
-            found = sorted({process for _, process in crew.ask("who", [0, 1, 2])} - {os.getpid()})
+        with DataParallelWorkers(model, work(model), 3) as crew:
+            found = sorted({process for _, process in crew.map_jobs("who", [0, 1, 2])} - {os.getpid()})
             os.write(write, " ".join(map(str, found)).encode())
             time.sleep(60)
         os._exit(0)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from agent2rl import registry
-from agent2rl.core import beside as besides
+from agent2rl.core import evaluator_folders as besides
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Splits
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.search.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.assets import test_set as paper_test_set
-from agent2rl.runner.desks import Wanted, opened
+from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, open_grading_proxy
 from agent2rl.runner.settings import Settings
 from agent2rl.tasks.deepsearchqa import official
 from tests.runs import Bench
@@ -41,7 +41,7 @@ def lands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mini() -> Splits:
-    return registry.task("deepsearchqa-mini").load(None)
+    return registry.find_task("deepsearchqa-mini").load(None)
 
 
 @pytest.fixture
@@ -51,23 +51,23 @@ def beside(mini: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert callable(write)
         (tmp_path / "beside" / name).mkdir(parents=True)
         write(tmp_path / "beside" / name)
-    monkeypatch.setenv(besides.VARIABLE, str(tmp_path / "beside"))
+    monkeypatch.setenv(besides.FOLDER_VARIABLE, str(tmp_path / "beside"))
 
 
 def evaluator(name: str = "deepsearchqa-mini") -> Episodes:
-    found = registry.task(name).evaluator
+    found = registry.find_task(name).evaluator
     assert isinstance(found, Episodes)
     return found
 
 
 def test_the_official_questions_are_divided_as_in_the_paper(shared_data: Path) -> None:
-    splits = registry.task("deepsearchqa").load(shared_data / "deepsearchqa")
+    splits = registry.find_task("deepsearchqa").load(shared_data / "deepsearchqa")
     parts = (splits.train, splits.feedback, splits.heldout)
     assert [len(part) for part in parts] == [100, 100, 100]
     assert len({example.id for part in parts for example in part}) == 300
     assert len(paper_test_set(splits)) == 200
     assert splits.train[0].id == "deepsearchqa-0014"  # the division is fixed
-    every = official.examples(shared_data / "deepsearchqa" / "DSQA-full.csv")
+    every = official.read_examples(shared_data / "deepsearchqa" / "DSQA-full.csv")
     assert len(every) == 900
     assert len({example.meta["problem_category"] for example in every}) == 17
     assert Counter(example.meta["answer_type"] for example in every) == {
@@ -77,11 +77,11 @@ def test_the_official_questions_are_divided_as_in_the_paper(shared_data: Path) -
 
 
 def test_a_smaller_file_in_the_official_format_will_do(lands: Path, tmp_path: Path) -> None:
-    splits = registry.task("deepsearchqa").load(lands)
+    splits = registry.find_task("deepsearchqa").load(lands)
     assert [len(part) for part in (splits.train, splits.feedback, splits.heldout)] == [2, 2, 2]
     assert splits.train[0].target in [f"answer[{town}]" for town in TOWNS.values()]
     with pytest.raises(UserError, match=r"There is no DSQA-full\.csv"):
-        registry.task("deepsearchqa").load(tmp_path)
+        registry.find_task("deepsearchqa").load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_smaller_file_in_the_official_format_will_do(lands: Path, tmp_path: Pa
 def test_a_file_that_holds_no_questions_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "DSQA-full.csv").write_text(text)
     with pytest.raises(UserError, match=said):
-        registry.task("deepsearchqa").load(tmp_path)
+        registry.find_task("deepsearchqa").load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["deepsearchqa", "deepsearchqa-mini"])
@@ -135,7 +135,7 @@ def test_a_real_model_scores_the_same_in_batches_of_any_size(
 ) -> None:
     short = replace(evaluator(), sampling=Sampling(max_tokens=5))
     some = [replace(example, meta={**example.meta, "steps": 2}) for example in mini.feedback[:15]]
-    with registry.engine("transformers")(write_tiny_llama(tmp_path)) as engine:
+    with registry.find_engine("transformers")(write_tiny_llama(tmp_path)) as engine:
         found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (15, 7, 1)]
     assert found[0] == found[1] == found[2]
 
@@ -152,7 +152,9 @@ def test_searching_models_score_the_same_in_batches_of_any_size_and_in_threads(
         return "answer[nobody]" if wrong else f"Thought: I see.\nAction: {action}"
 
     found = [
-        replace(evaluator(), live=live, slow=slow).evaluate(Scripted(walker), mini.heldout, EvalSettings())
+        replace(evaluator(), live=live, slow=slow).evaluate(
+            ScriptedEngine(walker), mini.heldout, EvalSettings()
+        )
         for live, slow in ((100, False), (7, False), (1, False), (100, True))
     ]
     assert all(one == found[0] for one in found)
@@ -187,7 +189,7 @@ def test_the_agent_has_its_corpus_and_somebody_who_shows_how(mini: Splits, tmp_p
         while not step.done:
             step = place.step(expert.act(step.observation))
         assert step.won
-    withhold = registry.task("deepsearchqa-mini").withhold
+    withhold = registry.find_task("deepsearchqa-mini").withhold
     assert withhold
     held = open_world(data(withhold(mini), tmp_path / "held"))
     assert held.expert is None
@@ -196,7 +198,7 @@ def test_the_agent_has_its_corpus_and_somebody_who_shows_how(mini: Splits, tmp_p
 
 def test_the_miniature_reads_no_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Leave out --data-dir"):
-        registry.task("deepsearchqa-mini").load(tmp_path)
+        registry.find_task("deepsearchqa-mini").load(tmp_path)
 
 
 LANDS = ("--task", "deepsearchqa", "--agent", "nop", "--model", "abacus", "--budget", "30s", "--json")
@@ -216,29 +218,29 @@ def test_a_run_that_does_not_say_what_is_searched_is_refused_before_anything_is_
 @pytest.mark.parametrize(
     ("task", "wanted", "said"),
     [
-        ("deepsearchqa-mini", Wanted(search="ddgs"), "Leave out --search"),
-        ("gsm8k-mini", Wanted(judge="openai-api:m@http://h/v1"), "Leave out --judge"),
-        ("deepsearchqa-mini", Wanted(judge="transformers"), "MODEL@URL"),
-        ("deepsearchqa-mini", Wanted(judge="openai-api:nowhere"), "no URL"),
-        ("deepsearchqa-mini", Wanted(record="x"), "no searches to record"),
-        ("deepsearchqa", Wanted(search="replay:x", record="x"), "a record already"),
-        ("deepsearchqa", Wanted(search="bing"), "Backends: ddgs"),
-        ("deepsearchqa", Wanted(search="tavily"), "TAVILY_API_KEY"),
-        ("deepsearchqa", Wanted(), "Backends: ddgs"),
+        ("deepsearchqa-mini", GradingProxyOptions(search="ddgs"), "Leave out --search"),
+        ("gsm8k-mini", GradingProxyOptions(judge="openai-api:m@http://h/v1"), "Leave out --judge"),
+        ("deepsearchqa-mini", GradingProxyOptions(judge="transformers"), "MODEL@URL"),
+        ("deepsearchqa-mini", GradingProxyOptions(judge="openai-api:nowhere"), "no URL"),
+        ("deepsearchqa-mini", GradingProxyOptions(record="x"), "no searches to record"),
+        ("deepsearchqa", GradingProxyOptions(search="replay:x", record="x"), "a record already"),
+        ("deepsearchqa", GradingProxyOptions(search="bing"), "Backends: ddgs"),
+        ("deepsearchqa", GradingProxyOptions(search="tavily"), "TAVILY_API_KEY"),
+        ("deepsearchqa", GradingProxyOptions(), "Backends: ddgs"),
     ],
 )
 def test_what_a_run_cannot_search_or_judge_with_is_refused(
-    task: str, wanted: Wanted, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, wanted: GradingProxyOptions, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TAVILY_API_KEY", raising=False)
     where = Settings(tmp_path, tmp_path)
-    with pytest.raises(UserError, match=said), opened(wanted, registry.task(task), where):
+    with pytest.raises(UserError, match=said), open_grading_proxy(wanted, registry.find_task(task), where):
         pass
 
 
 VISITOR = """
 from agent2rl.core.errors import UserError
-from agent2rl.environments.faces import open_world
+from agent2rl.environments.adapters import open_world
 
 def ask(path, body):
     request = urllib.request.Request(os.environ["ENVIRONMENT_URL"] + path, json.dumps(body).encode(),
@@ -328,7 +330,7 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, 
         said = [{**rows[0], "output": first}, *rows[1:]]
         outputs.write_text("".join(json.dumps(row) + "\n" for row in said))
 
-    with serve(Scripted(silent_at_times)) as server:
+    with serve(ScriptedEngine(silent_at_times)) as server:
         named = f"openai-api:tiny@{server.url}"
         options = ("score", "deepsearchqa-mini", str(outputs), "--judge", named, "--json")
         write("answer[hush]")
@@ -348,7 +350,7 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: Bench, 
 
 AGENT = """
 import numpy
-from agent2rl.environments.faces import Gym, demonstrations, open_world
+from agent2rl.environments.adapters import Gym, demonstrations, open_world
 
 world = open_world()
 shown = demonstrations(3, world=world)

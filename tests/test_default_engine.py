@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.runner.assets import default_engine
-from agent2rl.runner.machine import gpus
+from agent2rl.runner.assets import choose_default_engine
+from agent2rl.runner.machine import list_visible_gpus
 
 GPU = ("0",)
 
@@ -22,37 +22,38 @@ def vllm_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_directory_and_a_shipped_language_model_run_with_transformers(tmp_path: Path) -> None:
-    assert default_engine(str(tmp_path), ()) == "transformers"
-    assert default_engine("seedling", ()) == "transformers"
+    assert choose_default_engine(str(tmp_path), ()) == "transformers"
+    assert choose_default_engine("seedling", ()) == "transformers"
 
 
 @pytest.mark.usefixtures("vllm_installed")
 def test_they_run_with_vllm_where_it_is_installed_and_a_gpu_is_visible(tmp_path: Path) -> None:
-    assert default_engine(str(tmp_path), GPU) == "vllm"
-    assert default_engine("seedling", GPU) == "vllm"
+    assert choose_default_engine(str(tmp_path), GPU) == "vllm"
+    assert choose_default_engine("seedling", GPU) == "vllm"
 
 
 @pytest.mark.usefixtures("vllm_installed")
 def test_vllm_is_not_taken_without_a_gpu(tmp_path: Path) -> None:
-    assert default_engine(str(tmp_path), gpus("")) == "transformers"
-    assert default_engine(str(tmp_path), gpus("-1")) == "transformers"
+    assert choose_default_engine(str(tmp_path), list_visible_gpus("")) == "transformers"
+    assert choose_default_engine(str(tmp_path), list_visible_gpus("-1")) == "transformers"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_a_gpu_alone_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vllm").mkdir()  # a directory of that name is no package
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert default_engine(str(tmp_path), GPU) == "transformers"
+    assert choose_default_engine(str(tmp_path), GPU) == "transformers"
 
 
 @pytest.mark.usefixtures("vllm_installed")
 def test_a_model_that_asks_for_another_engine_gets_it() -> None:
-    assert default_engine("abacus", GPU) == "scripted:agent2rl.models.abacus:solver"
+    assert choose_default_engine("abacus", GPU) == "scripted:agent2rl.models.abacus:solver"
 
 
 def test_choosing_loads_no_heavy_library() -> None:
     program = (
-        "import sys; from agent2rl.runner.assets import default_engine; default_engine('seedling', ('0',))\n"
+        "import sys; from agent2rl.runner.assets import choose_default_engine\n"
+        "choose_default_engine('seedling', ('0',))\n"
         "sys.exit(bool({'torch', 'transformers', 'vllm'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -63,4 +64,4 @@ def test_choosing_loads_no_heavy_library() -> None:
     [("", ()), ("0", ("0",)), ("1, 3", ("1", "3")), ("-1", ()), ("2,-1,3", ("2",)), ("GPU-ab,", ("GPU-ab",))],
 )
 def test_the_users_variable_says_which_gpus_there_are(visible: str, found: tuple[str, ...]) -> None:
-    assert gpus(visible) == found
+    assert list_visible_gpus(visible) == found

@@ -10,27 +10,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl import registry
-from agent2rl.core import desk as desks
-from agent2rl.core.desk import About, Asked, Desk, Unanswered
-from agent2rl.core.engine import Chat, Engine, Message
+from agent2rl.core import grading_proxy_client as desks
+from agent2rl.core.engine import Chat, ChatMessage, Engine
 from agent2rl.core.errors import GradingError, WorldError
+from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion, ProxyError, ProxyInfo
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.openai_api import OpenAIAPI
-from agent2rl.engines.openai_api.endpoint import Patience
-from agent2rl.engines.replay import Replay as Outputs
-from agent2rl.engines.scripted import Scripted
-from agent2rl.environments.search import Backend, Document, Elsewhere, Local, Recording, Replay, Research
+from agent2rl.engines.openai_api import OpenAIApiEngine
+from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy
+from agent2rl.engines.replay import ReplayEngine as Outputs
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.search import (
+    Backend,
+    DeskBackend,
+    LocalCorpus,
+    RecordingBackend,
+    ReplayBackend,
+    SearchDocument,
+    SearchEnvironment,
+)
 from agent2rl.environments.search.backend import NotRecorded
-from agent2rl.environments.search.live import ENGINES, Live
+from agent2rl.environments.search.environment import read_gold_answer
+from agent2rl.environments.search.live import ENGINES, EngineBackend
 from agent2rl.environments.search.local import read_corpus
-from agent2rl.environments.search.research import right_answer
 from agent2rl.environments.search.world import open_world
-from agent2rl.evaluators.answers import question, reading, require_searches
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.grading.desk import Judging, Offer, Searching, served
-from agent2rl.runner.desks import Opened, Wanted
-from agent2rl.runner.desks import opened as opened_desk
+from agent2rl.evaluators.search_grading import build_marking_question, make_marks_parser, require_searches
+from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, SearchProxy, serve_grading_proxy
+from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy
+from agent2rl.runner.grading_proxy_setup import open_grading_proxy as opened_desk
 from agent2rl.runner.settings import Settings
 from agent2rl.store.files import sha256_file
 from tests.search_models import judge, silent_at_times, told
@@ -39,26 +47,26 @@ from tests.served import serve
 from tests.web import as_json, serving
 
 DOCUMENTS = (
-    Document("orin", "Orin Foods", "Founded by Ada Lorn."),
-    Document("ada", "Ada Lorn", "Born in Tolm."),
+    SearchDocument("orin", "Orin Foods", "Founded by Ada Lorn."),
+    SearchDocument("ada", "Ada Lorn", "Born in Tolm."),
 )
 EXAMPLE = Example("one", "Who founded it?", "", {"items": [["Ada Lorn", "A. Lorn"], ["Bo Marr"]]})
 
 
 @contextmanager
-def at(offer: Offer) -> Iterator[Desk]:
-    with served(offer) as socket:
+def at(offer: ProxyServices) -> Iterator[GradingProxyClient]:
+    with serve_grading_proxy(offer) as socket:
         assert socket
-        found = Desk(socket)
+        found = GradingProxyClient(socket)
         yield found
 
 
-def searching(backend: Backend, record: Path | None = None) -> Offer:
-    return Offer(Searching("some", backend, record))
+def searching(backend: Backend, record: Path | None = None) -> ProxyServices:
+    return ProxyServices(SearchProxy("some", backend, record))
 
 
-def judging(engine: Engine, kept: Path) -> Offer:
-    return Offer(judging=Judging("openai-api:j@http://j", engine, kept))
+def judging(engine: Engine, kept: Path) -> ProxyServices:
+    return ProxyServices(judging=JudgeProxy("openai-api:j@http://j", engine, kept))
 
 
 class Counted:
@@ -73,25 +81,25 @@ class Counted:
             raise RuntimeError("a library's own words, with a key in them")
         if query == "fail":
             raise WorldError("the engine is down")
-        return Local(DOCUMENTS).search(query)
+        return LocalCorpus(DOCUMENTS).search(query)
 
     def open(self, id: str) -> str:  # noqa: A002
-        return Local(DOCUMENTS).open(id)
+        return LocalCorpus(DOCUMENTS).open(id)
 
 
 def test_searches_and_pages_come_over_the_desk() -> None:
-    with at(searching(Local(DOCUMENTS))) as desk:
-        backend = Elsewhere(desk)
-        assert backend.search("Lorn") == Local(DOCUMENTS).search("Lorn")
+    with at(searching(LocalCorpus(DOCUMENTS))) as desk:
+        backend = DeskBackend(desk)
+        assert backend.search("Lorn") == LocalCorpus(DOCUMENTS).search("Lorn")
         assert backend.open("orin") == "Founded by Ada Lorn."
-        assert desk.about() == About(search="some")
+        assert desk.read_info() == ProxyInfo(search="some")
 
 
 def test_only_what_was_found_is_opened() -> None:
-    with at(searching(Local(DOCUMENTS))) as desk:
-        Elsewhere(desk).search("Foods")
+    with at(searching(LocalCorpus(DOCUMENTS))) as desk:
+        DeskBackend(desk).search("Foods")
         with pytest.raises(WorldError, match="No search has found"):
-            Elsewhere(desk).open("ada")
+            DeskBackend(desk).open("ada")
 
 
 def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
@@ -100,30 +108,30 @@ def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
         for query, said in (("fail", "the engine is down"), ("break", r"a fault \(RuntimeError\)")):
             for _ in range(2):
                 with pytest.raises(WorldError, match=said):
-                    Elsewhere(desk).search(query)
+                    DeskBackend(desk).search(query)
         for _ in range(3):
-            Elsewhere(desk).search("Lorn")
+            DeskBackend(desk).search("Lorn")
     assert backend.asked == 5
 
 
 def test_what_is_not_recorded_is_told_apart(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record)) as recording:
         recording.search("Lorn")
-    with at(searching(Replay(record), record)) as desk:
-        assert Elsewhere(desk).search("Lorn")
+    with at(searching(ReplayBackend(record), record)) as desk:
+        assert DeskBackend(desk).search("Lorn")
         with pytest.raises(NotRecorded):
-            Elsewhere(desk).search("Marr")
-        assert desk.about().record_sha256 == sha256_file(record)
+            DeskBackend(desk).search("Marr")
+        assert desk.read_info().record_sha256 == sha256_file(record)
 
 
 def test_a_query_that_the_engine_does_not_take_is_no_failed_search(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     with serving(lambda _: as_json({}, 422)) as web:
-        live = Recording(Live(ENGINES["brave"], "key", url=web.url), "brave", record)
-        for backend in (lambda: live, lambda: Replay(record)):
+        live = RecordingBackend(EngineBackend(ENGINES["brave"], "key", url=web.url), "brave", record)
+        for backend in (lambda: live, lambda: ReplayBackend(record)):
             with at(searching(backend())) as desk:
-                play = Research(lambda _, desk=desk: Elsewhere(desk))  # type: ignore[misc]
+                play = SearchEnvironment(lambda _, desk=desk: DeskBackend(desk))  # type: ignore[misc]
                 play.reset(EXAMPLE)
                 said = play.step("search[" + "a " * 100 + "]").observation
             assert said == "The search failed: brave does not take this query (status 422)"
@@ -136,12 +144,12 @@ def test_a_query_that_the_engine_does_not_take_is_no_failed_search(tmp_path: Pat
 
 
 def test_a_desk_without_a_judge_has_none_to_ask(tmp_path: Path) -> None:
-    with at(searching(Local(DOCUMENTS))) as desk, pytest.raises(Unanswered):
-        desk.chat(Asked(messages=(("user", "Well?"),)))
-    with served(Offer()) as socket:
+    with at(searching(LocalCorpus(DOCUMENTS))) as desk, pytest.raises(ProxyError):
+        desk.ask_judge(JudgeQuestion(messages=(("user", "Well?"),)))
+    with serve_grading_proxy(ProxyServices()) as socket:
         assert socket is None
-    with pytest.raises(Unanswered, match="cannot be asked"):
-        Desk(tmp_path / "nobody").about()
+    with pytest.raises(ProxyError, match="cannot be asked"):
+        GradingProxyClient(tmp_path / "nobody").read_info()
 
 
 def test_a_served_world_searches_with_the_harness(tmp_path: Path) -> None:
@@ -149,7 +157,7 @@ def test_a_served_world_searches_with_the_harness(tmp_path: Path) -> None:
     alone = open_world(tmp_path).environment()
     with pytest.raises(Exception, match="ENVIRONMENT_URL"):
         alone.reset(open_world(tmp_path).games[0])
-    with served(searching(Local(DOCUMENTS))) as socket:
+    with serve_grading_proxy(searching(LocalCorpus(DOCUMENTS))) as socket:
         assert socket
         (tmp_path / "desk").symlink_to(socket.parent)
         world = open_world(tmp_path)
@@ -160,14 +168,14 @@ def test_a_served_world_searches_with_the_harness(tmp_path: Path) -> None:
 
 
 def test_what_is_searched_decides_whether_a_baseline_is_used_again(tmp_path: Path) -> None:
-    task = registry.task("deepsearchqa")
+    task = registry.find_task("deepsearchqa")
     folder = tmp_path / "corpus"
     folder.mkdir()
     settings = Settings(runs=tmp_path, cache=tmp_path)
 
-    def opened(search: str, record: str | None = None) -> Opened:
+    def opened(search: str, record: str | None = None) -> OpenedGradingProxy:
         read_corpus.cache_clear()
-        with opened_desk(Wanted(search, record), task, settings) as found:
+        with opened_desk(GradingProxyOptions(search, record), task, settings) as found:
             return found
 
     (folder / "a.txt").write_text("orin")
@@ -188,17 +196,17 @@ def test_a_judge_is_asked_once_for_what_could_be_read(tmp_path: Path) -> None:
         heard.append(chat)
         return f"answer {len(heard)}"
 
-    engine = Scripted(numbered)
-    asked = Asked(messages=(("system", "Judge."), ("user", "Well?")))
+    engine = ScriptedEngine(numbered)
+    asked = JudgeQuestion(messages=(("system", "Judge."), ("user", "Well?")))
     with at(judging(engine, tmp_path)) as desk:
-        assert [desk.chat(asked).text for _ in range(2)] == ["answer 1", "answer 2"]
-        desk.keep(asked)
+        assert [desk.ask_judge(asked).text for _ in range(2)] == ["answer 1", "answer 2"]
+        desk.keep_reply(asked)
     for _ in range(2):  # a second run finds what the first one kept
         with at(judging(engine, tmp_path)) as desk:
-            assert [desk.chat(asked).text for _ in range(2)] == ["answer 2", "answer 2"]
+            assert [desk.ask_judge(asked).text for _ in range(2)] == ["answer 2", "answer 2"]
     with at(judging(engine, tmp_path)) as desk:
-        assert desk.chat(asked.model_copy(update={"attempt": 1})).text == "answer 3"
-    assert heard[0] == (Message("system", "Judge."), Message("user", "Well?"))
+        assert desk.ask_judge(asked.model_copy(update={"attempt": 1})).text == "answer 3"
+    assert heard[0] == (ChatMessage("system", "Judge."), ChatMessage("user", "Well?"))
 
 
 class TestJudge:
@@ -210,7 +218,9 @@ class TestJudge:
             yield Judged(tmp_path, monkeypatch, stack)
 
     def test_its_marks_are_the_score(self, judged: "Judged") -> None:
-        found = judged.of(Scripted(judge), "Bo Marr; A. Lorn", "Bo Marr", "Bo Marr; Cy Orr", "Cy Orr", "")
+        found = judged.of(
+            ScriptedEngine(judge), "Bo Marr; A. Lorn", "Bo Marr", "Bo Marr; Cy Orr", "Cy Orr", ""
+        )
         assert [result.score for result in found.results] == [1, 0, 0, 0, 0]
         rounded = [[round(result.metrics[name], 2) for name in NAMES] for result in found.results]
         assert rounded == [[1, 1, 1], [1, 0.5, 0.67], [0.5, 0.5, 0.5], [0, 0, 0], [0, 0, 0]]
@@ -223,12 +233,14 @@ class TestJudge:
 
     def test_an_answer_outside_the_form_is_asked_for_again(self, judged: "Judged") -> None:
         replies = iter(["Sure!", '{"items": [true], "excess": []}'])
-        found = judged.of(Scripted(lambda chat: next(replies, None) or judge(chat)), "Bo Marr; Ada Lorn")
+        found = judged.of(
+            ScriptedEngine(lambda chat: next(replies, None) or judge(chat)), "Bo Marr; Ada Lorn"
+        )
         assert [result.score for result in found.results] == [1]
 
     def test_what_it_never_says_is_missing_and_neither_right_nor_wrong(self, judged: "Judged") -> None:
         answers = [f"Bo Marr; Ada Lorn; {number}" for number in range(49)]
-        found = judged.of(Scripted(silent_at_times), "hush", *answers)
+        found = judged.of(ScriptedEngine(silent_at_times), "hush", *answers)
         assert [*found.missing] == ["0"]
         assert "cannot be read" in found.missing["0"]
         assert len(found.results) == 49
@@ -237,7 +249,7 @@ class TestJudge:
         answers = [f"Bo Marr; {number}" for number in range(48)]
         with pytest.raises(GradingError, match="Of 50 examples at least 2 could not be judged"):
             judged.of(
-                Scripted(silent_at_times),
+                ScriptedEngine(silent_at_times),
                 "hush",
                 "hush 2",
                 *answers,
@@ -245,20 +257,20 @@ class TestJudge:
 
     def test_what_could_not_be_read_is_asked_anew_another_time(self, judged: "Judged") -> None:
         with pytest.raises(GradingError, match="cannot be read"):
-            judged.of(Scripted(lambda _: "Sure!"), "Bo Marr; Ada Lorn")
-        found = judged.of(Scripted(judge), "Bo Marr; Ada Lorn")
+            judged.of(ScriptedEngine(lambda _: "Sure!"), "Bo Marr; Ada Lorn")
+        found = judged.of(ScriptedEngine(judge), "Bo Marr; Ada Lorn")
         assert [result.score for result in found.results] == [1]
 
     def test_what_may_be_missing_is_a_share_of_all_examples(self, judged: "Judged") -> None:
-        found = judged.of(Scripted(silent_at_times), "hush", *[""] * 49)  # which nobody is asked about
+        found = judged.of(ScriptedEngine(silent_at_times), "hush", *[""] * 49)  # which nobody is asked about
         assert [*found.missing] == ["0"]
 
     def test_an_outage_is_a_failure_whose_reason_is_the_harness_s_alone(
         self, judged: "Judged", caplog: pytest.LogCaptureFixture
     ) -> None:
-        with serve(Scripted(judge)) as server:
-            patient = Patience(attempts=2, first_seconds=0.01)
-            with OpenAIAPI(server.url, "tiny", None, patient) as engine:
+        with serve(ScriptedEngine(judge)) as server:
+            patient = EndpointRetryPolicy(attempts=2, first_seconds=0.01)
+            with OpenAIApiEngine(server.url, "tiny", None, patient) as engine:
                 server.faults.extend([fault(500)] * 1)
                 found = judged.of(engine, "Bo Marr; Ada Lorn")
                 assert [result.score for result in found.results] == [1]
@@ -283,7 +295,7 @@ class TestJudge:
             heard.append(chat)
             return judge(chat)
 
-        engine = Scripted(listening)
+        engine = ScriptedEngine(listening)
         found = judged.of(engine, answer)
         assert [result.score for result in found.results] == [0]
         (system, user) = heard[0]
@@ -301,24 +313,24 @@ class Judged:
         self._home, self._patch, self._stack = home, patch, stack
 
     def of(self, engine: Engine | None, *answers: str) -> EvalResult:
-        evaluator = registry.task("deepsearchqa-mini").evaluator
+        evaluator = registry.find_task("deepsearchqa-mini").evaluator
         assert isinstance(evaluator, Episodes)
-        here = replace(evaluator, world=lambda: Research(lambda _: Local(DOCUMENTS)), group="")
+        here = replace(evaluator, world=lambda: SearchEnvironment(lambda _: LocalCorpus(DOCUMENTS)), group="")
         examples = [replace(EXAMPLE, id=str(number)) for number in range(len(answers))]
         outputs = {str(number): [f"answer[{answer}]"] for number, answer in enumerate(answers)}
         if engine:
-            socket = self._stack.enter_context(served(judging(engine, self._home / "kept")))
+            socket = self._stack.enter_context(serve_grading_proxy(judging(engine, self._home / "kept")))
             assert socket
-            self._patch.setenv(desks.VARIABLE, str(socket.parent))
+            self._patch.setenv(desks.PROXY_VARIABLE, str(socket.parent))
         return here.evaluate(Outputs(outputs), examples, EvalSettings())
 
 
 @given(st.text(max_size=200))
 def test_no_answer_leaves_its_place_in_the_question(answer: str) -> None:
-    right = right_answer(EXAMPLE)
-    _, (role, text) = question(EXAMPLE, right, answer)
+    right = read_gold_answer(EXAMPLE)
+    _, (role, text) = build_marking_question(EXAMPLE, right, answer)
     assert role == "user"
-    items, said = told((Message("user", text),))
+    items, said = told((ChatMessage("user", text),))
     assert said == answer
     assert items == [list(names) for names in right.items]
 
@@ -334,7 +346,7 @@ def test_no_answer_leaves_its_place_in_the_question(answer: str) -> None:
 )
 def test_a_verdict_outside_the_form_is_none(said: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        reading(right_answer(EXAMPLE))(said)
+        make_marks_parser(read_gold_answer(EXAMPLE))(said)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.gateway.scripted.library import load, parse
+from agent2rl.gateway.scripted.script_loader import load_script, parse_script
 from tests.runs import Bench
 
 WRONG = {
@@ -49,21 +49,21 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_what_is_wrong_with_a_script_is_said_by_file_step_and_field(text: str) -> None:
     with pytest.raises(UserError, match=f"^my.toml:? {WRONG[text]}"):
-        parse(text, "my.toml")
+        parse_script(text, "my.toml")
 
 
 @given(st.text() | st.text().map(lambda text: f"[[step]]\nend = '''{text}'''"))
 def test_any_text_is_a_script_or_a_clear_error(text: str) -> None:
     with suppress(UserError):
-        assert parse(text).step
+        assert parse_script(text).step
 
 
 def test_a_script_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no script 'nope'.*failing, nothing, train-and-submit"):
-        load("nope")
+        load_script("nope")
     (tmp_path / "binary.toml").write_bytes(b"\xff")
     with pytest.raises(UserError, match="cannot be read"):
-        load(str(tmp_path / "binary.toml"))
+        load_script(str(tmp_path / "binary.toml"))
 
 
 def test_the_command_lists_and_checks_scripts(bench: Bench) -> None:

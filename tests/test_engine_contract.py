@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat, Engine, Message, Sampling, conversations
+from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling, open_conversations
 from tests.served import serve
 from tests.tiny_models import write_tiny_llama
 
@@ -26,11 +26,11 @@ def last_words(model_dir: Path) -> Callable[[Chat], str]:
 
 
 def scripted(directory: Path) -> Engine:
-    return registry.engine(f"scripted:{__name__}:last_words")(directory)
+    return registry.find_engine(f"scripted:{__name__}:last_words")(directory)
 
 
 def transformers(directory: Path) -> Engine:
-    return registry.engine("transformers")(write_tiny_llama(directory))
+    return registry.find_engine("transformers")(write_tiny_llama(directory))
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def openai_api(directory: Path) -> Iterator[Engine]:
     with (
         transformers(directory) as model,
         serve(model) as served,
-        registry.engine(f"openai-api:tiny@{served.url}")(directory) as engine,
+        registry.find_engine(f"openai-api:tiny@{served.url}")(directory) as engine,
     ):
         yield engine
 
@@ -51,11 +51,15 @@ ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {
 }
 GREEDY = Sampling(max_tokens=12)
 CHATS: list[Chat] = [
-    (Message("user", "Ada has 12 apples."),),
-    (Message("user", "?"),),
-    (Message("system", "Be brief."), Message("user", "How many pens are left? " * 9)),
-    (Message("user", "Take the mug"), Message("assistant", "from the table"), Message("user", "and look")),
-    (Message("user", "Größe: 3 €, 数字, \U0001f600"),),
+    (ChatMessage("user", "Ada has 12 apples."),),
+    (ChatMessage("user", "?"),),
+    (ChatMessage("system", "Be brief."), ChatMessage("user", "How many pens are left? " * 9)),
+    (
+        ChatMessage("user", "Take the mug"),
+        ChatMessage("assistant", "from the table"),
+        ChatMessage("user", "and look"),
+    ),
+    (ChatMessage("user", "Größe: 3 €, 数字, \U0001f600"),),
 ]
 
 
@@ -115,23 +119,23 @@ def test_every_answer_can_be_written_down(engine: Engine) -> None:
 
 
 def test_a_conversation_answers_as_if_it_were_told_as_a_whole(engine: Engine) -> None:
-    talks = conversations(engine)
+    talks = open_conversations(engine)
     whole: dict[str, Chat] = {"a": (), "b": (), "c": ()}
     for turn, names in enumerate(["ab", "abc", "c", "cba", "a"]):
         new: dict[str, Chat] = {
-            name: (Message("user", f"{name}: turn {turn} " * (turn + 1)),) for name in names
+            name: (ChatMessage("user", f"{name}: turn {turn} " * (turn + 1)),) for name in names
         }
         replies = talks.extend(new, GREEDY)
         assert list(replies) == list(names)
         for name in names:
             whole[name] += new[name]
             assert replies[name] == engine.generate([whole[name]], GREEDY)[0]
-            whole[name] += (Message("assistant", replies[name].text),)
+            whole[name] += (ChatMessage("assistant", replies[name].text),)
 
 
 def test_a_dropped_conversation_begins_anew(engine: Engine) -> None:
-    talks = conversations(engine)
-    question: Chat = (Message("user", "What is on the table?"),)
+    talks = open_conversations(engine)
+    question: Chat = (ChatMessage("user", "What is on the table?"),)
     first = talks.extend({"a": question, "b": question}, GREEDY)
     talks.drop(["a", "nobody"])
     second = talks.extend({"a": question, "b": question}, GREEDY)

@@ -10,14 +10,14 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Sampling
-from agent2rl.core.environment import Environment, Step
+from agent2rl.core.environment import Environment, EnvironmentStep
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Evaluator
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.evaluators.episode_loop import FULL
+from agent2rl.evaluators.episode_prompts import extract_action
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.playing import FULL
-from agent2rl.evaluators.telling import spoken
 from tests.stairs import EXAMPLES, TELLING, Stairs
 
 
@@ -31,7 +31,7 @@ def climber(chat: Chat) -> str:
 
 
 def test_every_episode_is_played_to_its_end_and_scored() -> None:
-    found = evaluator().evaluate(Scripted(climber), EXAMPLES, EvalSettings())
+    found = evaluator().evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings())
     assert [result.score for result in found.results] == [1, 1, 1, 1, 0, 0, 0, 0]
     assert [result.group for result in found.results] == ["low"] * 3 + ["high"] * 5
     first = found.results[2].trajectory
@@ -46,7 +46,7 @@ def test_what_the_model_wrote_is_recorded_where_it_is_more_than_the_action() -> 
         return f"{climber(chat)}\nbecause it is there" + "!" * 5000 if len(chat) > 1 else climber(chat)
 
     wordy = replace(evaluator(), sampling=Sampling(10_000))
-    turns = wordy.evaluate(Scripted(talker), EXAMPLES[1:2], EvalSettings()).results[0].trajectory
+    turns = wordy.evaluate(ScriptedEngine(talker), EXAMPLES[1:2], EvalSettings()).results[0].trajectory
     assert [turn.action for turn in turns] == ["", "up", "up"]
     assert [turn.reply[:24] for turn in turns] == ["", "", "up\nbecause it is there!!"]
     assert len(turns[-1].reply) == 4000
@@ -54,23 +54,23 @@ def test_what_the_model_wrote_is_recorded_where_it_is_more_than_the_action() -> 
 
 @pytest.mark.parametrize("live", [1, 3, 8])
 def test_the_result_does_not_depend_on_how_many_play_at_once(live: int) -> None:
-    alone = evaluator(live=256).evaluate(Scripted(climber), EXAMPLES, EvalSettings())
-    assert evaluator(live=live).evaluate(Scripted(climber), EXAMPLES, EvalSettings()) == alone
+    alone = evaluator(live=256).evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings())
+    assert evaluator(live=live).evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings()) == alone
 
 
 def test_worlds_are_used_again_and_closed() -> None:
     closed: list[Stairs] = []
-    evaluator(lambda: Stairs(closed), live=3).evaluate(Scripted(climber), EXAMPLES, EvalSettings())
+    evaluator(lambda: Stairs(closed), live=3).evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings())
     assert len(closed) == 3
 
 
 def test_a_model_with_a_template_is_told_in_chats_and_one_without_continues_text() -> None:
-    assert [message.content for message in TELLING.first("You see.", as_chat=True)] == [
+    assert [message.content for message in TELLING.build_first_message("You see.", as_chat=True)] == [
         "Say up or wait.\n\nYou see."
     ]
-    plain = TELLING.first("You see.", as_chat=False)[0].content
+    plain = TELLING.build_first_message("You see.", as_chat=False)[0].content
     assert plain.endswith("You stand on step 4.\n\nYou see.\n>")
-    assert TELLING.then("Now.", as_chat=False)[0].content == "\nNow.\n>"
+    assert TELLING.build_next_message("Now.", as_chat=False)[0].content == "\nNow.\n>"
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,25 @@ def test_a_model_with_a_template_is_told_in_chats_and_one_without_continues_text
     ],
 )
 def test_the_action_is_the_first_line_that_says_something(reply: str, action: str) -> None:
-    assert spoken(reply) == action
+    assert extract_action(reply) == action
 
 
 def test_several_samples_at_temperature_0_are_refused() -> None:
     with pytest.raises(UserError, match="temperature 0"):
-        evaluator().evaluate(Scripted(climber), EXAMPLES, EvalSettings(samples=2, temperature=0.0))
+        evaluator().evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings(samples=2, temperature=0.0))
 
 
 @pytest.fixture(scope="module")
 def seedling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("seedling")
-    registry.model("seedling").write(directory)
+    registry.find_model("seedling").write(directory)
     return directory
 
 
 @pytest.mark.parametrize("samples", [1, 3])
 def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Path, samples: int) -> None:
     settings = EvalSettings(seed=5, samples=samples)
-    with registry.engine("transformers")(seedling) as engine:
+    with registry.find_engine("transformers")(seedling) as engine:
         few = EXAMPLES[: 12 // samples]
         found = [evaluator(live=live).evaluate(engine, few, settings) for live in (1, 7, 256)]
     assert found[0] == found[1] == found[2]
@@ -123,10 +123,10 @@ def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Pa
 
 def test_an_episode_that_outgrows_the_context_is_over_and_does_not_end_the_grading(seedling: Path) -> None:
     class Talkative(Stairs):
-        def step(self, action: str) -> Step:  # noqa: ARG002
-            return Step("word " * 300)
+        def step(self, action: str) -> EnvironmentStep:  # noqa: ARG002
+            return EnvironmentStep("word " * 300)
 
-    with registry.engine("transformers")(seedling) as engine:
+    with registry.find_engine("transformers")(seedling) as engine:
         found = evaluator(Talkative).evaluate(engine, EXAMPLES[:2], EvalSettings())
     assert {result.note for result in found.results} == {FULL}
     assert {result.score for result in found.results} == {0.0}
@@ -136,31 +136,31 @@ def test_a_slow_world_is_stepped_by_many_hands_and_gives_the_same_episodes() -> 
     together = threading.Barrier(4, timeout=60)
 
     class Slow(Stairs):
-        def step(self, action: str) -> Step:
+        def step(self, action: str) -> EnvironmentStep:
             if self.steps == 0:
                 together.wait()  # breaks unless four of them step at the same time
             return super().step(action)
 
     four = EXAMPLES[4:]  # none of which can be climbed in time, so that all go on to the end
-    slow = replace(evaluator(Slow), slow=True).evaluate(Scripted(climber), four, EvalSettings())
-    assert slow == evaluator().evaluate(Scripted(climber), four, EvalSettings())
+    slow = replace(evaluator(Slow), slow=True).evaluate(ScriptedEngine(climber), four, EvalSettings())
+    assert slow == evaluator().evaluate(ScriptedEngine(climber), four, EvalSettings())
 
 
 class Halves(Stairs):
     """Every step up is worth a share of the whole way."""
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str) -> EnvironmentStep:
         return replace(super().step(action), reward=self.height / self.goal)
 
 
 def test_where_success_has_a_bound_it_is_the_score_and_the_reward_stands_beside_it() -> None:
     graded = replace(evaluator(Halves), success=1.0, also=(0.5, 0.9))
-    found = graded.evaluate(Scripted(climber), EXAMPLES, EvalSettings()).results
+    found = graded.evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings()).results
     assert [result.score for result in found] == [1, 1, 1, 1, 0, 0, 0, 0]
     assert [result.metrics["reward"] for result in found] == [1, 1, 1, 1, 4 / 5, 4 / 6, 4 / 7, 4 / 8]
     assert [result.metrics["reward>=0.5"] for result in found] == [1] * 8
     assert [result.metrics["reward>=0.9"] for result in found] == [1] * 4 + [0] * 4
-    plain = evaluator(Halves).evaluate(Scripted(climber), EXAMPLES, EvalSettings()).results
+    plain = evaluator(Halves).evaluate(ScriptedEngine(climber), EXAMPLES, EvalSettings()).results
     assert [result.score for result in plain] == [result.metrics["reward"] for result in found]
     assert not any(result.metrics for result in plain)
     versions = {one.version for one in (evaluator(), graded, replace(graded, also=()))}
@@ -170,7 +170,7 @@ def test_where_success_has_a_bound_it_is_the_score_and_the_reward_stands_beside_
 def test_several_episodes_are_marked_together() -> None:
     graded = replace(evaluator(Halves), success=1.0, also=(0.5,))
     settings = EvalSettings(samples=2, temperature=1.0)
-    (found,) = graded.evaluate(Scripted(climber), EXAMPLES[4:5], settings).results
+    (found,) = graded.evaluate(ScriptedEngine(climber), EXAMPLES[4:5], settings).results
     assert found.metrics == {"pass@1": 0, "pass@2": 0, "reward": 4 / 5, "reward>=0.5": 1}
 
 
@@ -184,5 +184,5 @@ def test_an_evaluator_of_episodes_is_an_evaluator() -> None:
 def test_a_long_reply_is_read_in_no_time() -> None:
     reply = "action" + ":" * 100_000
     began = time.monotonic()
-    assert spoken(reply) == ":" * 1000
+    assert extract_action(reply) == ":" * 1000
     assert time.monotonic() - began < 2

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.task import Example
-from agent2rl.evaluators.code_tests.extraction import program
-from agent2rl.tasks.humaneval.problems import problems
+from agent2rl.evaluators.code_tests.extraction import extract_program
+from agent2rl.tasks.humaneval.problems import generate_problems
 
 PROMPT = (
     'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef area(r):\n    """ The area of a circle. """\n'
@@ -53,12 +53,12 @@ def run(source: str) -> float:
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
 def test_the_program_is_found_in(answer: str) -> None:
-    assert round(run(program(PROMPT, "area", answer)), 3) == 12.566
+    assert round(run(extract_program(PROMPT, "area", answer)), 3) == 12.566
 
 
 @given(st.text(max_size=400), st.text(max_size=200))
 def test_any_answer_comes_to_some_program(answer: str, prompt: str) -> None:
-    assert isinstance(program(prompt, "area", answer), str)
+    assert isinstance(extract_program(prompt, "area", answer), str)
 
 
 chunks = st.sampled_from(
@@ -81,7 +81,7 @@ chunks = st.sampled_from(
 
 @given(st.lists(chunks, max_size=30).map("".join))
 def test_pieces_of_answers_in_any_order_come_to_some_program(answer: str) -> None:
-    found = program(PROMPT, "area", answer)
+    found = extract_program(PROMPT, "area", answer)
     assert found.startswith("import math")
 
 
@@ -102,7 +102,7 @@ LONG = 1_000_000
     ids=["fence", "fence of spaces", "assignment", "word", "margin", "quotes", "fences"],
 )
 def test_an_answer_of_any_length_comes_to_a_program_in_no_time(answer: str) -> None:
-    assert program(PROMPT, "area", answer).startswith("import math")
+    assert extract_program(PROMPT, "area", answer).startswith("import math")
 
 
 prose = st.text(st.characters(categories=("L", "N", "P", "Zs")), max_size=60).filter(
@@ -113,11 +113,11 @@ prose = st.text(st.characters(categories=("L", "N", "P", "Zs")), max_size=60).fi
 @given(prose, prose, st.sampled_from(["python", "py", "Python", "python3", "", "python title=x"]))
 def test_words_around_a_fence_change_nothing(before: str, after: str, language: str) -> None:
     answer = f"{before}\n```{language}\n{WHOLE}```\n{after}"
-    assert program(PROMPT, "area", answer) == program(PROMPT, "area", FENCED)
+    assert extract_program(PROMPT, "area", answer) == extract_program(PROMPT, "area", FENCED)
 
 
 @given(
-    st.sampled_from(problems("train", 200)),
+    st.sampled_from(generate_problems("train", 200)),
     st.sampled_from(["{body}", "{whole}", "```python\n{whole}```", "So:\n```\n{body}```"]),
 )
 def test_every_way_to_give_a_problems_solution_comes_to_the_same_function(
@@ -125,7 +125,7 @@ def test_every_way_to_give_a_problems_solution_comes_to_the_same_function(
 ) -> None:
     entry = str(problem.meta["entry_point"])
     whole = problem.prompt[problem.prompt.index(f"def {entry}") :] + problem.target
-    source = program(problem.prompt, entry, form.format(body=problem.target, whole=whole))
+    source = extract_program(problem.prompt, entry, form.format(body=problem.target, whole=whole))
     namespace: dict[str, object] = {}
     exec(compile(source, "<program>", "exec"), namespace)
     exec(compile(str(problem.meta["test"]), "<test>", "exec"), namespace)

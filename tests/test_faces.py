@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.alfworld import Game, Play
-from agent2rl.environments.faces import (
-    Conversation,
+from agent2rl.environments.adapters import (
+    EpisodeConversation,
     Gym,
     Gyms,
     StepsUsedUp,
@@ -20,13 +19,14 @@ from agent2rl.environments.faces import (
     open_world,
     rollout,
 )
+from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 from tests.stairs import STEPS
 from tests.worlds import GAMES, STAIRS, write_alfworld
 
 IDS = [game.id for game in GAMES]
 
 
-def climb(conversations: Sequence[Conversation]) -> list[str]:
+def climb(conversations: Sequence[EpisodeConversation]) -> list[str]:
     return ["up"] * len(conversations)
 
 
@@ -104,7 +104,7 @@ def test_gyms_want_an_action_each() -> None:
 def test_a_rollout_gives_every_episode_in_order_however_many_play_at_once(live: int) -> None:
     batches: list[int] = []
 
-    def policy(conversations: Sequence[Conversation]) -> list[str]:
+    def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
         batches.append(len(conversations))
         return climb(conversations)
 
@@ -120,7 +120,7 @@ def test_a_rollout_gives_every_episode_in_order_however_many_play_at_once(live: 
 def test_a_policy_sees_the_turns_so_far_as_a_chat() -> None:
     chats: list[list[dict[str, str]]] = []
 
-    def policy(conversations: Sequence[Conversation]) -> list[str]:
+    def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
         chats.extend(conversation.messages("Climb.") for conversation in conversations)
         return climb(conversations)
 
@@ -166,7 +166,7 @@ def test_a_gym_of_alfworld_says_what_the_bare_engine_says(tmp_path: Path) -> Non
     world = open_world(write_alfworld(tmp_path / "data", 3))
     gym = Gym(world)
     for game in world.games:
-        play = Play(Game.load(tmp_path / "data" / "games" / game.id / "game.tw-pddl"))
+        play = AlfworldEpisode(AlfworldGame.load(tmp_path / "data" / "games" / game.id / "game.tw-pddl"))
         seen, _ = gym.reset(options={"game": game.id})
         assert seen == play.observation
         for number in range(20):

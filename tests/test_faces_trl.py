@@ -13,9 +13,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agent2rl.core.errors import UserError
+from agent2rl.environments.adapters import open_world
+from agent2rl.environments.adapters.trl import OVER, environment_factory, rows
 from agent2rl.environments.alfworld.tools import TOOLS
-from agent2rl.environments.faces import open_world
-from agent2rl.environments.faces.trl import OVER, environment_factory, rows
 from tests.tiny_models import tiny_tokenizer, write_tiny_llama
 from tests.worlds import STAIRS, write_alfworld
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import MachineError, Refusal
 from agent2rl.core.records import Manifest
-from agent2rl.grading.freeze import FICLONE, FreezeLimits, freeze, manifest_of
+from agent2rl.grading.freeze import FICLONE, FreezeLimits, compute_manifest, freeze_submission
 from agent2rl.grading.submission_files import select_files
 
 LIMITS = FreezeLimits(entries=20, bytes=1 << 20)
@@ -84,7 +84,7 @@ def model(workspace: Path) -> Path:
 def frozen(
     workspace: Path, relative: str | PurePosixPath = SUBMISSION, limits: FreezeLimits = LIMITS
 ) -> Manifest:
-    return freeze(workspace, PurePosixPath(relative), workspace.parent / "frozen", limits).manifest
+    return freeze_submission(workspace, PurePosixPath(relative), workspace.parent / "frozen", limits).manifest
 
 
 def refusal(
@@ -112,7 +112,7 @@ def test_the_manifest_hash_is_over_its_sorted_lines(workspace: Path, model: Path
     manifest = frozen(workspace)
     lines = sorted(f"{file.sha256}  {file.size}  {file.path}\n" for file in manifest.files)
     assert manifest.sha256 == hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert manifest == manifest_of(workspace.parent / "frozen") == manifest_of(model)
+    assert manifest == compute_manifest(workspace.parent / "frozen") == compute_manifest(model)
 
 
 def test_the_same_content_has_the_same_manifest_whatever_its_time_stamps(
@@ -269,7 +269,7 @@ def test_what_is_no_part_of_a_model_is_left_out_by_name_and_never_opened(
     (model / "generation_config.json").write_text("{}")
     opened: list[str] = []
     with listening(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None):
-        frozen_copy = freeze(workspace, SUBMISSION, workspace.parent / "frozen", LIMITS)
+        frozen_copy = freeze_submission(workspace, SUBMISSION, workspace.parent / "frozen", LIMITS)
     assert {file.path for file in frozen_copy.manifest.files} == {"config.json", "model.safetensors"}
     assert set(frozen_copy.left_out) == {
         *("README.md", "answers.txt", "checkpoint-100", "events", "latest", "optimizer.pt"),
@@ -510,7 +510,7 @@ def test_blocks_are_shared_first_and_copied_only_where_the_filesystem_cannot(
     with listening(listener):
         manifest = frozen(workspace)
     assert requests == [FICLONE] * 2
-    assert manifest == manifest_of(model)
+    assert manifest == compute_manifest(model)
 
 
 def test_no_descriptor_is_left_open(workspace: Path, model: Path) -> None:
@@ -525,7 +525,7 @@ def test_no_descriptor_is_left_open(workspace: Path, model: Path) -> None:
 
 def test_the_manifest_of_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        manifest_of(tmp_path / "none")
+        compute_manifest(tmp_path / "none")
 
 
 NAMES = st.one_of(
@@ -588,13 +588,15 @@ def test_of_any_tree_either_the_models_files_are_copied_whole_or_it_is_refused(
 
         with listening(listener):
             try:
-                manifest = freeze(workspace, PurePosixPath(relative), Path(name, "frozen"), LIMITS).manifest
+                manifest = freeze_submission(
+                    workspace, PurePosixPath(relative), Path(name, "frozen"), LIMITS
+                ).manifest
             except Refusal as refused:
                 str(refused).encode()
                 assert not Path(name, "frozen").exists()
                 return
         assert not any("secret" in path for path in opened)
-        assert manifest == manifest_of(Path(name, "frozen"))
+        assert manifest == compute_manifest(Path(name, "frozen"))
         source = workspace / relative
         taken = select_files([entry.name for entry in source.iterdir()]).taken
         assert {file.path: file.sha256 for file in manifest.files} == {

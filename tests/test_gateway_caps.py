@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.gateway import drivers
-from agent2rl.gateway.gateway import Caps
-from agent2rl.gateway.meter import Spans
-from agent2rl.gateway.prices import load
+from agent2rl.gateway.gateway import UsageCaps
+from agent2rl.gateway.meter import IntervalUnion
+from agent2rl.gateway.prices import load_prices
 from tests.providers import MODEL, TOKENS, WIRES, Provider, Reply, before, plain, providing, streamed
 
 
@@ -22,9 +22,11 @@ def provider() -> Iterator[Provider]:
         yield provider
 
 
-@pytest.mark.parametrize("caps", [Caps(tokens=2 * TOKENS.total), Caps(usd=0.0150)], ids=["tokens", "dollars"])
+@pytest.mark.parametrize(
+    "caps", [UsageCaps(tokens=2 * TOKENS.total), UsageCaps(usd=0.0150)], ids=["tokens", "dollars"]
+)
 def test_the_answer_that_crosses_a_cap_is_delivered_and_nothing_after_it(
-    provider: Provider, caps: Caps
+    provider: Provider, caps: UsageCaps
 ) -> None:
     with before(provider, caps=caps) as agent:
         assert agent.ask().status_code == 200
@@ -50,8 +52,10 @@ def _streaming() -> dict[str, object]:
 
 def test_many_requests_at_once_cross_a_cap_by_one_answer(provider: Provider) -> None:
     """Near a cap each waits until it is alone; far from it none waits."""
-    provider.answer = lambda _: plain("anthropic", tokens=Tokens(input=900, output=100), pause_seconds=0.02)
-    with before(provider, caps=Caps(tokens=10_000), connections=200) as agent:
+    provider.answer = lambda _: plain(
+        "anthropic", tokens=TokenCounts(input=900, output=100), pause_seconds=0.02
+    )
+    with before(provider, caps=UsageCaps(tokens=10_000), connections=200) as agent:
         with ThreadPoolExecutor(60) as pool:
             statuses = list(pool.map(lambda _: agent.ask(max_tokens=1000).status_code, range(60)))
         assert agent.gateway.exhausted.is_set()
@@ -78,7 +82,7 @@ def test_no_more_are_under_way_than_a_provider_would_bear(provider: Provider) ->
 def test_an_agent_that_hangs_up_before_the_last_words_pays_all_the_same(provider: Provider) -> None:
     provider.answer = lambda _: Reply(streamed("openai-chat", "word " * 2000).chunks[:1], end="falls silent",
                                       headers={"content-type": "text/event-stream"})  # fmt: skip
-    with before(provider, caps=Caps(tokens=2000)) as agent:
+    with before(provider, caps=UsageCaps(tokens=2000)) as agent:
         body = {**_streaming(), "messages": [{"role": "user", "content": "x"}]}
         with agent.client.stream("POST", "/v1/chat/completions", json=body) as answer:
             next(answer.iter_raw())
@@ -112,61 +116,61 @@ def test_a_model_without_a_price_is_counted_and_cannot_be_capped_in_dollars(prov
         assert agent.last().usd is None
         assert agent.gateway.usage().usd is None
     with pytest.raises(UserError, match=r"'some/model:7b' has no known price.*AGENT2RL_PRICES"):
-        _ = before(provider, driver=driver, caps=Caps(usd=1)).__enter__()
+        _ = before(provider, driver=driver, caps=UsageCaps(usd=1)).__enter__()
     with pytest.raises(UserError, match="'other' has no known price"):
-        _ = before(provider, also=("other",), caps=Caps(usd=1)).__enter__()
+        _ = before(provider, also=("other",), caps=UsageCaps(usd=1)).__enter__()
 
 
 def test_prices_count_each_kind_of_token_apart() -> None:
-    prices = load()
-    tokens = Tokens(input=1000, cached=500, written=300, written_hour=100, output=10, reasoning=10)
+    prices = load_prices()
+    tokens = TokenCounts(input=1000, cached=500, written=300, written_hour=100, output=10, reasoning=10)
     expected = (200 * 5 + 500 * 0.5 + 200 * 6.25 + 100 * 10 + 10 * 25) / 1e6
     assert prices.usd("claude-opus-4-6", tokens) == pytest.approx(expected)
-    assert prices.usd("claude-sonnet-4-5-20250929", Tokens(output=1_000_000)) == 15
-    assert prices.usd("gpt-4o-2024-08-06", Tokens(input=1_000_000)) == 2.5
-    assert prices.usd("gpt-4o-2024-05-13", Tokens(input=1_000_000)) == 5
+    assert prices.usd("claude-sonnet-4-5-20250929", TokenCounts(output=1_000_000)) == 15
+    assert prices.usd("gpt-4o-2024-08-06", TokenCounts(input=1_000_000)) == 2.5
+    assert prices.usd("gpt-4o-2024-05-13", TokenCounts(input=1_000_000)) == 5
     assert prices.usd("claude-opus-4-6-fast", tokens) is None
 
 
 def test_a_long_input_makes_all_of_it_dearer() -> None:
-    prices = load()
-    assert prices.usd("gpt-5.4", Tokens(input=272_000, output=1000)) == pytest.approx(0.68 + 0.015)
-    assert prices.usd("gpt-5.4", Tokens(input=272_001, output=1000)) == pytest.approx(1.360005 + 0.0225)
+    prices = load_prices()
+    assert prices.usd("gpt-5.4", TokenCounts(input=272_000, output=1000)) == pytest.approx(0.68 + 0.015)
+    assert prices.usd("gpt-5.4", TokenCounts(input=272_001, output=1000)) == pytest.approx(1.360005 + 0.0225)
 
 
 def test_a_users_prices_go_first(tmp_path: Path) -> None:
     own = tmp_path / "prices.toml"
     own.write_text('["some/model"]\ninput = 1\noutput = 2\n[gpt-4o]\ninput = 0\noutput = 0\n')
-    prices = load(own)
-    assert prices.usd("some/model", Tokens(input=1_000_000, output=1_000_000)) == 3
-    assert prices.usd("gpt-4o", Tokens(input=1_000_000)) == 0
-    assert prices.usd("gpt-5.2", Tokens(output=1_000_000)) == 14
+    prices = load_prices(own)
+    assert prices.usd("some/model", TokenCounts(input=1_000_000, output=1_000_000)) == 3
+    assert prices.usd("gpt-4o", TokenCounts(input=1_000_000)) == 0
+    assert prices.usd("gpt-5.2", TokenCounts(output=1_000_000)) == 14
     for wrong in ('["a"]\ninput = 1\n', '["a"]\ninput = -1\noutput = 1\n', "a = [", '["a"]\ncosts = 1\n'):
         own.write_text(wrong)
         with pytest.raises(UserError, match="is no table of prices"):
-            load(own)
+            load_prices(own)
 
 
 def test_the_papers_drivers_have_prices() -> None:
     for model in ("claude-opus-4-6", "claude-sonnet-4-5", "gpt-5.4", "gpt-5.2", "gpt-4o", "gemini-2.5-flash"):
-        assert load().price(model)
-    assert load().as_of.year >= 2026
-    assert set(load().source) == {"Anthropic", "OpenAI", "Google"}
+        assert load_prices().find_price(model)
+    assert load_prices().as_of.year >= 2026
+    assert set(load_prices().source) == {"Anthropic", "OpenAI", "Google"}
 
 
 # Drivers
 
 
 def test_a_models_name_tells_whose_it_is() -> None:
-    opus, gpt, flash = map(drivers.parse, ("claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"))
+    opus, gpt, flash = map(drivers.parse_driver, ("claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"))
     assert (opus.provider, gpt.provider, flash.provider) == ("Anthropic", "OpenAI", "Google")
     assert opus.key_names == ("ANTHROPIC_API_KEY",)
     assert flash.key_names == ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-    assert opus.wire(["openai-responses", "anthropic", "openai-chat"]) == "anthropic"
-    assert gpt.wire(["anthropic", "openai-chat"]) == "openai-chat"
+    assert opus.choose_wire(["openai-responses", "anthropic", "openai-chat"]) == "anthropic"
+    assert gpt.choose_wire(["anthropic", "openai-chat"]) == "openai-chat"
     assert flash.urls["openai-chat"] == "https://generativelanguage.googleapis.com/v1beta/openai"
     with pytest.raises(UserError, match=r"Anthropic does not speak OpenAI Responses.*LiteLLM proxy"):
-        opus.wire(["openai-responses"])
+        opus.choose_wire(["openai-responses"])
 
 
 @pytest.mark.parametrize(
@@ -192,12 +196,12 @@ def test_a_models_name_tells_whose_it_is() -> None:
 def test_a_compatible_server_is_named_with_or_without_its_version(
     url: str, messages: str, chat: str, gemini: str
 ) -> None:
-    driver = drivers.parse(f"Qwen/Qwen3-32B@{url}")
+    driver = drivers.parse_driver(f"Qwen/Qwen3-32B@{url}")
     assert driver.model == "Qwen/Qwen3-32B"
     assert driver.key_names == ("AGENT2RL_DRIVER_KEY",)
     assert not driver.needs_key
     assert [driver.urls[wire] for wire in ("anthropic", "openai-chat", "gemini")] == [messages, chat, gemini]
-    assert driver.wire(["gemini"]) == "gemini"
+    assert driver.choose_wire(["gemini"]) == "gemini"
 
 
 @pytest.mark.parametrize(
@@ -218,13 +222,13 @@ def test_a_compatible_server_is_named_with_or_without_its_version(
 )
 def test_a_name_that_means_nothing_is_explained(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
-        drivers.parse(name)
+        drivers.parse_driver(name)
     assert "MODEL@URL" in str(raised.value)
     assert "pw" not in str(raised.value)
 
 
 def test_time_that_several_requests_share_is_counted_once() -> None:
-    spans = Spans()
+    spans = IntervalUnion()
     for begin, end in ((0, 2), (5, 6), (1, 3), (10, 11), (2.5, 5.5), (20, 20)):
-        spans.add(begin, end)
+        spans.add_interval(begin, end)
     assert spans.seconds == 7

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.core.llm import Tokens, Wire
-from agent2rl.gateway.counting import Count
-from agent2rl.gateway.events import Events
+from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.gateway.keys import Key, Redactor
+from agent2rl.gateway.server_sent_events import EventStreamParser
+from agent2rl.gateway.token_counting import TokenCounter
 from tests.providers import SECRET, TOKENS, WIRES, event, events, usage, whole
 
 Cuts = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -27,8 +27,8 @@ def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
     return found
 
 
-def counted(wire: Wire, chunks: list[bytes], streams: bool = True) -> Count:
-    count = Count(wire, streams)
+def counted(wire: Wire, chunks: list[bytes], streams: bool = True) -> TokenCounter:
+    count = TokenCounter(wire, streams)
     for chunk in chunks:
         count.feed(chunk)
     count.finish()
@@ -59,7 +59,7 @@ def test_a_stream_counts_the_same_whatever_way_it_is_cut_and_its_lines_end(
 @given(data=st.binary(max_size=200) | st.text("\r\n:da t{}", max_size=200).map(str.encode), sizes=Cuts)
 def test_events_are_the_stream_however_it_is_cut(data: bytes, sizes: list[int]) -> None:
     def cut(chunks: list[bytes]) -> list[Any]:
-        found = Events(most=50)
+        found = EventStreamParser(most=50)
         return [event for chunk in chunks for event in found.feed(chunk)] + found.finish()
 
     one, other = cut([data]), cut(pieces(data, sizes))
@@ -70,7 +70,7 @@ def test_events_are_the_stream_however_it_is_cut(data: bytes, sizes: list[int]) 
 @given(sizes=Cuts)
 def test_an_event_that_is_too_long_is_passed_and_not_read(sizes: list[int]) -> None:
     data = b"data: 1\n\ndata: " + b"x" * 100 + b"\n\ndata: 2\n\n"
-    found = Events(most=50)
+    found = EventStreamParser(most=50)
     seen = [event for chunk in pieces(data, sizes) for event in found.feed(chunk)] + found.finish()
     assert b"".join(event.raw for event in seen) == data
     assert [event.data for event in seen if event.data] == [b"1", b"2"]
@@ -107,7 +107,7 @@ def test_each_provider_counts_in_its_own_way_and_all_come_out_alike() -> None:
         "cache_creation": {"ephemeral_5m_input_tokens": 30, "ephemeral_1h_input_tokens": 10},
         "output_tokens": 5,
     }
-    expected = Tokens(input=250, cached=200, written=40, written_hour=10, output=5)
+    expected = TokenCounts(input=250, cached=200, written=40, written_hour=10, output=5)
     assert _told("anthropic", anthropic) == expected
     shortened = {
         **anthropic,
@@ -119,19 +119,19 @@ def test_each_provider_counts_in_its_own_way_and_all_come_out_alike() -> None:
         "completion_tokens": 5,
         "total_tokens": 40,
     }  # thoughts are in the total alone
-    assert _told("openai-chat", hidden) == Tokens(input=10, output=30, reasoning=25)
+    assert _told("openai-chat", hidden) == TokenCounts(input=10, output=30, reasoning=25)
     responses = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 40}}
-    assert _told("openai-responses", responses) == Tokens(input=100, cached=60, written=40)
+    assert _told("openai-responses", responses) == TokenCounts(input=100, cached=60, written=40)
     gemini = {
         "promptTokenCount": 10,
         "toolUsePromptTokenCount": 3,
         "candidatesTokenCount": 2,
         "thoughtsTokenCount": 7,
     }
-    assert _told("gemini", gemini) == Tokens(input=13, output=9, reasoning=7)
+    assert _told("gemini", gemini) == TokenCounts(input=13, output=9, reasoning=7)
 
 
-def _told(wire: Wire, said: dict[str, Any]) -> Tokens:
+def _told(wire: Wire, said: dict[str, Any]) -> TokenCounts:
     body = json.dumps({"usageMetadata" if wire == "gemini" else "usage": said}).encode()
     tokens = counted(wire, [body], streams=False).tokens
     assert tokens is not None
@@ -142,7 +142,7 @@ def test_counts_that_are_none_are_nothing() -> None:
     odds: list[Any] = [-1, True, "7", 1.5, None, 10**30, [], {}]
     for odd in odds:
         told = {"input_tokens": odd, "output_tokens": 3, "cache_read_input_tokens": odd, "iterations": odd}
-        assert _told("anthropic", told) == Tokens(output=3)
+        assert _told("anthropic", told) == TokenCounts(output=3)
         assert _told("openai-chat", {"prompt_tokens": odd, "prompt_tokens_details": odd}).total == 0
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agent2rl.core.llm import Wire
-from agent2rl.gateway.asgi import BODY_BYTES, Body, Room
-from agent2rl.gateway.forms import Refused
-from agent2rl.gateway.gateway import Patience
+from agent2rl.gateway.asgi import BODY_BYTES, BodyMemoryBudget, RequestBody
+from agent2rl.gateway.errors import RequestRefused
+from agent2rl.gateway.gateway import UpstreamTimeouts
 from tests.providers import MODEL, SECRET, WIRES, Agent, Provider, before, path, providing, request
 
 
@@ -625,7 +625,7 @@ def test_a_header_with_a_line_in_it_does_not_become_two(provider: Provider, agen
 
 
 def test_a_body_that_is_too_large_or_too_slow_is_not_waited_for(provider: Provider) -> None:
-    with before(provider, patience=Patience(body_seconds=0.5)) as agent:
+    with before(provider, patience=UpstreamTimeouts(body_seconds=0.5)) as agent:
         head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
         assert b" 413 " in raw(agent, head + b" " * (BODY_BYTES + 1))[:20]
         begin = time.monotonic()
@@ -639,13 +639,13 @@ def test_bodies_together_take_no_more_room_than_there_is() -> None:
         return {"type": "http.request", "body": b"12345", "more_body": False}
 
     async def talk() -> None:
-        room = Room(12)
-        bodies = [Body(room, 1) for _ in range(3)]
+        room = BodyMemoryBudget(12)
+        bodies = [RequestBody(room, 1) for _ in range(3)]
         assert [await body.read(receive) for body in bodies[:2]] == [b"12345"] * 2
-        with pytest.raises(Refused, match="Too much is being asked at once"):
+        with pytest.raises(RequestRefused, match="Too much is being asked at once"):
             await bodies[2].read(receive)
-        bodies[0].drop()
-        assert await Body(room, 1).read(receive) == b"12345"
+        bodies[0].release_memory()
+        assert await RequestBody(room, 1).read(receive) == b"12345"
 
     asyncio.run(talk())
 

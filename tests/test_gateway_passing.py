@@ -13,7 +13,7 @@ import pytest
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
-from agent2rl.gateway.gateway import Patience
+from agent2rl.gateway.gateway import UpstreamTimeouts
 from tests.providers import (
     JSON,
     MODEL,
@@ -293,7 +293,7 @@ def test_a_stream_that_stops_before_its_end_is_cut(provider: Provider, agent: Ag
     else:
         assert agent.ask(stream=True).content == b"".join(said)
     assert agent.last().outcome == "cut"
-    trouble = agent.gateway.trouble()
+    trouble = agent.gateway.get_failure_streak()
     assert trouble is not None
     assert trouble.kind == "failure"
 
@@ -302,7 +302,7 @@ def test_a_stream_that_stops_before_its_end_is_cut(provider: Provider, agent: Ag
 def test_a_provider_that_falls_silent_is_left(provider: Provider, begun: bool) -> None:
     chunks = tuple(events("openai-responses")[:2]) if begun else ()
     provider.replies.append(Reply(chunks, headers=SSE, end="falls silent"))
-    with before(provider, patience=Patience(stall_seconds=0.3)) as agent:
+    with before(provider, patience=UpstreamTimeouts(stall_seconds=0.3)) as agent:
         begin = time.monotonic()
         if begun:
             with pytest.raises(httpx.RemoteProtocolError):
@@ -382,13 +382,13 @@ def test_how_it_stands_with_the_provider_is_told_until_it_answers_again(
         for _ in range(3):
             agent.ask()
         agent.last(4 * round_ + 3)
-        trouble = agent.gateway.trouble()
+        trouble = agent.gateway.get_failure_streak()
         assert trouble is not None
         assert (trouble.kind, trouble.requests, trouble.message) == (kind, 3, "number 2")
         assert agent.gateway.over.is_set(), "a key that is refused three times is not tried for hours"
         agent.ask()
         agent.last(4 * round_ + 4)
-        assert agent.gateway.trouble() is None
+        assert agent.gateway.get_failure_streak() is None
 
 
 # The end

@@ -11,9 +11,9 @@ import pytest
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
-from agent2rl.gateway.gateway import Caps
-from agent2rl.gateway.replay import Replay
-from agent2rl.gateway.tape import Recording, read_tape
+from agent2rl.gateway.gateway import UsageCaps
+from agent2rl.gateway.replay import TapeReplay
+from agent2rl.gateway.tape import TapeRecording, read_tape
 from tests.providers import (
     MODEL,
     SECRET,
@@ -50,7 +50,7 @@ def provider(shared: Provider) -> Provider:
 
 def replayed(provider: Provider, tape: Path, pace: float = 0.0, **more: Any) -> Any:
     """A gateway that has neither a key nor anybody to ask."""
-    return before(provider, key=None, driver=NOBODY, tape=Replay(tape, pace), **more)
+    return before(provider, key=None, driver=NOBODY, tape=TapeReplay(tape, pace), **more)
 
 
 def post(agent: Agent, wire: Wire, body: dict[str, Any], stream: bool = False) -> httpx.Response:
@@ -87,7 +87,7 @@ def turn(
 def test_what_was_recorded_is_played_again_to_the_byte(provider: Provider, tmp_path: Path) -> None:
     tape = tmp_path / "deep" / "tape.jsonl"
     asked = [(wire, stream) for wire in WIRES for stream in (False, True)]
-    with before(provider, tape=Recording(tape)) as agent:
+    with before(provider, tape=TapeRecording(tape)) as agent:
         first = [agent.ask(wire, stream).content for wire, stream in asked]
         agent.client.post("/v1/messages/count_tokens", json=request("anthropic"))
         assert agent.ask(model="gpt-4o").status_code == 403
@@ -109,7 +109,7 @@ def test_what_was_recorded_is_played_again_to_the_byte(provider: Provider, tmp_p
 def test_a_run_that_differs_in_dates_paths_and_times_is_played_all_the_same(
     provider: Provider, tmp_path: Path, wire: Wire
 ) -> None:
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         said: list[str] = []
         for number in range(3):
             provider.replies.append(plain(wire, f"answer {number}"))
@@ -124,7 +124,7 @@ def test_a_run_that_differs_in_dates_paths_and_times_is_played_all_the_same(
 
 
 def test_what_differs_besides_is_told(provider: Provider, tmp_path: Path) -> None:
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         agent.ask("anthropic", system="You are an agent with many rules, and this is one.", top_p=1)
     with replayed(provider, tmp_path / "tape") as agent:
         answer = agent.ask("anthropic", system="You are an agent with many rules, and that is one.", top_k=2)
@@ -141,7 +141,7 @@ def test_conversations_side_by_side_are_kept_apart_in_any_order(provider: Provid
         turn("anthropic", [], tool="helper") | {"system": f"Look at {word}."} for word in ("a", "b", "c")
     ]
     title = request("anthropic") | {"system": "Give it a title."}
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         for body in (title, *tasks):
             provider.replies.append(plain("anthropic", f"told: {body['system']}"))
             post(agent, "anthropic", body)
@@ -154,7 +154,7 @@ def test_conversations_side_by_side_are_kept_apart_in_any_order(provider: Provid
 def test_a_request_that_is_not_on_the_tape_is_refused_and_the_nearest_named(
     provider: Provider, tmp_path: Path, wire: Wire
 ) -> None:
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         post(agent, wire, turn(wire, []))
         post(agent, wire, turn(wire, ["first"]))
     with replayed(provider, tmp_path / "tape") as agent:
@@ -197,7 +197,7 @@ def test_failures_are_played_too(provider: Provider, tmp_path: Path) -> None:
         outcomes = [(exchange.outcome, exchange.retries) for exchange in agent.exchanges]
         return [first.status_code, first.headers["retry-after"], second.text, last.content, *outcomes]
 
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         recorded = run(agent)
     assert recorded[4:] == [("provider-error", 0), ("unreachable", 1), ("cut", 2), ("answered", 3)]
     with replayed(provider, tmp_path / "tape") as agent:
@@ -205,17 +205,17 @@ def test_failures_are_played_too(provider: Provider, tmp_path: Path) -> None:
 
 
 def test_a_cap_is_crossed_in_the_same_place(provider: Provider, tmp_path: Path) -> None:
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         for _ in range(3):
             agent.ask()
-    with replayed(provider, tmp_path / "tape", caps=Caps(tokens=2 * TOKENS.total)) as agent:
+    with replayed(provider, tmp_path / "tape", caps=UsageCaps(tokens=2 * TOKENS.total)) as agent:
         assert [agent.ask().status_code for _ in range(3)] == [200, 200, 403]
         assert agent.gateway.exhausted.is_set()
 
 
 def test_the_time_of_each_chunk_is_kept_and_can_be_waited_for(provider: Provider, tmp_path: Path) -> None:
     provider.replies.append(streamed("gemini", pause_seconds=0.4))
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         agent.ask("gemini", stream=True)
     (taped,) = read_tape(tmp_path / "tape")
     assert [size for _, size in taped.chunks] == [len(one) for one in events("gemini")]
@@ -233,7 +233,7 @@ def test_the_key_is_nowhere_on_a_tape(provider: Provider, tmp_path: Path) -> Non
         [streamed("anthropic", repeating), failing(401, repeating), plain("gemini", repeating)]
     )
     provider.replies.append(Reply((b"\xff\xfe" + SECRET.encode(),), headers={"content-type": SECRET}))
-    with before(provider, tape=Recording(tmp_path / "tape")) as agent:
+    with before(provider, tape=TapeRecording(tmp_path / "tape")) as agent:
         agent.ask(stream=True, system=f"the user's key is {SECRET}")
         agent.client.post(
             f"/v1/messages?key={SECRET}", json=request("anthropic"), headers={"x-api-key": SECRET}
@@ -251,18 +251,18 @@ def test_the_key_is_nowhere_on_a_tape(provider: Provider, tmp_path: Path) -> Non
 def test_a_tape_that_is_none_is_said(provider: Provider, tmp_path: Path) -> None:
     tape = tmp_path / "tape"
     with pytest.raises(UserError, match="cannot be read"):
-        Replay(tape)
-    recording = Recording(tape)
+        TapeReplay(tape)
+    recording = TapeRecording(tape)
     with pytest.raises(UserError, match=r"There is a tape at .* already"):
-        Recording(tape)
+        TapeRecording(tape)
     recording.close()
-    with before(provider, tape=Recording(tape)) as agent:  # a run that was refused has left an empty one
+    with before(provider, tape=TapeRecording(tape)) as agent:  # a run that was refused has left an empty one
         agent.ask()
     with pytest.raises(UserError, match=r"There is a tape at .* already"):
-        Recording(tape)
+        TapeRecording(tape)
     with (
         pytest.raises(UserError, match=f"was recorded with {MODEL}, not gpt-4o"),
-        before(provider, key=None, driver="gpt-4o", tape=Replay(tape)),
+        before(provider, key=None, driver="gpt-4o", tape=TapeReplay(tape)),
     ):
         pass
     whole = tape.read_bytes()
@@ -270,8 +270,8 @@ def test_a_tape_that_is_none_is_said(provider: Provider, tmp_path: Path) -> None
     assert len(read_tape(tape)) == 1
     tape.write_bytes(b"{}\n")
     with pytest.raises(UserError, match="is no tape"):
-        Replay(tape)
+        TapeReplay(tape)
     tape.write_bytes(b"")
     with pytest.raises(UserError, match="is empty"):
-        Replay(tape)
+        TapeReplay(tape)
     assert json.loads(whole)["number"] == 1

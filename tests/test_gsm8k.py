@@ -17,7 +17,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example, Task
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.scorers import final_answer
 from agent2rl.tasks.gsm8k import EVALUATOR, HUB_REVISION, SHOTS, TASK
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
@@ -41,8 +41,8 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def test_the_registry_knows_the_task_and_its_miniature() -> None:
-    assert registry.task("gsm8k") is TASK
-    assert registry.task("gsm8k-mini").evaluator is TASK.evaluator
+    assert registry.find_task("gsm8k") is TASK
+    assert registry.find_task("gsm8k-mini").evaluator is TASK.evaluator
 
 
 def test_a_directory_with_the_official_files_is_read(data_dir: Path) -> None:
@@ -124,7 +124,7 @@ CHAT = {**PLAIN, "prompting": "chat", "shots": 0, "stop": []}
 
 @pytest.mark.parametrize("templated", [True, False])
 def test_how_it_was_asked_is_recorded_with_the_score(templated: bool) -> None:
-    class Plain(Scripted):
+    class Plain(ScriptedEngine):
         @property
         def templated(self) -> bool:
             return templated
@@ -132,7 +132,7 @@ def test_how_it_was_asked_is_recorded_with_the_score(templated: bool) -> None:
     examples = (Example("e", "How many?", "#### 5"),)
     engine = Plain(lambda _: " Five.\n#### 5\n\nQuestion: And then?\nAnswer: #### 6")
     found = EVALUATOR.evaluate(engine, examples, EvalSettings())
-    score = statistics.score(found, "feedback")
+    score = statistics.score_evaluation(found, "feedback")
     assert score.value == 100
     assert score.how == (CHAT if templated else PLAIN)
     assert ("And then?" in found.results[0].output) == templated
@@ -200,7 +200,7 @@ def test_the_worked_problems_share_no_words_with_the_miniature() -> None:
 
 def gold_score(task: Task, examples: tuple[Example, ...]) -> float:
     answers: Iterator[str] = iter([example.target for example in examples])
-    engine = Scripted(lambda _: next(answers))
+    engine = ScriptedEngine(lambda _: next(answers))
     results = task.evaluator.evaluate(engine, examples, EvalSettings()).results
     return sum(result.score for result in results) / len(results)
 

@@ -14,7 +14,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.scorers import final_answer
 from agent2rl.tasks.gsm8k.mini import TASK
-from agent2rl.tasks.gsm8k.problems import NAMES, RANGES, THINGS, VESSELS, WORDS, Part, told
+from agent2rl.tasks.gsm8k.problems import NAMES, RANGES, THINGS, VESSELS, WORDS, Part, read_stories
 
 SPLITS = TASK.load(None)
 PARTS: dict[Part, tuple[Example, ...]] = {
@@ -80,7 +80,7 @@ def test_a_question_holds_the_numbers_of_its_answer_in_order() -> None:
 
 def test_no_story_stands_in_two_splits() -> None:
     assert disjoint({skeleton(example.prompt) for example in part} for part in PARTS.values())
-    assert disjoint({story for program in RANGES for story in told(program, part)} for part in PARTS)
+    assert disjoint({story for program in RANGES for story in read_stories(program, part)} for part in PARTS)
 
 
 def test_no_numbers_stand_in_two_splits() -> None:
@@ -94,9 +94,9 @@ def test_no_question_is_asked_twice() -> None:
 
 @pytest.mark.parametrize("program", RANGES)
 def test_every_program_has_enough_stories_in_every_split(program: str) -> None:
-    assert len(set(told(program, "train"))) >= 8
-    assert len(set(told(program, "feedback"))) >= 4
-    assert len(set(told(program, "heldout"))) >= 4
+    assert len(set(read_stories(program, "train"))) >= 8
+    assert len(set(read_stories(program, "feedback"))) >= 4
+    assert len(set(read_stories(program, "heldout"))) >= 4
 
 
 def test_the_words_are_few_and_the_test_words_are_known_from_training() -> None:

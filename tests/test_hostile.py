@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from tests.runs import Bench, Run
 
 BUDGET = ("--budget", "60s")
@@ -32,7 +32,7 @@ def alive(marker: str) -> list[str]:
 
 
 def test_evaluation_data_cannot_be_found_anywhere(bench: Bench) -> None:
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     hidden = [example.prompt[::-1] for example in (*splits.feedback[:20], *splits.heldout[:20])]
     shown = splits.train[0].prompt[::-1]
     run = bench.run(
@@ -226,7 +226,7 @@ say(found=found)
         assert found["verdict"] == "rejected", (what, found)
         assert found["score"] is None, what
         assert found["message"], what
-        assert not run.paths.submission(number).model.exists(), what
+        assert not run.paths.submission_paths(number).model.exists(), what
     assert run.result.best is None
 
 
@@ -653,7 +653,7 @@ def open_model(directory):
 
 
 def test_the_grading_child_sees_one_split_and_no_network_and_no_secret(bench: Bench, tmp_path: Path) -> None:
-    hidden = registry.task("gsm8k-mini").load(None).heldout[0].prompt[::-1]
+    hidden = registry.find_task("gsm8k-mini").load(None).heldout[0].prompt[::-1]
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "spying.py").write_text(SPY.replace("{hidden!r}", repr(hidden)))
     run = bench.run(
@@ -664,7 +664,7 @@ def test_the_grading_child_sees_one_split_and_no_network_and_no_secret(bench: Be
         PYTHONPATH=str(tmp_path / "plugins"),
         ANTHROPIC_API_KEY="canary",
     )
-    answers = run.paths.submission(1).results("feedback").read_text().splitlines()
+    answers = run.paths.submission_paths(1).results_file("feedback").read_text().splitlines()
     seen = json.loads(json.loads(answers[0])["output"])
     assert seen["held"] is False
     assert seen["interfaces"] == ["lo"]
@@ -799,16 +799,16 @@ say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] f
         *("--grading-time", "16s", "--engine", "scripted:slow:open_model"),
         PYTHONPATH=str(tmp_path / "plugins"),
     )
-    records = [json.loads(run.paths.submission(n).record.read_text()) for n in run.said["ids"]]
+    records = [json.loads(run.paths.submission_paths(n).record.read_text()) for n in run.said["ids"]]
     verdicts = [record["verdict"] for record in records]
     assert verdicts[0] == "scored"
     assert verdicts[-1] == "expired"
     assert set(verdicts) == {"scored", "expired"}
     assert verdicts == sorted(verdicts, reverse=True)  # in their order
-    assert all(run.paths.submission(record["id"]).model.exists() for record in records[-1:])
+    assert all(run.paths.submission_paths(record["id"]).model.exists() for record in records[-1:])
     assert "time for gradings after the run's end" in records[-1]["message"]
     assert (run.result.submissions, run.result.scored) == (5, verdicts.count("scored"))
-    assert verify(run.paths).holds
+    assert verify_run(run.paths).holds
 
 
 def test_two_runs_side_by_side_do_not_meet(bench: Bench) -> None:

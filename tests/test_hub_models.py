@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.freeze import compute_manifest
 from tests.hub_server import Hub, Repository, serving
 from tests.runs import Bench
 from tests.tiny_models import write_tiny_llama
@@ -37,11 +37,11 @@ PREPARE = """
 import json, sys
 from pathlib import Path
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.runner.assets import model_directory, repeatable
+from agent2rl.runner.assets import prepare_model_directory, pin_model_name
 said = {"told": []}
 try:
-    said["name"] = repeatable(sys.argv[1])
-    said["directory"] = str(model_directory(sys.argv[1], Path(sys.argv[2]), said["told"].append))
+    said["name"] = pin_model_name(sys.argv[1])
+    said["directory"] = str(prepare_model_directory(sys.argv[1], Path(sys.argv[2]), said["told"].append))
 except Agent2RLError as error:
     said |= {"error": type(error).__name__, "message": str(error)}
 print(json.dumps(said))
@@ -100,7 +100,7 @@ def test_a_name_is_pinned_to_its_commit_and_only_the_model_is_fetched(
 ) -> None:
     said = place.prepare(NAME)
     assert said["name"] == f"{NAME}@{COMMIT}"
-    assert manifest_of(Path(said["directory"])) == manifest_of(tiny)
+    assert compute_manifest(Path(said["directory"])) == compute_manifest(tiny)
     assert {name for name, _ in hub.sent}.isdisjoint(STRANGERS)
     assert [line.partition(" (")[0] for line in said["told"]] == [f"downloading {NAME}"]
 
@@ -160,7 +160,7 @@ def test_a_damaged_cache_is_mended(place: Place, hub: Hub, tiny: Path) -> None:
         file.write(b"\xff")
     hub.sent.clear()
     said = place.prepare(NAME)
-    assert manifest_of(Path(said["directory"])) == manifest_of(tiny)
+    assert compute_manifest(Path(said["directory"])) == compute_manifest(tiny)
     assert hub.sent == [("model.safetensors", None)]
 
 
@@ -189,7 +189,7 @@ def test_a_model_that_lies_in_the_hubs_cache_needs_no_network(tmp_path: Path, ti
     for more in ({}, {"HF_HUB_OFFLINE": "1"}):
         said = place.prepare(NAME, **more)
         assert said["name"] == f"{NAME}@{COMMIT}"
-        assert manifest_of(Path(said["directory"])) == manifest_of(tiny)
+        assert compute_manifest(Path(said["directory"])) == compute_manifest(tiny)
 
 
 def test_half_a_model_in_the_hubs_cache_is_none(place: Place, hub: Hub) -> None:

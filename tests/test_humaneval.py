@@ -19,17 +19,17 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator
-from agent2rl.evaluators.code_tests.pool import Pool
+from agent2rl.evaluators.code_tests.pool import ProgramPool
 from agent2rl.tasks import humaneval
-from agent2rl.tasks.humaneval import HUB_FILE, HUB_REVISION, TASK, example, official
+from agent2rl.tasks.humaneval import HUB_FILE, HUB_REVISION, TASK, build_example, load_official_rows
 from tests.programs import sandboxed_pool
 from tests.runs import Bench
 
-EXAMPLES = [example(row) for row in official(None)]
+EXAMPLES = [build_example(row) for row in load_official_rows(None)]
 
 
 @pytest.fixture(scope="module")
-def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramPool]:
     with sandboxed_pool(tmp_path_factory.mktemp("programs")) as found:
         yield found
 
@@ -44,16 +44,16 @@ def test_the_first_82_are_training_data_and_the_others_are_divided_once_and_for_
     assert together == {f"HumanEval/{n}" for n in range(82, 164)}
 
 
-def test_all_164_canonical_solutions_pass_with_their_tests_outside(sandboxes: Pool) -> None:
-    verdicts = evaluator.judge(sandboxes, [evaluator.job(one, one.target) for one in EXAMPLES])
+def test_all_164_canonical_solutions_pass_with_their_tests_outside(sandboxes: ProgramPool) -> None:
+    verdicts = evaluator.judge_programs(sandboxes, [evaluator.build_job(one, one.target) for one in EXAMPLES])
     assert [one.id for one, verdict in zip(EXAMPLES, verdicts, strict=True) if not verdict.passed] == []
     assert not any(verdict.inside for verdict in verdicts)
 
 
-def test_they_pass_as_whole_functions_in_a_fence_too(sandboxes: Pool) -> None:
+def test_they_pass_as_whole_functions_in_a_fence_too(sandboxes: ProgramPool) -> None:
     answers = [f"Here you are:\n```python\n{one.prompt}{one.target}```\nDone." for one in EXAMPLES]
-    jobs = [evaluator.job(one, answer) for one, answer in zip(EXAMPLES, answers, strict=True)]
-    assert all(verdict.passed for verdict in evaluator.judge(sandboxes, jobs))
+    jobs = [evaluator.build_job(one, answer) for one, answer in zip(EXAMPLES, answers, strict=True)]
+    assert all(verdict.passed for verdict in evaluator.judge_programs(sandboxes, jobs))
 
 
 class Mutation(ast.NodeTransformer):
@@ -112,16 +112,16 @@ def mutants(one: Example) -> list[str]:
     return found
 
 
-def test_one_changed_token_makes_them_fail(sandboxes: Pool) -> None:
+def test_one_changed_token_makes_them_fail(sandboxes: ProgramPool) -> None:
     dice = random.Random(0)
     chosen = {one.id: dice.sample(found, min(3, len(found))) for one in EXAMPLES if (found := mutants(one))}
     by_id = {one.id: one for one in EXAMPLES}
     jobs = [
-        evaluator.job(by_id[name], f"```python\n{source}\n```")
+        evaluator.build_job(by_id[name], f"```python\n{source}\n```")
         for name, sources in chosen.items()
         for source in sources
     ]
-    verdicts = iter(evaluator.judge(sandboxes, jobs))
+    verdicts = iter(evaluator.judge_programs(sandboxes, jobs))
     broken = {
         name for name, sources in chosen.items() if sum(next(verdicts).passed for _ in sources) < len(sources)
     }
@@ -129,7 +129,7 @@ def test_one_changed_token_makes_them_fail(sandboxes: Pool) -> None:
 
 
 def test_a_directory_with_the_official_file_is_read_packed_or_not(tmp_path: Path) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in official(None)).encode()
+    text = "".join(json.dumps(row) + "\n" for row in load_official_rows(None)).encode()
     (tmp_path / "HumanEval.jsonl").write_bytes(text)
     assert TASK.load(tmp_path) == TASK.load(None)
     (tmp_path / "HumanEval.jsonl").unlink()
@@ -142,7 +142,7 @@ def test_the_official_file_beside_the_checkout_is_the_same(shared_data: Path) ->
 
 
 def test_problems_that_are_not_the_official_ones_are_refused(tmp_path: Path) -> None:
-    rows = official(None)
+    rows = load_official_rows(None)
     rows[3] = {**rows[3], "test": "def check(candidate):\n    pass\n"}
     (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="not the official HumanEval"):
@@ -189,7 +189,7 @@ def test_without_the_package_the_hubs_cache_is_read_at_the_pinned_revision(tmp_p
     repository = tmp_path / "datasets--openai--openai_humaneval"
     file = repository / "snapshots" / HUB_REVISION / HUB_FILE
     file.parent.mkdir(parents=True)
-    parquet.write_table(pyarrow.Table.from_pylist(official(None)), file)
+    parquet.write_table(pyarrow.Table.from_pylist(load_official_rows(None)), file)
     assert load_from_hub(tmp_path) == "82"
 
 
@@ -232,7 +232,7 @@ def test_samples_in_the_official_format_can_be_scored_without_a_model(bench: Ben
     assert test["score"]["how"]["tests_inside"] == 0
 
 
-def test_the_eval_py_that_agents_get_is_the_graders_rule(sandboxes: Pool) -> None:
+def test_the_eval_py_that_agents_get_is_the_graders_rule(sandboxes: ProgramPool) -> None:
     namespace: dict[str, object] = {}
     source = TASK.exposes["eval.py"].read_text(encoding="utf-8")
     exec(compile(source, "eval.py", "exec"), namespace)
@@ -244,9 +244,9 @@ def test_the_eval_py_that_agents_get_is_the_graders_rule(sandboxes: Pool) -> Non
 
 
 def test_the_miniature_goes_by_the_same_evaluator() -> None:
-    assert registry.task("humaneval-mini").evaluator is registry.task("humaneval").evaluator
+    assert registry.find_task("humaneval-mini").evaluator is registry.find_task("humaneval").evaluator
 
 
 def test_the_content_hash_is_over_all_fields_of_all_rows() -> None:
-    text = json.dumps(official(None), sort_keys=True).encode()
+    text = json.dumps(load_official_rows(None), sort_keys=True).encode()
     assert hashlib.sha256(text).hexdigest() == humaneval.CONTENT_SHA256

@@ -17,13 +17,13 @@ from transformers import AutoTokenizer
 
 import agent2rl
 from agent2rl.core.task import Example
-from agent2rl.tasks.humaneval.problems import NAMES, Part, problems
+from agent2rl.tasks.humaneval.problems import NAMES, Part, generate_problems
 from agent2rl.tasks.humaneval.steps import STEPS
 
 PARTS: dict[Part, tuple[Example, ...]] = {
-    "train": problems("train", 2000),
-    "feedback": problems("feedback", 150),
-    "heldout": problems("heldout", 150),
+    "train": generate_problems("train", 2000),
+    "feedback": generate_problems("feedback", 150),
+    "heldout": generate_problems("heldout", 150),
 }
 EXAMPLES = [example for part in PARTS.values() for example in part]
 SEEDLING = Path(agent2rl.__file__).parent / "models/seedling/files"
@@ -95,7 +95,7 @@ def near_misses(example: Example) -> Iterator[str]:
 
 def test_the_splits_have_the_sizes_they_should() -> None:
     assert [len(part) for part in PARTS.values()] == [2000, 150, 150]
-    assert problems("feedback", 20) == PARTS["feedback"][:20]
+    assert generate_problems("feedback", 20) == PARTS["feedback"][:20]
 
 
 def test_the_problems_are_the_same_bytes_everywhere() -> None:

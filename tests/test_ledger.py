@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent2rl.store.files import canonical, sha256_text
-from agent2rl.store.ledger import Ledger, read
+from agent2rl.store.files import canonical_json, sha256_text
+from agent2rl.store.ledger import Ledger, read_ledger
 
 RECORDS = 6
 
@@ -47,13 +47,13 @@ def copies(raw: bytes) -> Iterator[tuple[Path, Path]]:
 
 
 def faulty(path: Path, head: Path) -> bool:
-    reading = read(path, head)
+    reading = read_ledger(path, head)
     return reading.fault is not None or reading.torn
 
 
 def test_an_untouched_ledger_holds(tmp_path: Path) -> None:
     path, head = write(tmp_path)
-    reading = read(path, head)
+    reading = read_ledger(path, head)
     assert reading.fault is None
     assert [entry.data["number"] for entry in reading.entries] == list(range(RECORDS))
 
@@ -63,8 +63,8 @@ def test_a_reopened_ledger_goes_on_with_the_chain(tmp_path: Path) -> None:
     ledger = Ledger(path, head)
     ledger.append("more", {})
     ledger.close()
-    assert read(path, head).fault is None
-    assert len(read(path, head).entries) == 3
+    assert read_ledger(path, head).fault is None
+    assert len(read_ledger(path, head).entries) == 3
 
 
 @settings(max_examples=300, deadline=None)
@@ -114,16 +114,16 @@ def test_a_record_rewritten_with_a_fitting_hash_breaks_the_next_link(tmp_path: P
     record = json.loads(lines[2])
     record["data"]["number"] = 99
     del record["hash"]
-    record["hash"] = sha256_text(canonical(record))
-    path.write_text("\n".join([*lines[:2], canonical(record), *lines[3:]]) + "\n")
-    assert read(path, head).fault == "ledger record 3 does not follow the one before"
+    record["hash"] = sha256_text(canonical_json(record))
+    path.write_text("\n".join([*lines[:2], canonical_json(record), *lines[3:]]) + "\n")
+    assert read_ledger(path, head).fault == "ledger record 3 does not follow the one before"
 
 
 def test_a_line_cut_off_by_a_crash_is_told_from_a_change(tmp_path: Path) -> None:
     path, head = write(tmp_path)
     with path.open("ab") as file:
         file.write(b'{"index": 6, "ti')
-    reading = read(path, head)
+    reading = read_ledger(path, head)
     assert reading.torn
     assert reading.fault is None
     assert len(reading.entries) == RECORDS
@@ -136,7 +136,7 @@ def test_a_crash_between_record_and_head_is_no_fault(tmp_path: Path) -> None:
     ledger.append("note", {})
     ledger.close()
     head.write_bytes(before)
-    assert read(path, head).fault is None
+    assert read_ledger(path, head).fault is None
 
 
 def test_a_full_disk_leaves_no_half_of_a_record_and_the_chain_goes_on_when_there_is_room(
@@ -161,6 +161,6 @@ def test_a_full_disk_leaves_no_half_of_a_record_and_the_chain_goes_on_when_there
     in_the_way.rmdir()
     ledger.append("fourth", {})
     ledger.close()
-    reading = read(path, head)
+    reading = read_ledger(path, head)
     assert (reading.fault, reading.torn) == (None, False)
     assert [entry.kind for entry in reading.entries] == ["first", "fourth"]

@@ -17,9 +17,9 @@ from transformers import LlamaForCausalLM
 from agent2rl import registry
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import check_submission
-from agent2rl.grading.lineage import LineageReport, lineage
+from agent2rl.grading.lineage import LineageReport, trace_lineage
 from agent2rl.grading.resaved_base import ResavedBase
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from tests import families
 from tests.families import Weights, weights
@@ -60,7 +60,7 @@ def told(parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path) -> Callable[
     def tell(tensors: Weights) -> LineageReport:
         submission = families.write(tensors, parent, tmp_path / "submission")
         check_submission(submission, base, ResavedBase)
-        return lineage(submission, base)
+        return trace_lineage(submission, base)
 
     return tell
 
@@ -140,7 +140,7 @@ def test_added_vocabulary_is_no_other_ancestry(
     grown.resize_token_embeddings(families.VOCABULARY + 8, mean_resizing=False)
     grown.save_pretrained(tmp_path)
     check_submission(tmp_path, base, ResavedBase)
-    report = lineage(tmp_path, base)
+    report = trace_lineage(tmp_path, base)
     assert report.verdict == "derived"
     assert report.added_rows == 8
 
@@ -159,7 +159,7 @@ def test_the_base_with_rows_for_added_tokens_is_a_copy_and_the_rows_are_measured
     torch.nn.Module.to(grown, dtype)
     grown.save_pretrained(tmp_path)
     check_submission(tmp_path, base, ResavedBase)
-    report = lineage(tmp_path, base)
+    report = trace_lineage(tmp_path, base)
     assert (report.verdict, report.unchanged_tensors, report.message) == ("copied", 1, "")
     assert report.reason == "Every base value is unchanged; only rows for added tokens are new."
     assert report.added_rows == 8
@@ -181,7 +181,7 @@ def test_rows_for_added_tokens_in_a_vector_or_in_a_dtype_without_arithmetic_leav
         stored: dict[str, np.ndarray] = {"head": matrix, "bias": bias, "codes": codes}
         longer = {key: np.concatenate([value, value[: rows - 32]]) for key, value in stored.items()}
         save_file(longer, tmp_path / name / "model.safetensors")
-    report = lineage(tmp_path / "grown", read_base_model(tmp_path / "base"))
+    report = trace_lineage(tmp_path / "grown", read_base_model(tmp_path / "base"))
     assert report.verdict == "copied", report
     assert report.added_rows == 3
     assert {tensor.name: tensor.added_row_length is None for tensor in report.tensors} == {
@@ -199,7 +199,7 @@ def test_rows_for_added_tokens_that_are_not_finite_can_be_written_down(
     with torch.no_grad():
         grown.model.embed_tokens.weight[families.VOCABULARY :] = torch.nan
     grown.save_pretrained(tmp_path)
-    report = lineage(tmp_path, base)
+    report = trace_lineage(tmp_path, base)
     assert (report.verdict, report.added_rows, report.added_row_length) == ("copied", 1, None)
     json.dumps(report.model_dump(), allow_nan=False)
 
@@ -226,11 +226,11 @@ def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     tmp_path: Path, problems: int, seed: int
 ) -> None:
     Abacus.base().save(tmp_path / "base")
-    rows = registry.task("gsm8k-mini").load(None).train[:problems]
+    rows = registry.find_task("gsm8k-mini").load(None).train[:problems]
     model = Abacus.base()
     model.fit([row.prompt for row in rows], [row.target for row in rows], seed=seed)
     model.save(tmp_path / "child")
-    report = lineage(tmp_path / "child", read_base_model(tmp_path / "base"))
+    report = trace_lineage(tmp_path / "child", read_base_model(tmp_path / "base"))
     assert report.verdict == "derived", report.reason
 
 
@@ -240,7 +240,7 @@ def test_an_abacus_of_other_weights_is_foreign(tmp_path: Path) -> None:
     other = Abacus.base()
     other.weight = dice.normal(0, 0.01, other.weight.shape).astype(np.float32)
     other.save(tmp_path / "other")
-    assert lineage(tmp_path / "other", read_base_model(tmp_path / "base")).verdict == "foreign"
+    assert trace_lineage(tmp_path / "other", read_base_model(tmp_path / "base")).verdict == "foreign"
 
 
 # Strangers and mixtures
@@ -393,7 +393,7 @@ def test_any_weights_get_a_verdict_that_can_be_written_down(
         (root / name / "config.json").write_text("{}")
         tensor = data.draw(arrays(np.float32, shape, elements=VALUES))
         save_file({"weight": tensor, "one": np.ones((), np.float16)}, root / name / "model.safetensors")
-    report = lineage(root / "submission", read_base_model(root / "base"))
+    report = trace_lineage(root / "submission", read_base_model(root / "base"))
     assert LineageReport.model_validate_json(report.model_dump_json()) == report
     json.dumps(report.model_dump(), allow_nan=False)
     shutil.rmtree(root)
@@ -439,8 +439,8 @@ say(own=own, other=submit(OUTPUT / "other"))
     assert "cannot be the best" in other["message"]
     assert run.result.best is not None
     assert run.result.best.id == own["submission_id"]
-    assert verify(run.paths).holds
-    where = run.paths.submission(2).lineage
+    assert verify_run(run.paths).holds
+    where = run.paths.submission_paths(2).lineage
     assert LineageReport.model_validate_json(where.read_bytes()).verdict == "foreign"
     where.write_text(where.read_text().replace("foreign", "derived"))
-    assert verify(run.paths).fault == "submissions/2/lineage.json was changed"
+    assert verify_run(run.paths).fault == "submissions/2/lineage.json was changed"

@@ -17,7 +17,7 @@ from agent2rl.core.sandbox import Command, Door, Mount
 from agent2rl.sandboxes import selftest
 from tests.enclosures import MIB, Cell, a_daemon, alive, echo, wait_for
 
-SANDBOX = registry.sandbox("local")
+SANDBOX = registry.find_sandbox("local")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_it_says_that_it_isolates_nothing() -> None:
 
 
 def test_the_self_test_of_real_sandboxes_sees_that_it_isolates_nothing() -> None:
-    broken = {promise.name for promise in selftest.check("local", SANDBOX).broken}
+    broken = {promise.name for promise in selftest.run_self_test("local", SANDBOX).broken}
     expected = {
         "everything else is read-only",
         "files of the host are invisible",
@@ -137,7 +137,8 @@ def test_killing_the_harness_ends_the_command(cell: Cell) -> None:
 from pathlib import Path
 from agent2rl import registry
 from tests.enclosures import Cell
-Cell(registry.sandbox("local"), Path({str(cell.root)!r})).shell("bash -c 'exec -a {token} sleep 300'; true")
+cell = Cell(registry.find_sandbox("local"), Path({str(cell.root)!r}))
+cell.shell("bash -c 'exec -a {token} sleep 300'; true")
 """
     harness = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[1])
     wait_for(lambda: len(alive(token)) > 1)

@@ -16,16 +16,16 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget
-from agent2rl.environments.faces import StepsUsedUp
-from agent2rl.grading.meter import Forged, OutOfOrder, Report
-from agent2rl.runner.worlds import instructions
+from agent2rl.environments.adapters import StepsUsedUp
+from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport
+from agent2rl.runner.world_server import render_world_instructions
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.meters import metered
 from tests.runs import Bench
 from tests.worlds import write_alfworld
 
 PLAY = """
-from agent2rl.environments.faces import rollout
+from agent2rl.environments.adapters import rollout
 
 def look(conversations):
     return ["look"] * len(conversations)
@@ -34,9 +34,9 @@ def look(conversations):
 
 def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
     with metered(tmp_path) as one:
-        one.meter.claim(one.report(1, episodes=2, steps=40))
-        one.meter.claim(one.report(2, episodes=1, steps=30, successes=2))
-        one.meter.claim(one.report(1, "another", episodes=1, steps=1))
+        one.meter.count_claim(one.report(1, episodes=2, steps=40))
+        one.meter.count_claim(one.report(2, episodes=1, steps=30, successes=2))
+        one.meter.count_claim(one.report(1, "another", episodes=1, steps=1))
         totals = one.meter.close()
         assert totals.claimed.model_dump() == {"episodes": 4, "steps": 71, "successes": 2}
         assert not any(totals.witnessed.model_dump().values())
@@ -48,10 +48,10 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sequence", [1, 3, 7])
 def test_a_report_that_is_not_the_next_one_does_not_count(tmp_path: Path, sequence: int) -> None:
     with metered(tmp_path) as one:
-        one.meter.claim(one.report(1, steps=1, episodes=1))
+        one.meter.count_claim(one.report(1, steps=1, episodes=1))
         with pytest.raises(OutOfOrder, match="the next one is 2"):
-            one.meter.claim(one.report(sequence, steps=5))
-        assert one.meter.totals().claimed.steps == 1
+            one.meter.count_claim(one.report(sequence, steps=5))
+        assert one.meter.sum_totals().claimed.steps == 1
 
 
 def test_a_report_that_another_key_signed_or_that_was_changed_does_not_count(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_report_that_another_key_signed_or_that_was_changed_does_not_count(tmp
             right.model_copy(update={"signature": "é"}),
         ):
             with pytest.raises(Forged, match="signature"):
-                one.meter.claim(wrong)
-        assert one.meter.totals().claimed.steps == 0
+                one.meter.count_claim(wrong)
+        assert one.meter.sum_totals().claimed.steps == 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_report_that_another_key_signed_or_that_was_changed_does_not_count(tmp
 )
 def test_the_absurd_is_refused(tmp_path: Path, counts: dict[str, int]) -> None:
     with metered(tmp_path) as one, pytest.raises(Refusal):
-        one.meter.claim(one.report(1, "me", "", **counts))
+        one.meter.count_claim(one.report(1, "me", "", **counts))
 
 
 @settings(max_examples=30)
@@ -90,24 +90,24 @@ def test_whatever_is_claimed_is_counted_or_refused(
     with metered(tmp_path_factory.mktemp("meter")) as one:
         body = one.report(1).model_dump() | counts
         try:
-            one.meter.claim(Report.model_validate(body))
+            one.meter.count_claim(RolloutReport.model_validate(body))
         except (ValidationError, Agent2RLError):
-            assert not any(one.meter.totals().claimed.model_dump().values())
+            assert not any(one.meter.sum_totals().claimed.model_dump().values())
 
 
 def test_claims_and_witnessed_steps_use_up_one_budget(tmp_path: Path) -> None:
     with metered(tmp_path, steps=10) as one:
-        one.meter.claim(one.report(1, episodes=1, steps=8))
+        one.meter.count_claim(one.report(1, episodes=1, steps=8))
         one.meter.begin()
         one.meter.allow()
         one.meter.stepped(won=False)
-        assert one.meter.left() == 1
-        one.meter.claim(one.report(2, steps=5))  # it happened, so it counts
-        assert one.meter.left() == 0
+        assert one.meter.steps_left() == 1
+        one.meter.count_claim(one.report(2, steps=5))  # it happened, so it counts
+        assert one.meter.steps_left() == 0
         for refused in (one.meter.begin, one.meter.allow):
             with pytest.raises(StepsUsedUp):
                 refused()
-        assert one.meter.totals().claimed.steps == 13
+        assert one.meter.sum_totals().claimed.steps == 13
 
 
 def test_play_goes_on_where_the_service_is_away(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
         class Forgetful(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                report = Report.model_validate_json(body)
+                report = RolloutReport.model_validate_json(body)
                 heard.append(report.sequence)
                 try:
-                    one.meter.claim(report)
+                    one.meter.count_claim(report)
                     status, answer = 200, b'{"environment_steps_left": null}'
                 except OutOfOrder:
                     status, answer = 409, b"{}"
@@ -170,17 +170,17 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
             server.shutdown()
         assert done.returncode == 0
         assert heard == [1, 1, 2]
-        assert one.meter.totals().claimed.model_dump() == {"episodes": 3, "steps": 150, "successes": 0}
+        assert one.meter.sum_totals().claimed.model_dump() == {"episodes": 3, "steps": 150, "successes": 0}
 
 
 def test_the_example_that_an_agent_reads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_PATH", str(write_alfworld(tmp_path / "data", 2)))
     budget = Budget(wall_seconds=60)
-    told = instructions(replace(MINI, world="alfworld"), budget)
+    told = render_world_instructions(replace(MINI, world="alfworld"), budget)
     namespace: dict[str, Any] = {}
     exec(told.split("```python")[1].split("```")[0], namespace)
     assert len(namespace["episodes"]) == len(namespace["shown"]) == 8
-    assert instructions(MINI, budget) == ""
+    assert render_world_instructions(MINI, budget) == ""
 
 
 HOUSE = """
@@ -208,7 +208,7 @@ AGENT = (
     + r"""
 import multiprocessing
 from websockets.sync.client import connect
-from agent2rl.environments.faces import Gym, StepsUsedUp, open_world
+from agent2rl.environments.adapters import Gym, StepsUsedUp, open_world
 
 games = [game.id for game in open_world().games]
 rollout(look, 2)                                                      # 2 episodes, 10 steps

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agent2rl.core.chat_format import USUAL_FORMATS, ChatFormat, RoleFormat
-from agent2rl.core.engine import Message
+from agent2rl.core.engine import ChatMessage
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import check_submission
 from agent2rl.grading.model_builder import ModelParts, ablate_training, build_model
@@ -124,9 +124,9 @@ def test_a_chat_format_puts_constant_text_around_verbatim_messages() -> None:
         generation_prompt="A:",
     )
     chat = (
-        Message("system", "{{ 1 + 1 }}"),
-        Message("user", "{prefix}"),
-        Message("assistant", "ok"),
-        Message("user", ""),
+        ChatMessage("system", "{{ 1 + 1 }}"),
+        ChatMessage("user", "{prefix}"),
+        ChatMessage("assistant", "ok"),
+        ChatMessage("user", ""),
     )
     assert chat_format.render_chat(chat) == "<s>S:{{ 1 + 1 }}\nU:{prefix}\nA:ok</s>\nU:\nA:"

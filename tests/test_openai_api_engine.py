@@ -14,24 +14,26 @@ from typing import Any
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat, Completion, Engine, Message, Sampling
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Engine, Sampling
 from agent2rl.core.errors import Agent2RLError, UserError, WorldError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.openai_api import OpenAIAPI
-from agent2rl.engines.openai_api.endpoint import Patience
-from agent2rl.engines.scripted import Scripted
-from agent2rl.evaluators.asking import Asking
-from agent2rl.grading.server import serve as at_socket
+from agent2rl.engines.openai_api import OpenAIApiEngine
+from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.grading.server import serve_on_socket as at_socket
 from tests.served import Fault, Served, answer, cut_off, drop, serve
 
 SECRET = "sk-very-secret-0123456789"
-QUICK = Patience(attempts=4, first_seconds=0.01, longest_seconds=0.05, answer_seconds=5, total_seconds=10)
+QUICK = EndpointRetryPolicy(
+    attempts=4, first_seconds=0.01, longest_seconds=0.05, answer_seconds=5, total_seconds=10
+)
 SAMPLING = Sampling(max_tokens=20)
 
 
 def chat(text: str) -> Chat:
-    return (Message("user", text),)
+    return (ChatMessage("user", text),)
 
 
 def ask(engine: Engine, *texts: str) -> list[str]:
@@ -47,18 +49,18 @@ def said(text: object, finish_reason: str | None = "stop", **more: object) -> di
 @pytest.fixture
 def served() -> Iterator[Served]:
     """A model that repeats what it is told."""
-    with serve(Scripted(lambda chat: chat[-1].content), "parrot") as server:
+    with serve(ScriptedEngine(lambda chat: chat[-1].content), "parrot") as server:
         yield server
 
 
 @pytest.fixture
-def engine(served: Served) -> Iterator[OpenAIAPI]:
-    with OpenAIAPI(served.url, "parrot", SECRET, QUICK) as opened:
+def engine(served: Served) -> Iterator[OpenAIApiEngine]:
+    with OpenAIApiEngine(served.url, "parrot", SECRET, QUICK) as opened:
         yield opened
 
 
 def test_completions_keep_the_order_of_the_chats_whichever_is_ready_first(
-    served: Served, engine: OpenAIAPI
+    served: Served, engine: OpenAIApiEngine
 ) -> None:
     served.faults.extend([answer(500)] * 7)
     texts = [f"number {index}" for index in range(50)]
@@ -66,13 +68,13 @@ def test_completions_keep_the_order_of_the_chats_whichever_is_ready_first(
 
 
 def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
-    served: Served, engine: OpenAIAPI
+    served: Served, engine: OpenAIApiEngine
 ) -> None:
     examples = [Example("a", "How many?", ""), Example("b", "How many?", "")]
     seeds = []
     for seed in (5, 5, 6):
         served.questions.clear()
-        found = Asking().ask(engine, examples, EvalSettings(samples=3, seed=seed))
+        found = QuestionPrompt().sample_answers(engine, examples, EvalSettings(samples=3, seed=seed))
         assert found.texts == [["How many?"] * 3] * 2
         seeds.append({question.seed for question in served.questions})
     first, again, other = seeds
@@ -83,7 +85,7 @@ def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
 
 def test_many_requests_are_in_flight_at_once_and_never_more_than_the_limit(served: Served) -> None:
     served.pause_seconds = 0.1
-    with OpenAIAPI(served.url, "parrot", None, QUICK, in_flight=8) as engine:
+    with OpenAIApiEngine(served.url, "parrot", None, QUICK, in_flight=8) as engine:
         begin = time.monotonic()
         ask(engine, *map(str, range(40)))
     assert served.most_in_flight == 8
@@ -91,7 +93,7 @@ def test_many_requests_are_in_flight_at_once_and_never_more_than_the_limit(serve
 
 
 def test_the_server_is_told_how_to_sample_with_a_seed_for_each_chat(
-    served: Served, engine: OpenAIAPI
+    served: Served, engine: OpenAIApiEngine
 ) -> None:
     sampling = Sampling(max_tokens=7, temperature=0.5, seed=3, stop=("END", ""))
     engine.generate([chat("a"), chat("b")], sampling)
@@ -99,13 +101,13 @@ def test_the_server_is_told_how_to_sample_with_a_seed_for_each_chat(
     assert [(q.model, q.max_tokens, q.temperature, q.stop) for q in asked] == [
         ("parrot", 7, 0.5, ["END"])
     ] * 2
-    assert [question.seed for question in asked] == [sampling.seed_of(0), sampling.seed_of(1)]
+    assert [question.seed for question in asked] == [sampling.derive_seed(0), sampling.derive_seed(1)]
     assert asked[0].seed != asked[1].seed
 
 
-def test_the_key_travels_in_its_header_and_no_key_sends_none(served: Served, engine: OpenAIAPI) -> None:
+def test_the_key_travels_in_its_header_and_no_key_sends_none(served: Served, engine: OpenAIApiEngine) -> None:
     ask(engine, "a")
-    with OpenAIAPI(served.url, "parrot", None, QUICK) as without:
+    with OpenAIApiEngine(served.url, "parrot", None, QUICK) as without:
         ask(without, "a")
     assert served.keys == [f"Bearer {SECRET}", None]
 
@@ -115,7 +117,7 @@ def test_the_key_travels_in_its_header_and_no_key_sends_none(served: Served, eng
     [answer(408), answer(409), answer(429), answer(500), answer(503), drop, cut_off],
     ids=["408", "409", "429", "500", "503", "dropped", "cut off"],
 )
-def test_what_may_pass_is_tried_again(served: Served, engine: OpenAIAPI, fault: Fault) -> None:
+def test_what_may_pass_is_tried_again(served: Served, engine: OpenAIApiEngine, fault: Fault) -> None:
     served.faults.extend([fault, fault])
     assert ask(engine, "hello") == ["hello"]
     assert not served.faults
@@ -126,18 +128,22 @@ def test_a_request_that_takes_too_long_is_given_up_and_tried_again(served: Serve
         await asyncio.sleep(2)
 
     served.faults.append(hang)
-    with OpenAIAPI(served.url, "parrot", None, Patience(answer_seconds=0.3, first_seconds=0.01)) as engine:
+    with OpenAIApiEngine(
+        served.url, "parrot", None, EndpointRetryPolicy(answer_seconds=0.3, first_seconds=0.01)
+    ) as engine:
         assert ask(engine, "hello") == ["hello"]
 
 
-def test_the_server_says_how_long_to_wait_and_is_obeyed(served: Served, engine: OpenAIAPI) -> None:
+def test_the_server_says_how_long_to_wait_and_is_obeyed(served: Served, engine: OpenAIApiEngine) -> None:
     served.faults.extend([answer(429, "busy", retry_after="1")])
     begin = time.monotonic()
     assert ask(engine, "hello") == ["hello"]
     assert time.monotonic() - begin >= 1
 
 
-def test_a_server_that_wants_too_long_a_pause_is_not_waited_for(served: Served, engine: OpenAIAPI) -> None:
+def test_a_server_that_wants_too_long_a_pause_is_not_waited_for(
+    served: Served, engine: OpenAIApiEngine
+) -> None:
     served.faults.append(answer(429, "come back tomorrow", retry_after="86400"))
     begin = time.monotonic()
     with pytest.raises(WorldError, match=r"asked once.*come back tomorrow.*86400 s"):
@@ -145,13 +151,15 @@ def test_a_server_that_wants_too_long_a_pause_is_not_waited_for(served: Served, 
     assert time.monotonic() - begin < 5
 
 
-def test_a_pause_may_be_given_as_a_date(served: Served, engine: OpenAIAPI) -> None:
+def test_a_pause_may_be_given_as_a_date(served: Served, engine: OpenAIApiEngine) -> None:
     served.faults.append(answer(503, "later", retry_after="Fri, 01 Jan 2100 00:00:00 GMT"))
     with pytest.raises(WorldError, match="asked once"):
         ask(engine, "hello")
 
 
-def test_it_gives_up_in_the_servers_words_after_so_many_attempts(served: Served, engine: OpenAIAPI) -> None:
+def test_it_gives_up_in_the_servers_words_after_so_many_attempts(
+    served: Served, engine: OpenAIApiEngine
+) -> None:
     served.faults.extend([answer(503, {"error": {"message": "the model is\n loading"}})] * 4)
     with pytest.raises(WorldError, match=r"asked 4 times .*: 503 the model is loading\."):
         ask(engine, "hello")
@@ -161,7 +169,7 @@ def test_a_server_that_is_not_there_is_an_error_of_the_world() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        with OpenAIAPI(url, "parrot", None, QUICK) as engine, pytest.raises(WorldError) as caught:
+        with OpenAIApiEngine(url, "parrot", None, QUICK) as engine, pytest.raises(WorldError) as caught:
             ask(engine, "hello")
     assert url in caught.value.message
     assert "4 times" in caught.value.message
@@ -178,7 +186,7 @@ def test_a_server_that_is_not_there_is_an_error_of_the_world() -> None:
     ],
 )
 def test_a_fault_of_the_callers_is_said_at_once_in_the_servers_words(
-    served: Served, engine: OpenAIAPI, status: int, says: str
+    served: Served, engine: OpenAIApiEngine, status: int, says: str
 ) -> None:
     served.faults.extend([answer(status, {"error": {"message": "no such luck"}})])
     with pytest.raises(UserError) as caught:
@@ -188,7 +196,7 @@ def test_a_fault_of_the_callers_is_said_at_once_in_the_servers_words(
     assert ask(engine, "and now?") == ["and now?"]
 
 
-def test_a_long_error_is_cut_and_the_key_is_in_no_message(served: Served, engine: OpenAIAPI) -> None:
+def test_a_long_error_is_cut_and_the_key_is_in_no_message(served: Served, engine: OpenAIApiEngine) -> None:
     echo = {"error": {"message": f"Incorrect key: {SECRET} " + "x" * 10_000}}
     for status in (401, 400, 500, 200):
         served.faults.extend([answer(status, echo)] * (4 if status == 500 else 1))
@@ -200,7 +208,7 @@ def test_a_long_error_is_cut_and_the_key_is_in_no_message(served: Served, engine
 
 
 def test_one_chat_that_fails_fails_the_call_and_the_rest_is_not_waited_for(
-    served: Served, engine: OpenAIAPI
+    served: Served, engine: OpenAIApiEngine
 ) -> None:
     async def hang(_: object) -> None:
         await asyncio.sleep(3)
@@ -233,7 +241,7 @@ def test_one_chat_that_fails_fails_the_call_and_the_rest_is_not_waited_for(
     ],
 )
 def test_an_answer_that_says_nothing_is_an_error_of_the_world(
-    served: Served, engine: OpenAIAPI, body: object, says: str
+    served: Served, engine: OpenAIApiEngine, body: object, says: str
 ) -> None:
     served.faults.append(answer(200, body))
     with pytest.raises(WorldError) as caught:
@@ -257,13 +265,13 @@ def test_an_answer_that_says_nothing_is_an_error_of_the_world(
     ],
 )
 def test_a_reply_is_read_with_the_servers_count_of_tokens_or_ours(
-    served: Served, engine: OpenAIAPI, body: object, completion: Completion
+    served: Served, engine: OpenAIApiEngine, body: object, completion: Completion
 ) -> None:
     served.faults.append(answer(200, body))
     assert engine.generate([chat("hello")], SAMPLING) == [completion]
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: OpenAIAPI) -> None:
+def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: OpenAIApiEngine) -> None:
     async def floods(send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(20):
@@ -276,7 +284,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(served: Served, engine: Op
 
 
 def test_what_a_model_does_not_take_is_left_out_once_it_has_said_so(
-    served: Served, engine: OpenAIAPI
+    served: Served, engine: OpenAIApiEngine
 ) -> None:
     for name, more in (("max_tokens", "Use 'max_completion_tokens' instead."), ("temperature", "Only 1.")):
         served.faults.append(answer(400, {"error": {"message": f"Unsupported parameter: '{name}'. {more}"}}))
@@ -295,26 +303,26 @@ def test_a_server_may_be_at_a_unix_socket(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
-    with at_socket(app) as socket, registry.engine(f"openai-api:tiny@unix:{socket}")(tmp_path) as engine:
+    with at_socket(app) as socket, registry.find_engine(f"openai-api:tiny@unix:{socket}")(tmp_path) as engine:
         assert engine.generate([chat("hi")], SAMPLING)[0].text == "from the socket"
 
 
-def test_a_redirect_is_not_followed_with_the_key(served: Served, engine: OpenAIAPI) -> None:
+def test_a_redirect_is_not_followed_with_the_key(served: Served, engine: OpenAIApiEngine) -> None:
     served.faults.append(answer(307, "", location="http://127.0.0.1:1/elsewhere"))
     with pytest.raises(WorldError, match="neither a reply nor an error: 307"):
         ask(engine, "hello")
 
 
 def test_without_a_name_the_only_model_is_taken(served: Served, tmp_path: Path) -> None:
-    with registry.engine(f"openai-api:{served.url}")(tmp_path) as engine:
+    with registry.find_engine(f"openai-api:{served.url}")(tmp_path) as engine:
         assert ask(engine, "hello") == ["hello"]
     assert served.questions[0].model == "parrot"
 
 
 def test_of_several_models_one_must_be_named(tmp_path: Path) -> None:
     says = r"serves 2 models: small, large\. Name one"
-    with serve(Scripted(str), "small", "large") as served, pytest.raises(UserError, match=says):
-        registry.engine(f"openai-api:{served.url}")(tmp_path)
+    with serve(ScriptedEngine(str), "small", "large") as served, pytest.raises(UserError, match=says):
+        registry.find_engine(f"openai-api:{served.url}")(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -331,14 +339,14 @@ def test_of_several_models_one_must_be_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_name_says_how_to_write_it_and_repeats_no_secret(argument: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        registry.engine(f"openai-api:{argument}")
+        registry.find_engine(f"openai-api:{argument}")
     assert says in caught.value.message
     assert "openai-api:MODEL@URL" in caught.value.mend
     assert SECRET not in str(caught.value)
 
 
 def test_a_models_name_may_have_the_sign_that_divides(served: Served, tmp_path: Path) -> None:
-    with registry.engine(f"openai-api:team/model@v2@{served.url}/")(tmp_path) as engine:
+    with registry.find_engine(f"openai-api:team/model@v2@{served.url}/")(tmp_path) as engine:
         ask(engine, "hello")
     assert served.questions[0].model == "team/model@v2"
 
@@ -360,7 +368,7 @@ def test_the_key_is_the_environments(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with registry.engine(f"openai-api:parrot@{served.url}")(tmp_path) as engine:
+    with registry.find_engine(f"openai-api:parrot@{served.url}")(tmp_path) as engine:
         ask(engine, "hello")
     assert served.keys == [sent]
 
@@ -370,11 +378,11 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
 ) -> None:
     monkeypatch.setenv("AGENT2RL_API_KEY", f"{SECRET}\nand more")
     with pytest.raises(UserError, match="AGENT2RL_API_KEY holds characters") as caught:
-        registry.engine(f"openai-api:parrot@{served.url}")(tmp_path)
+        registry.find_engine(f"openai-api:parrot@{served.url}")(tmp_path)
     assert SECRET not in str(caught.value)
 
 
-def test_it_works_inside_an_event_loop(engine: OpenAIAPI) -> None:
+def test_it_works_inside_an_event_loop(engine: OpenAIApiEngine) -> None:
     async def inside() -> list[str]:
         return ask(engine, "hello")
 
@@ -385,10 +393,10 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from agent2rl import registry
-from agent2rl.core.engine import Message, Sampling
-with registry.engine(f"openai-api:parrot@{sys.argv[1]}")(Path()) as engine:
+from agent2rl.core.engine import ChatMessage, Sampling
+with registry.find_engine(f"openai-api:parrot@{sys.argv[1]}")(Path()) as engine:
     print("asking", flush=True)
-    engine.generate([(Message("user", "hello"),)] * 50, Sampling())
+    engine.generate([(ChatMessage("user", "hello"),)] * 50, Sampling())
 """
 
 

@@ -19,9 +19,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, unix_connect
 
-from agent2rl.core.environment import Step, World
-from agent2rl.environments.faces.openenv import BODY_BYTES, MOST, application
-from agent2rl.grading.server import serve
+from agent2rl.core.environment import EnvironmentStep, World
+from agent2rl.environments.adapters.openenv import BODY_BYTES, MAX_SESSIONS, application
+from agent2rl.grading.server import serve_on_socket
 from tests.meters import Metered, metered
 from tests.stairs import Stairs
 from tests.worlds import GAMES, STAIRS
@@ -59,7 +59,7 @@ def served(folder: Path, steps: int | None = None, idle_seconds: float = 60) -> 
     faults: list[str] = []
     with metered(folder, steps) as played:
         app = application(STAIRS, "stairs", played.meter, faults.append, idle_seconds)
-        with serve(app, connections=MOST + 64, message_bytes=BODY_BYTES) as socket:
+        with serve_on_socket(app, connections=MAX_SESSIONS + 64, message_bytes=BODY_BYTES) as socket:
             yield Served(socket, played, faults)
 
 
@@ -209,7 +209,7 @@ class Together(Stairs):
 
     both: ClassVar = threading.Barrier(2, timeout=10)
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str) -> EnvironmentStep:
         if action == "up":
             self.both.wait()
         return super().step(action)
@@ -217,7 +217,7 @@ class Together(Stairs):
 
 def test_a_slow_world_holds_up_nobody_over_plain_http() -> None:
     app = application(World(GAMES, Together, slow=True), "together")
-    with serve(app) as socket, ThreadPoolExecutor() as pool:
+    with serve_on_socket(app) as socket, ThreadPoolExecutor() as pool:
         transport = httpx.HTTPTransport(uds=str(socket))
         with httpx.Client(transport=transport, base_url="http://world", timeout=20) as client:
 
@@ -245,7 +245,7 @@ def test_a_slow_world_holds_up_nobody_over_plain_http() -> None:
 
 def test_many_sessions_play_at_once_and_one_too_many_is_told_so(tmp_path: Path) -> None:
     with served(tmp_path) as world, ExitStack() as open_lines:
-        lines = [open_lines.enter_context(world.connect()) for _ in range(MOST)]
+        lines = [open_lines.enter_context(world.connect()) for _ in range(MAX_SESSIONS)]
         for number, line in enumerate(lines):
             ask(line, "reset", {"game": f"stairs-{number % 8 + 1}"})
         assert all(
@@ -281,7 +281,7 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
             ask(line, "step", {"text": "up"})
             ask(line, "step", {"text": "up"})
             ask(line, "reset", {"game": "stairs-8"})
-            assert world.metered.meter.left() == 1
+            assert world.metered.meter.steps_left() == 1
             ask(line, "step", {"text": "up"})
             for kind, data in (("step", {"text": "up"}), ("reset", {})):
                 refused = ask(line, kind, data)
@@ -296,7 +296,7 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
 
 def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Path) -> None:
     with served(tmp_path) as world:
-        for _ in range(MOST + 1):
+        for _ in range(MAX_SESSIONS + 1):
             line = socket.socket(socket.AF_UNIX)
             line.connect(str(world.socket))
             line.sendall(UPGRADE)
@@ -309,7 +309,7 @@ def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Pat
 
 def test_an_episode_that_cannot_begin_takes_up_no_room(tmp_path: Path) -> None:
     with served(tmp_path) as world, world.http() as client:
-        for _ in range(MOST):
+        for _ in range(MAX_SESSIONS):
             assert client.post("/reset", json={"game": "stairs-9"}).status_code == 422
         name = client.post("/reset", json={"game": "stairs-1"}).json()["observation"]["episode_id"]
         assert client.post("/reset", json={"game": "stairs-9", "episode_id": name}).status_code == 422

@@ -17,10 +17,10 @@ from agent2rl.cli.play import command
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.search import Document, Local, Research
-from agent2rl.play.game import Game, actions, find
-from agent2rl.play.terminal import completions, play
-from agent2rl.runner.data import training_world
+from agent2rl.environments.search import LocalCorpus, SearchDocument, SearchEnvironment
+from agent2rl.play.game import HumanGame, find_game_number, list_actions
+from agent2rl.play.terminal import complete_line, play_in_terminal
+from agent2rl.runner.training_data import open_training_world
 from tests.few_homes import GAMES
 from tests.runs import Bench
 from tests.worlds import STAIRS
@@ -28,25 +28,25 @@ from tests.worlds import STAIRS
 ROOT = Path(__file__).resolve().parents[1]
 FEW = "tests.few_homes:TASK"
 QUESTION = Example("one", "Who founded Orin Foods?", "Ada Lorn", {"answer_type": "Single Answer", "steps": 4})
-LIBRARY = Local([Document("orin", "Orin Foods", "Orin Foods was founded by Ada Lorn.")])
-RESEARCH = World((QUESTION,), lambda: Research(lambda _: LIBRARY))
+LIBRARY = LocalCorpus([SearchDocument("orin", "Orin Foods", "Orin Foods was founded by Ada Lorn.")])
+RESEARCH = World((QUESTION,), lambda: SearchEnvironment(lambda _: LIBRARY))
 
 
 @pytest.fixture(scope="module")
 def homes() -> Iterator[World]:
-    with training_world(FEW, None) as (_, world):
+    with open_training_world(FEW, None) as (_, world):
         yield world
 
 
 def told(world: World, *lines: str, about: str = "") -> str:
     """All that somebody reads who types these lines."""
     texts: list[str] = []
-    play(Game(world), about, lines, lambda text, _: texts.append(text))
+    play_in_terminal(HumanGame(world), about, lines, lambda text, _: texts.append(text))
     return "\n".join(texts)
 
 
 def test_a_game_of_the_shop_is_played_through_a_pipe(bench: Bench) -> None:
-    with training_world("webshop-mini", None) as (_, world):
+    with open_training_world("webshop-mini", None) as (_, world):
         example, games = world.games[6], len(world.games)
     typed = f"\n{example.target}\nagain\nsearch[\udcff]\ncommands\n"
     done = subprocess.run(
@@ -69,11 +69,11 @@ def test_a_game_of_the_shop_is_played_through_a_pipe(bench: Bench) -> None:
 
 def test_whoever_does_what_the_expert_says_wins(homes: World) -> None:
     for number in range(1, GAMES + 1):
-        game = Game(homes, number)
-        game.act("go to narnia 1")
-        game.act(next(one for one in game.commands() if one.startswith("go to")))
+        game = HumanGame(homes, number)
+        game.take_action("go to narnia 1")
+        game.take_action(next(one for one in game.list_commands() if one.startswith("go to")))
         while not game.over:
-            game.act(game.expert())
+            game.take_action(game.ask_expert())
         assert (game.now.won, game.reward) == (True, 1)
         assert game.outcome() == f"Won. Reward 1 after {game.steps} steps."
 
@@ -101,7 +101,7 @@ def test_actions_that_take_more_than_texts_are_shown_as_calls() -> None:
         """Jump."""
         return f"jump {far}"
 
-    assert actions(replace(STAIRS, tools=(jump,))) == [("jump(far)", "Jump.")]
+    assert list_actions(replace(STAIRS, tools=(jump,))) == [("jump(far)", "Jump.")]
 
 
 def test_after_the_end_there_are_other_games(homes: World) -> None:
@@ -111,8 +111,8 @@ def test_after_the_end_there_are_other_games(homes: World) -> None:
     assert "Over, not won. Reward 0 after 1 step." in said
     assert "Training game 2 of 8: stairs-2\n" in said
     assert said.endswith("Out of steps, not won. Reward 0 after 6 steps. Type again, next or quit.\n")
-    last = Game(homes, GAMES)
-    last.begin(last.number + 1)
+    last = HumanGame(homes, GAMES)
+    last.begin_game(last.number + 1)
     assert last.number == 1
 
 
@@ -127,33 +127,33 @@ def test_any_world_can_be_played_to_the_end() -> None:
 
 
 def test_an_expert_that_cannot_follow_says_so() -> None:
-    game = Game(STAIRS, 5)
-    game.act(game.expert())
-    assert game.expert() == "up"
-    game.act("wait")
+    game = HumanGame(STAIRS, 5)
+    game.take_action(game.ask_expert())
+    assert game.ask_expert() == "up"
+    game.take_action("wait")
     with pytest.raises(UserError, match=r"cannot go on .* you said 'wait', it said 'up'"):
-        game.expert()
+        game.ask_expert()
 
 
 def test_a_line_that_is_begun_can_be_completed(homes: World) -> None:
-    game = Game(homes)
-    assert completions(game, "ex") == ["expert"]
-    assert completions(game, "go to ") == [one for one in game.commands() if one.startswith("go to ")]
+    game = HumanGame(homes)
+    assert complete_line(game, "ex") == ["expert"]
+    assert complete_line(game, "go to ") == [one for one in game.list_commands() if one.startswith("go to ")]
 
 
 def test_games_are_named_by_number_or_id() -> None:
-    assert [find(STAIRS, name) for name in (None, "3", "stairs-8")] == [1, 3, 8]
+    assert [find_game_number(STAIRS, name) for name in (None, "3", "stairs-8")] == [1, 3, 8]
     for wrong in ("0", "9", "-1", "feedback-0001", "x" * 999):
         with pytest.raises(UserError, match=r"numbered from 1 to 8.*held-out games are not played"):
-            find(STAIRS, wrong)
+            find_game_number(STAIRS, wrong)
     with pytest.raises(UserError, match="no training games"):
-        find(replace(STAIRS, games=()), None)
+        find_game_number(replace(STAIRS, games=()), None)
 
 
 def test_a_task_without_a_world_names_those_that_have_one() -> None:
     with (
         pytest.raises(UserError, match=r"no world to play in.*alfworld, alfworld-mini.*webshop-mini"),
-        training_world("gsm8k-mini", None),
+        open_training_world("gsm8k-mini", None),
     ):
         pass
 

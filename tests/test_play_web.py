@@ -19,13 +19,13 @@ from starlette.testclient import TestClient
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.webshop import Store
-from agent2rl.environments.webshop.store import wanted
-from agent2rl.play.app import BODY_BYTES, application
-from agent2rl.play.games import MOST, Games
+from agent2rl.environments.webshop import WebshopEnvironment
+from agent2rl.environments.webshop.environment import read_goal
+from agent2rl.play.app import BODY_BYTES, make_application
+from agent2rl.play.open_games import MOST, OpenGames
 from agent2rl.play.pages import has_pages
-from agent2rl.play.server import serve
-from agent2rl.runner.data import training_world
+from agent2rl.play.server import serve_games
+from agent2rl.runner.training_data import open_training_world
 from tests import webshop_products
 from tests.runs import Bench
 from tests.worlds import STAIRS
@@ -67,8 +67,8 @@ class Browser:
 
 
 def browser(world: World, number: int = 1, **options: Any) -> Browser:
-    games = Games(world)
-    http = TestClient(application(games, "a world"), base_url=HERE, headers={"Origin": HERE}, **options)
+    games = OpenGames(world)
+    http = TestClient(make_application(games, "a world"), base_url=HERE, headers={"Origin": HERE}, **options)
     return Browser(http, f"/play/{games.open(number)}")
 
 
@@ -86,25 +86,27 @@ def shop_world(**others: Any) -> World:
         *webshop_products.ROWS,
     )
     shop = webshop_products.shop(rows)
-    goal = webshop_products.goal(**others).record()
-    return World((Example("one", "", "", {"goal": goal, "steps": 9}),), lambda: Store(lambda _: shop))
+    goal = webshop_products.goal(**others).to_record()
+    return World(
+        (Example("one", "", "", {"goal": goal, "steps": 9}),), lambda: WebshopEnvironment(lambda _: shop)
+    )
 
 
 @pytest.fixture(scope="module")
 def webshop() -> Iterator[World]:
-    with training_world("webshop-mini", None) as (_, world):
+    with open_training_world("webshop-mini", None) as (_, world):
         yield world
 
 
 @pytest.fixture(scope="module")
 def homes() -> Iterator[World]:
-    with training_world("tests.few_homes:TASK", None) as (_, world):
+    with open_training_world("tests.few_homes:TASK", None) as (_, world):
         yield world
 
 
 def test_a_purchase_is_made_by_clicking_and_its_reward_explained(webshop: World) -> None:
     person, example = browser(webshop), webshop.games[0]
-    goal = wanted(example)
+    goal = read_goal(example)
     search, product, *_ = example.target.splitlines()
     assert example.prompt in person.text
     person.search(search.removeprefix("search[").removesuffix("]"))
@@ -241,7 +243,7 @@ def test_acting_takes_a_post_and_a_name_that_nobody_can_guess() -> None:
 
 
 def test_games_are_bounded_in_number_and_the_one_left_alone_the_longest_goes() -> None:
-    games = Games(STAIRS)
+    games = OpenGames(STAIRS)
     first, second = games.open(1), games.open(2)
     table = games.get(second)
     assert games.get(first)
@@ -250,7 +252,7 @@ def test_games_are_bounded_in_number_and_the_one_left_alone_the_longest_goes() -
     assert table
     assert table.game.closed
     assert all(games.get(name) for name in (first, *kept))
-    http = TestClient(application(games, "stairs"), base_url=HERE)
+    http = TestClient(make_application(games, "stairs"), base_url=HERE)
     lost = http.get(f"/play/{second}")
     assert (lost.status_code, "not kept here any more" in lost.text) == (404, True)
 
@@ -296,7 +298,7 @@ def test_a_port_that_is_taken_is_said() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"Port {port} .* cannot be used.*--port"):
-            serve(STAIRS, "stairs", 1, port, print)
+            serve_games(STAIRS, "stairs", 1, port, print)
 
 
 def test_the_shop_is_served_on_this_computer_until_it_is_interrupted(bench: Bench) -> None:

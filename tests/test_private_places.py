@@ -124,7 +124,7 @@ def test_a_grading_sees_its_own_split_alone_wherever_the_cache_lies(tmp_path: Pa
     assert run.said == {"verdict": "scored"}, run.log
     assert run.result.contamination is not None
     assert run.result.contamination.done, run.result.contamination.reason
-    log = run.paths.submission(1).log.read_text()
+    log = run.paths.submission_paths(1).log.read_text()
     saw = {line.removeprefix("SAW ") for line in log.splitlines() if line.startswith("SAW ")}
     assert str(home / "spying.py") in saw
     assert [path for path in saw if path.startswith((str(runs), str(cache)))] == []

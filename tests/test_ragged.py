@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent2rl.engines.transformers.forward import Forward
-from agent2rl.engines.transformers.loading import describe
-from agent2rl.engines.transformers.rows import Rows
+from agent2rl.engines.transformers.forward_pass import ForwardPass
+from agent2rl.engines.transformers.kv_cache import BatchKVCache
+from agent2rl.engines.transformers.loading import describe_model
 from tests.tiny_models import write_tiny_llama
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -38,17 +38,19 @@ def _far(found: Tensor, right: Tensor) -> float:
 @torch.inference_mode()
 def _logits(directory: Path, dtype: torch.dtype, ragged: bool) -> list[Tensor]:
     network: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
-    model = describe(network.cuda(), AutoTokenizer.from_pretrained(directory))
-    forward = Forward(model)
+    model = describe_model(network.cuda(), AutoTokenizer.from_pretrained(directory))
+    forward = ForwardPass(model)
     forward.ragged = ragged
     ids = torch.randint(6, 250, (4, 400), generator=torch.Generator().manual_seed(0)).cuda()
-    rows, columns = Rows.load(model.depth, model.device, [(None, 0, length) for length in LENGTHS])
+    rows, columns = BatchKVCache.from_prefixes(
+        model.depth, model.device, [(None, 0, length) for length in LENGTHS]
+    )
     found = [forward(rows, ids[:, :columns]), forward(rows, ids[:, 200:230])]
-    found += [forward.step(rows, ids[:, column : column + 1]).clone() for column in range(230, 235)]
+    found += [forward.decode_step(rows, ids[:, column : column + 1]).clone() for column in range(230, 235)]
     width = rows.span.width
-    kept = rows.keep([(row, width, [0] * int(width - rows.starts[row])) for row in (0, 2, 3)])
+    kept = rows.extract_prefixes([(row, width, [0] * int(width - rows.starts[row])) for row in (0, 2, 3)])
     texts = [(kept[0], len(kept[0].tokens), 9), (kept[1], len(kept[1].tokens), 21), (kept[2], 100, 21)]
-    again, columns = Rows.load(model.depth, model.device, texts)
+    again, columns = BatchKVCache.from_prefixes(model.depth, model.device, texts)
     found.append(forward(again, ids[:3, 300 : 300 + columns]))
-    found.append(forward.step(again, ids[:3, 350:351]).clone())
+    found.append(forward.decode_step(again, ids[:3, 350:351]).clone())
     return [logits.float() for logits in found]

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from agent2rl.agents.recipe import train
-from agent2rl.agents.recipe.rounds import Learner, Round
-from agent2rl.agents.recipe.world import Games
+from agent2rl.agents.recipe.rounds import PolicyLearner, TrainingRound
+from agent2rl.agents.recipe.world import WorldSubject
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.training import models, rollouts
-from agent2rl.training.sampling import Sampler
+from agent2rl.training.sampling import PolicySampler
 from tests.stairs import EXAMPLES, TELLING, Climber, Stairs
 from tests.tiny_models import write_tiny_llama
 
@@ -33,7 +33,7 @@ def open_stairs(data: Path) -> World:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Job:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.RecipeJob:
     torch.set_num_threads(1)
     data = tmp_path / "data"
     data.mkdir()
@@ -45,20 +45,22 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Job:
     places["MODEL_PATH"] = write_tiny_llama(tmp_path / "base")
     for name, path in places.items():
         monkeypatch.setenv(name, str(path))
-    return train.Job.read()
+    return train.RecipeJob.read()
 
 
 @pytest.fixture
-def games(job: train.Job) -> Games:
-    assert isinstance(job.subject, Games)
+def games(job: train.RecipeJob) -> WorldSubject:
+    assert isinstance(job.subject, WorldSubject)
     return job.subject
 
 
-def now(job: train.Job, stage: str, seconds: float) -> Round:
-    return Round(1, stage, job.base, job.output / stage, seconds, 20.0, job.seed_of(1), job.progress)
+def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
+    return TrainingRound(
+        1, stage, job.base, job.output / stage, seconds, 20.0, job.derive_round_seed(1), job.progress
+    )
 
 
-def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: Games) -> None:
+def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
     assert games.arena.telling == TELLING
     assert games.arena.sampling.stop == ("\n",)
     assert games.arena.action("> up") == "up"
@@ -66,26 +68,28 @@ def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: Games) -> No
 
 
 def test_a_run_that_withholds_the_expert_has_grpo_alone(
-    games: Games, capsys: pytest.CaptureFixture[str]
+    games: WorldSubject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert games.stages(["sft", "grpo"]) == ["sft", "grpo"]
     alone = replace(games, world=replace(games.world, expert=None))
-    stages = train.stages(["sft", "grpo"], alone)
+    stages = train.order_stages(["sft", "grpo"], alone)
     assert [next(stages) for _ in range(2)] == ["grpo", "grpo"]
     assert "nobody shows how" in capsys.readouterr().out
     with pytest.raises(UserError, match="Nobody shows"):
         alone.stages(["sft"])
 
 
-def test_an_eval_py_that_says_nothing_of_episodes_is_refused(job: train.Job, tmp_path: Path) -> None:
+def test_an_eval_py_that_says_nothing_of_episodes_is_refused(job: train.RecipeJob, tmp_path: Path) -> None:
     for text, said in (("x = 1", "does not say"), ("EVALUATOR = 1", "plays no episodes")):
         (tmp_path / "eval.py").write_text(text)
         with pytest.raises(UserError, match=said):
-            train.Job.read()
+            train.RecipeJob.read()
 
 
-def test_the_recipe_learns_from_the_expert_and_then_from_itself(job: train.Job, games: Games) -> None:
-    learner = Learner(*models.load(job.base))
+def test_the_recipe_learns_from_the_expert_and_then_from_itself(
+    job: train.RecipeJob, games: WorldSubject
+) -> None:
+    learner = PolicyLearner(*models.load(job.base))
     before = reward(games, learner)
     spent = games.sft(now(job, "sft", 20.0), learner)
     assert spent is not None
@@ -100,17 +104,17 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(job: train.Job, 
     assert reward(games, learner) >= warm / 2
 
 
-def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.Job) -> None:
-    rates = [now(job, "grpo", seconds).online(seconds, 1.0, 1e-4) for seconds in (100.0, 10_000.0)]
+def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> None:
+    rates = [now(job, "grpo", seconds).plan_grpo(seconds, 1.0, 1e-4) for seconds in (100.0, 10_000.0)]
     assert [rate and rate.learning_rate for rate in rates] == [pytest.approx(20e-4)] * 2
 
 
-def reward(games: Games, learner: Learner) -> float:
+def reward(games: WorldSubject, learner: PolicyLearner) -> float:
     """The mean over sampled episodes."""
-    sampler = Sampler(learner.model, learner.tokenizer)
-    practice = rollouts.Games(sampler, games.arena, games.world.games, group=8)
+    sampler = PolicySampler(learner.model, learner.tokenizer)
+    practice = rollouts.EpisodeRollouts(sampler, games.arena, games.world.games, group=8)
     try:
-        found = practice.play(games.world.games, seed=77)
+        found = practice.play_games(games.world.games, seed=77)
     finally:
         practice.close()
         sampler.close()

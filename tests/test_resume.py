@@ -15,28 +15,28 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import Budget, JudgeUse, RunResult, RunSpec, Submission
-from agent2rl.engines.scripted import Scripted
-from agent2rl.gateway.scripted.library import parse
-from agent2rl.gateway.scripted.server import running
-from agent2rl.gateway.tape import Recording, Taped, read_tape
-from agent2rl.grading.desk import Judging
-from agent2rl.grading.freeze import FreezeLimits, freeze, require_whole
-from agent2rl.grading.meter import Meter, OutOfOrder
-from agent2rl.grading.teacher import Question, Teacher, UsedUp
-from agent2rl.grading.verify import verify
-from agent2rl.runner.assets import model_directory, prepare
-from agent2rl.runner.outcome import Outcome
-from agent2rl.runner.workspace import write_meta
+from agent2rl.core.records import Budget, JudgeUsage, RunResult, RunSpec, Submission
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.gateway.scripted.script_loader import parse_script
+from agent2rl.gateway.scripted.server import run_in_thread
+from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
+from agent2rl.grading.freeze import FreezeLimits, freeze_submission, require_intact_copy
+from agent2rl.grading.grading_proxy import JudgeProxy
+from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
+from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
+from agent2rl.grading.verify import verify_run
+from agent2rl.runner.assets import load_assets, prepare_model_directory
+from agent2rl.runner.run_outcome import RunOutcome
+from agent2rl.runner.workspace import write_run_meta
 from agent2rl.store import ledger
+from agent2rl.store.crash_repair import read_spec
 from agent2rl.store.files import write_record
-from agent2rl.store.hold import Beat, Hold
-from agent2rl.store.mending import read_spec
-from agent2rl.store.past import Past
-from agent2rl.store.past import read as read_past
 from agent2rl.store.paths import SubmissionPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
+from agent2rl.store.resume_state import ResumeState
+from agent2rl.store.resume_state import read_resume_state as read_past
+from agent2rl.store.run_lock import Heartbeat, RunLock
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.dying import Death, Dying, faults, kill_at_random
 from tests.meters import Metered, metered
@@ -96,8 +96,8 @@ def test_time_that_was_used_up_is_not_given_a_second_time(bench: Bench) -> None:
 
 
 def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(bench: Bench) -> None:
-    script = parse('[[step]]\nsay = "Well."\n')
-    with running(script) as url:
+    script = parse_script('[[step]]\nsay = "Well."\n')
+    with run_in_thread(script) as url:
         driven = ("--agent", "tests.talker:AGENT", "--driver", f"scripted-1@{url}", "--max-tokens", "100")
         dying = Dying(bench, ("--sandbox", "local", "--continues", "0", *driven))
         assert dying.live(Death("request", "told", which=2)) == KILLED, dying.errors
@@ -113,7 +113,7 @@ def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(benc
     assert "broke down" in going["prompt"]
     assert "10 minutes of your time are left" in going["prompt"]
     assert anew["prompt"] == f"{first['prompt']}\n{going['prompt']}"
-    assert verify(dying.paths).holds
+    assert verify_run(dying.paths).holds
 
 
 # What cannot go on
@@ -143,13 +143,13 @@ def test_a_run_that_is_going_is_left_alone(bench: Bench) -> None:
         assert asked.returncode == 2
         assert "A harness is at work" in asked.stderr
         before = recorder.ledger_head
-    assert ledger.read(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
+    assert ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
     assert f"agent2rl resume {recorder.paths.run_id} goes on" in bench.cli("show", "latest").stdout
 
 
 def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.entry("limits", memory_bytes=1, disk_bytes=1, processes=1)
+        recorder.record_entry("limits", memory_bytes=1, disk_bytes=1, processes=1)
     paths = recorder.paths
     whole = paths.ledger.read_bytes()
     paths.ledger.write_bytes(whole.replace(b'"disk_bytes":1', b'"disk_bytes":9'))
@@ -167,28 +167,28 @@ def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench:
 
 def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(bench: Bench) -> None:
     model = bench.home / "model"
-    shutil.copytree(model_directory("abacus", bench.cache), model)
+    shutil.copytree(prepare_model_directory("abacus", bench.cache), model)
     with begun(bench, model=str(model)) as recorder:
         spec = read_spec(recorder.paths)
-        assets = prepare(spec, registry.task(spec.task), bench.cache)
-        recorder.entry("assets", assets=[record.model_dump() for record in assets.records])
+        assets = load_assets(spec, registry.find_task(spec.task), bench.cache)
+        recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
     config = next(model.glob("*.json"))
     config.write_text(config.read_text() + "\n")
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert "other inputs: model changed since" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
-    assert verify(recorder.paths).holds
+    assert verify_run(recorder.paths).holds
 
 
 def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.started(0.0, 2)
+        recorder.record_start(0.0, 2)
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
-    assert verify(recorder.paths).holds
+    assert verify_run(recorder.paths).holds
 
 
 def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: Bench) -> None:
@@ -196,7 +196,7 @@ def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: Bench) -> None:
         pass
     paths = recorder.paths
     paths.lock.write_text("nan inf\n")
-    with Hold(paths.lock) as hold:
+    with RunLock(paths.lock) as hold:
         assert hold.last_beat is None
     paths.lock.unlink()
     paths.lock.mkdir()
@@ -212,7 +212,11 @@ def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: Bench) -> None:
 
 def test_a_result_that_was_removed_is_not_made_up(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.close(Outcome.of(recorder.paths.run_id, read_spec(recorder.paths), Past()).result())
+        recorder.close(
+            RunOutcome.from_resume_state(
+                recorder.paths.run_id, read_spec(recorder.paths), ResumeState()
+            ).make_result()
+        )
     recorder.paths.result.unlink()
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
@@ -223,42 +227,42 @@ def test_a_result_that_was_removed_is_not_made_up(bench: Bench) -> None:
 
 
 def reopened(recorder: Recorder) -> Recorder:
-    return Recorder.open(recorder.paths, lambda _: None, Hold(recorder.paths.lock))
+    return Recorder.open(recorder.paths, lambda _: None, RunLock(recorder.paths.lock))
 
 
 def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
     with metered(tmp_path, steps=100) as one:
-        one.meter.claim(one.report(1, steps=40, episodes=1))
+        one.meter.count_claim(one.report(1, steps=40, episodes=1))
         one.meter.begin()
         one.meter.stepped(won=True)
         one.meter.close()
     with reopened(one.recorder) as recorder:
-        again = Metered(Meter(Budget(wall_seconds=60, environment_steps=100), recorder), recorder)
-        assert again.meter.left() == 59
-        again.meter.claim(again.report(2, steps=50))
+        again = Metered(RolloutMeter(Budget(wall_seconds=60, environment_steps=100), recorder), recorder)
+        assert again.meter.steps_left() == 59
+        again.meter.count_claim(again.report(2, steps=50))
         with pytest.raises(OutOfOrder):
-            again.meter.claim(again.report(1, steps=1))
-        assert again.meter.totals().claimed.steps == 90
-        assert again.meter.totals().witnessed.successes == 1
-        assert again.meter.left() == 9
+            again.meter.count_claim(again.report(1, steps=1))
+        assert again.meter.sum_totals().claimed.steps == 90
+        assert again.meter.sum_totals().witnessed.successes == 1
+        assert again.meter.steps_left() == 9
 
 
 def test_questions_to_a_train_judge_go_on_counting(tmp_path: Path) -> None:
-    noted: list[JudgeUse] = []
-    judging = Judging("it", Scripted(lambda _: "Good."), tmp_path)
-    teacher = Teacher(judging, 3, note=noted.append)
-    question = Question.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
-    teacher.answer(question)
-    teacher = Teacher(judging, 3, before=noted[-1])
-    teacher.answer(question)
-    teacher.answer(question)
-    with pytest.raises(UsedUp):
-        teacher.answer(question)
-    assert teacher.use().questions == 3
+    noted: list[JudgeUsage] = []
+    judging = JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path)
+    teacher = TrainingJudge(judging, 3, note=noted.append)
+    question = TrainingJudgeRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
+    teacher.answer_question(question)
+    teacher = TrainingJudge(judging, 3, before=noted[-1])
+    teacher.answer_question(question)
+    teacher.answer_question(question)
+    with pytest.raises(QuestionsUsedUp):
+        teacher.answer_question(question)
+    assert teacher.read_usage().questions == 3
 
 
 def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
-    taped = Taped(
+    taped = TapedExchange(
         number=1,
         at=0,
         wire="anthropic",
@@ -272,10 +276,10 @@ def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
         answer="",
     )
     tape = tmp_path / "tape"
-    with closing(Recording(tape)) as first:
+    with closing(TapeRecording(tape)) as first:
         first.write(taped)
     tape.write_bytes(tape.read_bytes() + b'{"number": 2, "a')
-    with closing(Recording(tape, again=True)) as second:
+    with closing(TapeRecording(tape, again=True)) as second:
         second.write(taped.model_copy(update={"number": second._number + 1}))
     assert [one.number for one in read_tape(tape)] == [1, 2]
 
@@ -286,36 +290,37 @@ def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
 def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     began = time.time()
-    with Hold(path) as first:
+    with RunLock(path) as first:
         assert first.last_beat is None
-        first.beat()
+        first.start_heartbeat()
         with pytest.raises(UserError, match="A harness is at work"):
-            Hold(path)
-    with Hold(path) as second:
+            RunLock(path)
+    with RunLock(path) as second:
         assert second.last_beat is not None
         assert began - 0.01 <= second.last_beat.time <= time.time()
         time.sleep(0.05)
-    with Hold(path) as third:
+    with RunLock(path) as third:
         assert third.last_beat == second.last_beat
 
 
 def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path) -> None:
-    path, looked = tmp_path / "lock", "from agent2rl.store.hold import is_held; from pathlib import Path"
+    path, looked = tmp_path / "lock", "from agent2rl.store.run_lock import is_held; from pathlib import Path"
     code = f"{looked}\nwhile True: is_held(Path({str(path)!r})) and print('held', flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as looking:
         assert looking.stdout is not None
-        with Hold(path):
+        with RunLock(path):
             assert looking.stdout.readline() == b"held\n"
         until = time.monotonic() + 1
         while time.monotonic() < until:
-            Hold(path).close()
+            RunLock(path).close()
         looking.kill()
 
 
 def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_known(tmp_path: Path) -> None:
     """It is stopped, as one is that waits for a processor; the agent's time goes on."""
-    path, said = tmp_path / "lock", "from agent2rl.store.hold import Hold; from pathlib import Path"
-    code = f"{said}\nimport time; Hold(Path({str(path)!r})).beat(); print(flush=True); time.sleep(60)"
+    path, said = tmp_path / "lock", "from agent2rl.store.run_lock import RunLock; from pathlib import Path"
+    begin = f"RunLock(Path({str(path)!r})).start_heartbeat()"
+    code = f"{said}\nimport time; {begin}; print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
         harness.stdout.readline()
@@ -330,20 +335,20 @@ def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_kno
     assert 0 <= beat.monotonic - monotonic < 0.9, "noted when it died, and not at the next beat"
 
 
-def _beat(path: Path) -> Beat:
-    with Hold(path) as hold:
+def _beat(path: Path) -> Heartbeat:
+    with RunLock(path) as hold:
         assert hold.last_beat is not None
         return hold.last_beat
 
 
 def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: Bench) -> None:
     with begun(bench) as recorder:
-        recorder.started(0.0, 2)
+        recorder.record_start(0.0, 2)
     for hour in (-3600.0, 3600.0):
-        beat = Beat(time.time() + hour, time.monotonic() + 7.0)
-        entries = ledger.read(recorder.paths.ledger, recorder.paths.ledger_head).entries
+        beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
+        entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
         assert 7.0 <= read_past(recorder.paths, entries, beat).used_seconds < 9.0
-    old = Beat(entries[-1].time + 7.0, None)
+    old = Heartbeat(entries[-1].time + 7.0, None)
     assert 6.9 < read_past(recorder.paths, entries, old).used_seconds < 7.1
 
 
@@ -352,23 +357,23 @@ def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> 
     (tmp_path / "workspace" / "m").mkdir(parents=True)
     (tmp_path / "workspace" / "m" / "model.safetensors").write_bytes(b"1" * 100)
     where.root.mkdir()
-    frozen = freeze(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
+    frozen = freeze_submission(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
     digest = write_record(where.manifest, frozen.manifest)
-    require_whole(where, digest)
+    require_intact_copy(where, digest)
     (where.model / "model.safetensors").write_bytes(b"1" * 99)
     with pytest.raises(GradingError, match="damaged when the harness died"):
-        require_whole(where, digest)
+        require_intact_copy(where, digest)
 
 
 def test_a_second_verdict_on_a_submission_does_not_verify(bench: Bench) -> None:
     one = Submission(id=1, path="m", accepted_at=0, verdict="rejected")
     with begun(bench) as recorder:
-        recorder.frozen(one, None)
-        recorder.graded(one)
-    assert verify(recorder.paths).holds
+        recorder.record_submission(one, None)
+        recorder.record_verdict(one)
+    assert verify_run(recorder.paths).holds
     with reopened(recorder) as again:
-        again.graded(one)
-    assert verify(recorder.paths).fault == "ledger record 4 grades submission 1 a second time"
+        again.record_verdict(one)
+    assert verify_run(recorder.paths).fault == "ledger record 4 grades submission 1 a second time"
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "nothing"])
@@ -381,6 +386,6 @@ def test_whatever_an_agent_put_in_place_of_the_clock_gives_way(tmp_path: Path, k
     elif kind == "folder":
         (place / "deep").mkdir(parents=True)
     spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
-    write_meta(place.parent, spec, MINI, 1000.0)
+    write_run_meta(place.parent, spec, MINI, 1000.0)
     assert json.loads(place.read_text())["start_time"] == 1000
     assert outside.read_text() == "kept"

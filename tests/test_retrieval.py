@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.retrieval import Index, postings, terms
-from agent2rl.environments.retrieval.bm25 import quantised
+from agent2rl.environments.retrieval import Bm25Index, extract_terms, postings
+from agent2rl.environments.retrieval.bm25 import quantise_length
 from agent2rl.environments.retrieval.porter import stem
 
 STEMS = {
@@ -84,16 +84,18 @@ def test_stems_are_porters(word: str, root: str) -> None:
     ],
 )
 def test_words_are_broken_as_lucene_breaks_them(text: str, found: list[str]) -> None:
-    assert terms(text) == found
+    assert extract_terms(text) == found
 
 
 def test_a_length_keeps_four_significant_bits_above_twenty_four() -> None:
     kept = {0: 0, 23: 23, 24: 24, 39: 39, 40: 40, 41: 40, 42: 42, 57: 56, 100: 96, 250: 248, 1000: 984}
-    assert {length: quantised(length) for length in kept} == kept
+    assert {length: quantise_length(length) for length in kept} == kept
 
 
 def test_a_score_is_bm25_with_anserinis_parameters() -> None:
-    hits = Index.of([("a", "red hat"), ("b", "red red shoe lace"), ("c", "blue shoe")]).search("red", 10)
+    hits = Bm25Index.from_texts([("a", "red hat"), ("b", "red red shoe lace"), ("c", "blue shoe")]).search(
+        "red", 10
+    )
     mean = 8 / 3
     rarity = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
 
@@ -113,7 +115,7 @@ def test_the_ranking_is_that_of_the_formula_written_out_plainly() -> None:
         f"{number:03}": " ".join(chance.choices(words, weights, k=chance.randrange(90)))
         for number in range(300)
     }
-    index = Index.of(texts.items())
+    index = Bm25Index.from_texts(texts.items())
     for _ in range(40):
         query = " ".join(chance.choices(words, k=chance.randrange(1, 12)))
         hits = index.search(query, 20)
@@ -121,7 +123,7 @@ def test_the_ranking_is_that_of_the_formula_written_out_plainly() -> None:
         best = sorted(plain.values(), reverse=True)[:20]
         assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-5)
         assert [plain[hit.id] for hit in hits] == pytest.approx(best, rel=1e-5)
-        assert index.found(query, 20) == [hit.id for hit in hits]
+        assert index.search_ids(query, 20) == [hit.id for hit in hits]
 
 
 def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
@@ -132,7 +134,7 @@ def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
     having = {word: sum(word in words for words in filled) for word in query}
 
     def worth(words: list[str]) -> float:
-        norm = 0.9 * (1 - 0.4 + 0.4 * quantised(len(words)) / mean)
+        norm = 0.9 * (1 - 0.4 + 0.4 * quantise_length(len(words)) / mean)
         total = 0.0
         for word in query:
             often, texts = words.count(word), having[word]
@@ -144,35 +146,35 @@ def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
 
 def test_parts_are_put_together_as_if_there_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [(f"{number:02}", f"red hat {number % 7} " * (number % 3)) for number in range(50)]
-    whole = Index.of(texts).search("red hat 3", 50)
+    whole = Bm25Index.from_texts(texts).search("red hat 3", 50)
     monkeypatch.setattr(postings, "PART_TERMS", 5)
-    assert Index.of(texts).search("red hat 3", 50) == whole
+    assert Bm25Index.from_texts(texts).search("red hat 3", 50) == whole
     monkeypatch.setattr(postings, "PART_TEXTS", 1)
-    assert Index.of(texts).search("red hat 3", 50) == whole
+    assert Bm25Index.from_texts(texts).search("red hat 3", 50) == whole
 
 
 def test_a_word_that_is_asked_for_twice_counts_twice() -> None:
-    index = Index.of([("a", "red hat"), ("b", "blue shoe")])
+    index = Bm25Index.from_texts([("a", "red hat"), ("b", "blue shoe")])
     (once,), (twice,) = index.search("red", 1), index.search("red reds", 1)
     assert twice.score == pytest.approx(2 * once.score, rel=1e-6)
 
 
 def test_equals_are_in_the_order_of_their_ids_even_where_the_list_is_cut() -> None:
-    index = Index.of([(f"{number:02}", "red hat") for number in reversed(range(30))])
+    index = Bm25Index.from_texts([(f"{number:02}", "red hat") for number in reversed(range(30))])
     assert [hit.id for hit in index.search("hats", 7)] == [f"{number:02}" for number in range(7)]
 
 
 def test_what_nothing_has_is_not_found() -> None:
-    index = Index.of([("a", "red hat"), ("b", "")])
+    index = Bm25Index.from_texts([("a", "red hat"), ("b", "")])
     assert index.search("the", 10) == []
     assert index.search("shoe", 10) == []
     assert index.search("red", 0) == []
-    assert Index.of([]).search("red", 10) == []
+    assert Bm25Index.from_texts([]).search("red", 10) == []
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=40), max_size=6))
 def test_any_texts_can_be_indexed_and_any_query_asked(query: str, texts: list[str]) -> None:
-    index = Index.of([(str(number), text) for number, text in enumerate(texts)])
+    index = Bm25Index.from_texts([(str(number), text) for number, text in enumerate(texts)])
     hits = index.search(query, 3)
     assert len(hits) <= 3
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -180,10 +182,10 @@ def test_any_texts_can_be_indexed_and_any_query_asked(query: str, texts: list[st
 
 
 def test_a_long_run_of_joins_or_marks_takes_no_time() -> None:
-    assert terms("_" * 100_000) == []
-    assert terms("é" + "\u0301" * 100_000 + " " + "_" * 100_000 + "'" * 1000)
+    assert extract_terms("_" * 100_000) == []
+    assert extract_terms("é" + "\u0301" * 100_000 + " " + "_" * 100_000 + "'" * 1000)
 
 
 def test_a_mark_that_only_extends_letters_is_no_word_of_its_own() -> None:
-    assert terms("(\uff9f\u2200\uff9f) hat") == ["hat"]
-    assert terms("\uff92\uff9f hat") == ["\uff92\uff9f", "hat"]
+    assert extract_terms("(\uff9f\u2200\uff9f) hat") == ["hat"]
+    assert extract_terms("\uff92\uff9f hat") == ["\uff92\uff9f", "hat"]

@@ -10,14 +10,20 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import Event
+from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.runner.recording import FULL, Recording
+from agent2rl.runner.revision_watcher import FULL, RevisionWatcher
+from agent2rl.store import code_snapshot
 from agent2rl.store import revisions as revisions_of
-from agent2rl.store import snapshot
+from agent2rl.store.code_snapshot import WorkspaceReader
 from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import Code, Revisions, difference, files, listed
-from agent2rl.store.snapshot import Reader
+from agent2rl.store.revisions import (
+    RevisionReader,
+    RevisionRecorder,
+    diff_revisions,
+    list_revisions,
+    read_revision_files,
+)
 from tests.runs import Bench
 
 
@@ -28,8 +34,8 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def revisions(tmp_path: Path, workspace: Path) -> Revisions:
-    return Revisions(tmp_path / "revisions", Reader(workspace, frozenset({"eval.py"})))
+def revisions(tmp_path: Path, workspace: Path) -> RevisionRecorder:
+    return RevisionRecorder(tmp_path / "revisions", WorkspaceReader(workspace, frozenset({"eval.py"})))
 
 
 def git(path: Path, *arguments: str) -> str:
@@ -38,38 +44,38 @@ def git(path: Path, *arguments: str) -> str:
 
 
 def held(path: Path, number: int) -> dict[str, bytes]:
-    return {b"/".join(found.path).decode(): found.content for found in files(path, number)}
+    return {b"/".join(found.path).decode(): found.content for found in read_revision_files(path, number)}
 
 
 def test_a_change_is_a_revision_and_no_change_is_none(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
-    assert revisions.take("given").number == 1
+    assert revisions.take_revision("given").number == 1
     (workspace / "code" / "train.py").write_text("lr = 1\n")
-    assert revisions.take("changed").number == 2
+    assert revisions.take_revision("changed").number == 2
     (workspace / "code" / "train.py").touch()
-    assert revisions.take("again").number == 2
+    assert revisions.take_revision("again").number == 2
     (workspace / "code" / "deep" / "er").mkdir(parents=True)
     (workspace / "code" / "deep" / "er" / "x.txt").write_text("x")
     (workspace / "code" / "train.py").write_text("lr = 2\n")
-    third = revisions.take("submission 1")
+    third = revisions.take_revision("submission 1")
     assert (third.number, third.files, third.changed, third.reason) == (3, 2, 2, "submission 1")
     path = tmp_path / "revisions"
-    assert [one.reason for one in listed(path)] == ["given", "changed", "submission 1"]
-    assert "-lr = 1\n+lr = 2" in difference(path, 2, 3)
-    assert "+lr = 1" in difference(path, 0, 2)
+    assert [one.reason for one in list_revisions(path)] == ["given", "changed", "submission 1"]
+    assert "-lr = 1\n+lr = 2" in diff_revisions(path, 2, 3)
+    assert "+lr = 1" in diff_revisions(path, 0, 2)
     with pytest.raises(UserError, match="no revision 4: the run has 3"):
-        difference(path, 1, 4)
+        diff_revisions(path, 1, 4)
 
 
 def test_git_itself_finds_nothing_wrong_and_shows_log_and_diff(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
     for number in range(5):
         (workspace / "code" / f"a{number}.py").write_text(f"print({number})\n" * 10)
         (workspace / "code" / "a").mkdir(exist_ok=True)
         (workspace / "code" / "a" / "b").write_text(str(number))
-        revisions.take(f"change {number}")
+        revisions.take_revision(f"change {number}")
     path = tmp_path / "revisions"
     git(path, "fsck", "--strict", "--full")
     assert git(path, "log", "--format=%s", "main").split("\n")[:2] == ["change 4", "change 3"]
@@ -77,7 +83,7 @@ def test_git_itself_finds_nothing_wrong_and_shows_log_and_diff(
 
 
 def test_scripts_are_kept_wherever_they_lie_and_what_was_given_is_not(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
     for name in (
         "train.py",
@@ -91,18 +97,18 @@ def test_scripts_are_kept_wherever_they_lie_and_what_was_given_is_not(
         (workspace / name).write_text("x")
     (workspace / "code" / "any.thing").write_text("x")
     (workspace / "code" / "train.log").write_text("loss 1")
-    revisions.take("all")
+    revisions.take_revision("all")
     assert set(held(tmp_path / "revisions", 1)) == {"train.py", "output/v1/run.sh", "code/any.thing"}
 
 
 def test_large_files_and_binaries_are_told_by_their_hash(
-    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "HASHED_BYTES", 3 << 20)
+    monkeypatch.setattr(code_snapshot, "HASHED_BYTES", 3 << 20)
     (workspace / "code" / "large").write_bytes(b"a" * (2 << 20))
     (workspace / "code" / "larger").write_bytes(b"a" * (5 << 20))
     (workspace / "code" / "binary").write_bytes(b"\x7fELF\0")
-    revisions.take("all")
+    revisions.take_revision("all")
     found = held(tmp_path / "revisions", 1)
     assert b"not kept: sha256" in found["code/large"]
     assert b"5 bytes" in found["code/binary"]
@@ -110,7 +116,7 @@ def test_large_files_and_binaries_are_told_by_their_hash(
 
 
 def test_nothing_in_a_workspace_leads_or_holds_the_reader(
-    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "secret.py"
     secret.write_text("the harness's own")
@@ -129,9 +135,9 @@ def test_nothing_in_a_workspace_leads_or_holds_the_reader(
         deep = deep / "d"
         deep.mkdir()
     (deep / "x.py").write_text("deep")
-    revisions.take("all\nof it")
+    revisions.take_revision("all\nof it")
     path = tmp_path / "revisions"
-    found = {b"/".join(one.path): (one.mode, one.content) for one in files(path, 1)}
+    found = {b"/".join(one.path): (one.mode, one.content) for one in read_revision_files(path, 1)}
     assert found == {
         b"code/link.py": (0o120000, str(secret).encode()),
         b"code/folder": (0o120000, str(tmp_path).encode()),
@@ -140,20 +146,20 @@ def test_nothing_in_a_workspace_leads_or_holds_the_reader(
     }
     assert "Not whole" in git(path, "log", "--format=%B", "main")
     git(path, "fsck", "--strict")
-    monkeypatch.setattr(snapshot, "MOST_FILES", 10)
+    monkeypatch.setattr(code_snapshot, "MOST_FILES", 10)
     for number in range(100):
         (code / f"many{number}").write_text("x")
-    assert revisions.take("many").files == 10
+    assert revisions.take_revision("many").files == 10
 
 
 def test_a_linked_code_folder_is_a_link_and_no_folder(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
     (workspace / "code").rmdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret.py").write_text("x")
     (workspace / "code").symlink_to(tmp_path / "elsewhere")
-    revisions.take("all")
+    revisions.take_revision("all")
     assert held(tmp_path / "revisions", 1) == {}
 
 
@@ -167,11 +173,11 @@ def test_a_run_that_writes_without_end_fills_no_disk(
         recorder.paths.workspace.mkdir()
         code = recorder.paths.workspace / "code"
         code.mkdir()
-        recording = Recording(recorder, frozenset())
+        recording = RevisionWatcher(recorder, frozenset())
         for turn in range(12):
             (code / "large.txt").write_bytes(random.Random(turn).randbytes(100_000).hex().encode())
             (code / "small.py").write_text(f"turn = {turn}\n")
-            recording.take("changed")
+            recording.take_revision("changed")
         path = recorder.paths.revisions
         last = held(path, 12)
         assert last["code/small.py"] == b"turn = 11\n", "what is small is kept for longer"
@@ -180,21 +186,23 @@ def test_a_run_that_writes_without_end_fills_no_disk(
         for turn in range(30):
             for number in range(10):
                 (code / f"{number}.py").write_text(f"turn = {turn}\n")
-            recording.take("changed")
+            recording.take_revision("changed")
         assert sum(each.stat().st_blocks * 512 for each in path.rglob("*")) < 4 << 20
         recording.close()
-        events = [Event.model_validate_json(line) for line in recorder.paths.events.read_text().splitlines()]
+        events = [
+            TimelineEvent.model_validate_json(line) for line in recorder.paths.events.read_text().splitlines()
+        ]
     assert [event.data["text"] for event in events if event.kind == "warning"] == [FULL]
 
 
 def test_many_large_files_cost_no_more_memory_than_is_allowed(
-    tmp_path: Path, workspace: Path, revisions: Revisions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(code_snapshot, "MOST_BYTES", 100_000)
     for number in range(10):
         (workspace / "code" / f"{number}.txt").write_text(f"{number}" * 30_000)
     (workspace / "code" / "zz.py").write_text("tiny = True\n")
-    assert revisions.take("all").number == revisions.take("again").number == 1
+    assert revisions.take_revision("all").number == revisions.take_revision("again").number == 1
     found = held(tmp_path / "revisions", 1)
     assert [name for name, text in sorted(found.items()) if len(text) == 30_000] == [
         *("code/0.txt", "code/1.txt", "code/2.txt"),
@@ -204,30 +212,30 @@ def test_many_large_files_cost_no_more_memory_than_is_allowed(
 
 
 def test_a_long_file_that_is_quite_another_one_is_no_work_to_show(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
     for turn in range(2):
         numbers = random.Random(turn)
         lines = "".join(f"{numbers.randrange(130)}\n" for _ in range(100_000))
         (workspace / "code" / "data.txt").write_text(f"# head\n{lines}# tail\n")
-        revisions.take("changed")
+        revisions.take_revision("changed")
     begin = time.process_time()
-    shown = difference(tmp_path / "revisions", 1, 2)
+    shown = diff_revisions(tmp_path / "revisions", 1, 2)
     assert time.process_time() - begin < 5
     assert "@@ -2,100000 +2,100000 @@" in shown
     assert shown.count("\n-") == shown.count("\n+") == 100_001, "and it is all there"
 
 
 def test_a_file_is_named_so_that_its_name_looks_like_no_line_of_a_diff(
-    tmp_path: Path, workspace: Path, revisions: Revisions
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
 ) -> None:
-    revisions.take("given")
+    revisions.take_revision("given")
     for name in (b"a\n+forged = 1\n", b"b\xff.py", b"b\\xff.py"):
         (workspace / "code" / os.fsdecode(name)).write_text("real = 1\n")
-    taken = revisions.take("changed")
-    assert "\n+forged" not in difference(tmp_path / "revisions", 1, 2)
-    code = Code(tmp_path / "revisions")
-    assert sorted(code.texts(taken.commit)) == [
+    taken = revisions.take_revision("changed")
+    assert "\n+forged" not in diff_revisions(tmp_path / "revisions", 1, 2)
+    code = RevisionReader(tmp_path / "revisions")
+    assert sorted(code.read_texts(taken.commit)) == [
         r"code/a\x0a+forged = 1\x0a",
         r"code/b\\xff.py",
         r"code/b\xff.py",
@@ -235,19 +243,19 @@ def test_a_file_is_named_so_that_its_name_looks_like_no_line_of_a_diff(
     code.close()
 
 
-def test_a_diff_can_be_applied(tmp_path: Path, workspace: Path, revisions: Revisions) -> None:
+def test_a_diff_can_be_applied(tmp_path: Path, workspace: Path, revisions: RevisionRecorder) -> None:
     train = workspace / "code" / "train.py"
     train.write_text("".join(f"line {number}\n" for number in range(60)))
-    revisions.take("one")
+    revisions.take_revision("one")
     lines = train.read_text().splitlines()
     lines[3:3], lines[20:25], lines[50] = ["new"], [], "other"
     train.write_text("\n".join(lines))
     (workspace / "code" / "more.py").write_text("more = 1\n")
-    revisions.take("two")
+    revisions.take_revision("two")
     out = tmp_path / "out"
     (out / "code").mkdir(parents=True)
     (out / "code" / "train.py").write_bytes(held(tmp_path / "revisions", 1)["code/train.py"])
-    shown = difference(tmp_path / "revisions", 1, 2)
+    shown = diff_revisions(tmp_path / "revisions", 1, 2)
     subprocess.run(["git", "apply", "-"], input=shown, text=True, check=True, cwd=out)
     assert {"code/train.py", "code/more.py"} == {str(each.relative_to(out)) for each in out.rglob("*.py")}
     for name, text in held(tmp_path / "revisions", 2).items():
@@ -269,7 +277,7 @@ submit("output/v1")
 def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(bench: Bench) -> None:
     run = bench.run(WORKING)
     name = run.result.run_id
-    found = listed(run.paths.revisions)
+    found = list_revisions(run.paths.revisions)
     wrote = [held(run.paths.revisions, one.number).get("code/train.py", b"").decode() for one in found]
     assert wrote[0] == ""
     assert wrote[-1] == "afterwards\n"

@@ -9,29 +9,29 @@ import torch
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Completion, Sampling
-from agent2rl.core.environment import Step
+from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.transformers import Transformers, room
-from agent2rl.engines.transformers.decoding import Request
-from agent2rl.engines.transformers.loading import load
+from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
+from agent2rl.engines.transformers.decoding import GenerationRequest
+from agent2rl.engines.transformers.loading import load_model
+from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.telling import Telling, spoken
 from agent2rl.training import models
 from agent2rl.training.arena import Arena
 from agent2rl.training.demonstrations import demonstrations
-from agent2rl.training.grpo import Attempt, GrpoSettings, Trial
-from agent2rl.training.progress import Progress
-from agent2rl.training.rollouts import Games, grpo_in_world
-from agent2rl.training.sampling import Sampler
+from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
+from agent2rl.training.progress import TrainingProgress
+from agent2rl.training.rollouts import EpisodeRollouts, grpo_in_world
+from agent2rl.training.sampling import PolicySampler
+from agent2rl.training.sequences import build_sequences
 from agent2rl.training.sft import SftSettings, imitate
-from agent2rl.training.speech import rows
 from tests.stairs import EXAMPLES, TELLING, Climber, Stairs
 from tests.tiny_models import write_tiny_llama
 
 SAMPLING = Sampling(max_tokens=8, stop=("\n",))
 EVALUATOR = Episodes("stairs-1", Stairs, TELLING, sampling=SAMPLING)
-ARENA = Arena(Stairs, TELLING, spoken, SAMPLING)
+ARENA = Arena(Stairs, TELLING, extract_action, SAMPLING)
 Turn = tuple[list[int], list[int]]
 
 
@@ -43,7 +43,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     seedling = tmp_path_factory.mktemp("seedling")
-    registry.model("seedling").write(seedling)
+    registry.find_model("seedling").write(seedling)
     return {
         "seedling": seedling,
         "templated": write_tiny_llama(tmp_path_factory.mktemp("templated")),
@@ -51,30 +51,30 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-class Overheard(Transformers):
+class Overheard(TransformersEngine):
     """The engine that grades, with a record of the tokens that it reads and says, conversation by
     conversation."""
 
     def __init__(self, directory: Path) -> None:
-        model = load(directory)
-        super().__init__(model, room(model))
+        model = load_model(directory)
+        super().__init__(model, measure_batch_limits(model))
         self.turns: dict[str, list[Turn]] = {}
 
-    def reply(
-        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
+    def run_requests(
+        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
-        found = super().reply(chats, requests, sampling)
+        found = super().run_requests(chats, requests, sampling)
         for request in requests:
             _, name, _ = request.seed.split(":")
             self.turns.setdefault(name, []).append((request.ids, request.reply))
         return found
 
 
-def played(base: Path, games: Sequence[Example], group: int, seed: int = 5) -> list[list[Attempt]]:
-    sampler = Sampler(*models.load(base))
-    practice = Games(sampler, ARENA, games, group)
+def played(base: Path, games: Sequence[Example], group: int, seed: int = 5) -> list[list[GrpoRollout]]:
+    sampler = PolicySampler(*models.load(base))
+    practice = EpisodeRollouts(sampler, ARENA, games, group)
     try:
-        return practice.play(games, seed)
+        return practice.play_games(games, seed)
     finally:
         practice.close()
         sampler.close()
@@ -90,7 +90,7 @@ def test_an_episode_in_training_is_token_for_token_the_one_that_would_be_graded(
         graded = EVALUATOR.evaluate(engine, EXAMPLES[:3], settings)
     for example, result, group in zip(EXAMPLES, graded.results, found, strict=False):
         for number, attempt in enumerate(group):
-            assert attempt.rows == rows(engine.turns[f"{example.id}#{number}"])
+            assert attempt.rows == build_sequences(engine.turns[f"{example.id}#{number}"])
             assert attempt.reward == result.attempts[number].score
 
 
@@ -107,11 +107,11 @@ def test_a_model_with_a_template_reads_an_episode_once_and_one_without_reads_eac
 
 
 def test_the_attempts_are_the_same_however_the_work_is_shared(bases: dict[str, Path]) -> None:
-    sampler = Sampler(*models.load(bases["templated"]))
-    practice = Games(sampler, ARENA, EXAMPLES, group=2)
+    sampler = PolicySampler(*models.load(bases["templated"]))
+    practice = EpisodeRollouts(sampler, ARENA, EXAMPLES, group=2)
     try:
-        whole = practice.attempt(Trial([2, 5, 1], [0, 1, 2], seed=9))
-        shares = [practice.attempt(Trial(asked, [], seed=9)) for asked in ([2, 1], [5])]
+        whole = practice.attempt(RolloutJob([2, 5, 1], [0, 1, 2], seed=9))
+        shares = [practice.attempt(RolloutJob(asked, [], seed=9)) for asked in ([2, 1], [5])]
     finally:
         sampler.close()
     assert whole == [shares[0][0], shares[1][0], shares[0][1]]
@@ -125,13 +125,13 @@ def test_the_same_game_twice_in_a_step_is_not_the_same_episode_twice(bases: dict
 
 def test_a_conversation_that_outgrows_the_context_ends_with_what_it_has(bases: dict[str, Path]) -> None:
     class Talkative(Stairs):
-        def step(self, action: str) -> Step:
+        def step(self, action: str) -> EnvironmentStep:
             return replace(super().step(action), observation="word " * 900, done=False)
 
-    sampler = Sampler(*models.load(bases["templated"]))
-    practice = Games(sampler, replace(ARENA, world=Talkative), EXAMPLES, group=1)
+    sampler = PolicySampler(*models.load(bases["templated"]))
+    practice = EpisodeRollouts(sampler, replace(ARENA, world=Talkative), EXAMPLES, group=1)
     try:
-        ((attempt,),) = practice.play(EXAMPLES[:1], seed=0)
+        ((attempt,),) = practice.play_games(EXAMPLES[:1], seed=0)
     finally:
         practice.close()
         sampler.close()
@@ -147,12 +147,12 @@ def test_a_model_that_knows_the_demonstrations_by_heart_plays_them_token_for_tok
     games = EXAMPLES[:4]
     shown = list(demonstrations(model, tokenizer, ARENA, Climber, games))
     known = [row for found in shown for row in found]
-    imitate(model, known, SftSettings(1e-2, epochs=30, batch_size=8), Progress("sft"))
+    imitate(model, known, SftSettings(1e-2, epochs=30, batch_size=8), TrainingProgress("sft"))
     models.save(model, tokenizer, tmp_path / "taught")
     with Overheard(tmp_path / "taught") as engine:
         graded = EVALUATOR.evaluate(engine, games, EvalSettings())
     assert [result.score for result in graded.results] == [1.0] * 4
-    assert [rows(engine.turns[f"{game.id}#0"]) for game in games] == shown
+    assert [build_sequences(engine.turns[f"{game.id}#0"]) for game in games] == shown
 
 
 def test_games_that_the_expert_does_not_win_are_not_shown(bases: dict[str, Path]) -> None:
@@ -164,14 +164,14 @@ def test_games_that_the_expert_does_not_win_are_not_shown(bases: dict[str, Path]
 class Letters:
     """A world of two turns: its reward is the share of the letter a in what was said."""
 
-    def reset(self, example: Example) -> Step:
+    def reset(self, example: Example) -> EnvironmentStep:
         self.said = ""
-        return Step(f"Say {example.target}.")
+        return EnvironmentStep(f"Say {example.target}.")
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str) -> EnvironmentStep:
         first = not self.said
         self.said += f"{action} "
-        return Step("And again.", self.said.count("a") / len(self.said), done=not first)
+        return EnvironmentStep("And again.", self.said.count("a") / len(self.said), done=not first)
 
     def close(self) -> None:
         pass
@@ -180,9 +180,9 @@ class Letters:
 @pytest.mark.parametrize("level", [False, True])
 def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) -> None:
     model, tokenizer = models.load(bases["templated"])
-    arena = Arena(Letters, Telling("Speak."), spoken, Sampling(max_tokens=6))
+    arena = Arena(Letters, EpisodePrompt("Speak."), extract_action, Sampling(max_tokens=6))
     games = [Example(str(number), "", str(number), {}) for number in range(8)]
     settings = GrpoSettings(learning_rate=1e-2, steps=10, prompts=8, group=8, level=level)
-    result = grpo_in_world(model, tokenizer, arena, games, settings, Progress("grpo"))
+    result = grpo_in_world(model, tokenizer, arena, games, settings, TrainingProgress("grpo"))
     assert result.steps == 10
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])

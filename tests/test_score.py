@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.engine import Message, Sampling
+from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.engines.replay import Replay
-from agent2rl.runner.scoring import Scoring
+from agent2rl.engines.replay import ReplayEngine
+from agent2rl.runner.output_scoring import OutputScores
 from agent2rl.tasks.gsm8k import EVALUATOR
 from tests.runs import Bench
 
 ROOT = Path(__file__).resolve().parents[1]
-SPLITS = registry.task("gsm8k-mini").load(None)
+SPLITS = registry.find_task("gsm8k-mini").load(None)
 WRONG = "I do not know."
 
 
@@ -32,11 +32,11 @@ def gold(examples: Iterable[Example]) -> list[dict[str, Any]]:
     return [{"id": example.id, "output": example.target} for example in examples]
 
 
-def scored(bench: Bench, rows: Iterable[dict[str, Any]], *options: str) -> Scoring:
+def scored(bench: Bench, rows: Iterable[dict[str, Any]], *options: str) -> OutputScores:
     file = write(bench.home / "outputs.jsonl", rows)
     done = bench.cli("score", "gsm8k-mini", file, "--json", *options)
     assert done.returncode == 0, done.stderr
-    return Scoring.model_validate_json(done.stdout)
+    return OutputScores.model_validate_json(done.stdout)
 
 
 def test_all_official_gold_answers_score_100(bench: Bench, shared_data: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_runs_own_record_can_be_scored_again(bench: Bench) -> None:
     run = bench.run("submit(trained('m'))", "--budget", "60s")
     assert run.result.best is not None
     for split, first in (("feedback", run.result.best.score), ("heldout", run.result.best_heldout)):
-        file = run.paths.submission(1).root / f"{split}.jsonl"
+        file = run.paths.submission_paths(1).root / f"{split}.jsonl"
         done = bench.cli("score", "gsm8k-mini", str(file), "--json")
-        again = Scoring.model_validate_json(done.stdout).parts[0].score
+        again = OutputScores.model_validate_json(done.stdout).parts[0].score
         assert first is not None
         assert (again.value, again.ci, again.split) == (first.value, first.ci, split)
 
@@ -208,8 +208,8 @@ def test_a_task_that_is_not_graded_from_outputs_says_so(bench: Bench) -> None:
 
 
 def test_an_evaluator_that_knows_nothing_of_given_outputs_gets_them_in_order() -> None:
-    engine = Replay({"a": ["1", "2"], "b": ["3"]})
-    chat = (Message("user", "?"),)
+    engine = ReplayEngine({"a": ["1", "2"], "b": ["3"]})
+    chat = (ChatMessage("user", "?"),)
     assert [one.text for one in engine.generate([chat] * 2, Sampling(max_tokens=0))] == ["1", "2"]
     assert [one.text for one in engine.generate([chat], Sampling(stop=("3",)))] == ["3"]
     with pytest.raises(GradingError, match="fewer outputs"):
@@ -220,4 +220,4 @@ def test_given_answers_that_are_too_few_are_no_score() -> None:
     examples = [Example("a", "?", "#### 1"), Example("b", "?", "#### 1")]
     for outputs in ({"a": ["#### 1"]}, {"a": ["#### 1"], "b": ["#### 1"] * 2}):
         with pytest.raises(GradingError, match="not 1 given"):
-            EVALUATOR.evaluate(Replay(outputs), examples, EvalSettings())
+            EVALUATOR.evaluate(ReplayEngine(outputs), examples, EvalSettings())

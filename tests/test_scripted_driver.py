@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.core.llm import Exchange, Tokens, Wire
+from agent2rl.core.llm import LlmExchange, TokenCounts, Wire
 from agent2rl.gateway import prices
-from agent2rl.gateway.drivers import parse as parse_driver
-from agent2rl.gateway.gateway import Caps, Gateway
-from agent2rl.gateway.scripted.library import load, parse, shipped
-from agent2rl.gateway.scripted.record import Line
-from agent2rl.gateway.scripted.script import Script
-from agent2rl.gateway.scripted.server import running
-from agent2rl.grading.server import serve
+from agent2rl.gateway.drivers import parse_driver as parse_driver
+from agent2rl.gateway.gateway import Gateway, UsageCaps
+from agent2rl.gateway.scripted.request_log import RequestLogLine
+from agent2rl.gateway.scripted.script import DriverScript
+from agent2rl.gateway.scripted.script_loader import list_shipped_scripts, load_script, parse_script
+from agent2rl.gateway.scripted.server import run_in_thread
+from agent2rl.grading.server import serve_on_socket
 from tests.llm_clients import BASH, COMMAND, WIRES, Client, read_stream
 from tests.runs import Bench
 
 Open = Callable[..., httpx.Client]
-USAGE = Tokens(input=1000, cached=400, written=100, written_hour=30, output=60, reasoning=20)
-TOLD: dict[Wire, Tokens] = {
+USAGE = TokenCounts(input=1000, cached=400, written=100, written_hour=30, output=60, reasoning=20)
+TOLD: dict[Wire, TokenCounts] = {
     "anthropic": USAGE.model_copy(update={"reasoning": 0}),
     "openai-chat": USAGE.model_copy(update={"written": 0, "written_hour": 0}),
     "openai-responses": USAGE.model_copy(update={"written": 0, "written_hour": 0}),
@@ -44,9 +44,9 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """Serves a script, and gives an HTTP client of it."""
     with ExitStack() as stack:
 
-        def opening(script: Script | str, **options: Any) -> httpx.Client:
-            found = parse(script) if isinstance(script, str) else script
-            url = stack.enter_context(running(found, record=tmp_path / "record.jsonl", **options))
+        def opening(script: DriverScript | str, **options: Any) -> httpx.Client:
+            found = parse_script(script) if isinstance(script, str) else script
+            url = stack.enter_context(run_in_thread(found, record=tmp_path / "record.jsonl", **options))
             return stack.enter_context(http_client(url))
 
         yield opening
@@ -58,9 +58,9 @@ def http_client(url: str, socket: Path | None = None) -> httpx.Client:
     return httpx.Client(base_url=url, transport=transport, timeout=20, verify=False)
 
 
-def record(tmp_path: Path) -> list[Line]:
+def record(tmp_path: Path) -> list[RequestLogLine]:
     lines = (tmp_path / "record.jsonl").read_text().splitlines()
-    return [Line.model_validate_json(line) for line in lines]
+    return [RequestLogLine.model_validate_json(line) for line in lines]
 
 
 def begun(wire: Wire, http: httpx.Client, text: str = "Begin.", **more: Any) -> Client:
@@ -121,8 +121,8 @@ STEPS = st.builds(
 @settings(max_examples=12)
 @given(step=STEPS)
 def test_any_step_survives_each_wire_format(step: dict[str, Any]) -> None:
-    script = Script.model_validate({"audience": "anyone", "step": [step]})
-    with running(script) as url, http_client(url) as http:
+    script = DriverScript.model_validate({"audience": "anyone", "step": [step]})
+    with run_in_thread(script) as url, http_client(url) as http:
         for wire in WIRES:
             for stream in (False, True):
                 heard = begun(wire, http, f"{wire} {stream}", tools={"tool": {}}).ask(stream)
@@ -421,11 +421,11 @@ def test_a_step_that_only_fails_gives_way_to_the_next(opened: Open) -> None:
 
 
 CUT = '[[step]]\nsay = "This text is long enough to be cut."\nshell = "ls"\n'
-BEGUN: dict[Wire, Tokens | None] = {
-    "anthropic": Tokens(input=100, output=1),
+BEGUN: dict[Wire, TokenCounts | None] = {
+    "anthropic": TokenCounts(input=100, output=1),
     "openai-chat": None,
     "openai-responses": None,
-    "gemini": Tokens(input=100),
+    "gemini": TokenCounts(input=100),
 }
 """What is told by the middle of a stream."""
 
@@ -447,7 +447,7 @@ def test_an_answer_that_is_cut_breaks_off_and_is_whole_the_next_time(
     assert client.ask(stream).text == "This text is long enough to be cut."
     cut, whole = record(tmp_path)
     assert (cut.outcome, cut.tokens) == ("cut", BEGUN[wire] if stream else None)
-    assert (whole.outcome, whole.tokens) == ("answered", Tokens(input=100, output=10))
+    assert (whole.outcome, whole.tokens) == ("answered", TokenCounts(input=100, output=10))
 
 
 @each_wire
@@ -511,7 +511,7 @@ def test_with_a_key_only_requests_that_have_it_are_answered(wire: Wire, opened: 
 
 def shell_call(opened: Open, wire: Wire, tool: dict[str, Any], command: str = "ls") -> dict[str, Any]:
     """The call that a request with this one tool gets."""
-    script = Script.model_validate({"step": [{"shell": command, "timeout": 900}]})
+    script = DriverScript.model_validate({"step": [{"shell": command, "timeout": 900}]})
     http = opened(script)
     body: dict[str, Any] = {"model": "m", "input": "Begin.", "tools": [tool]}
     if wire != "openai-responses":
@@ -589,7 +589,7 @@ def test_a_file_is_written_by_a_shell_command_whatever_is_in_it(
 ) -> None:
     folder = tmp_path_factory.mktemp("work")
     step = {"write_file": {"path": "a b/it's.txt", "text": f"$(x) `y` {text}"}}
-    with running(Script.model_validate({"step": [step]})) as url, http_client(url) as http:
+    with run_in_thread(DriverScript.model_validate({"step": [step]})) as url, http_client(url) as http:
         for name in ("bash", "run_shell_command"):
             (command,) = begun("gemini", http, name, tools={name: COMMAND}).ask().commands
             subprocess.run(["bash", "-c", command], cwd=folder, check=True)
@@ -626,11 +626,11 @@ def test_an_agent_that_reads_commands_from_text_gets_them_there(opened: Open) ->
 @each_wire
 def test_the_gateway_counts_what_the_driver_told(wire: Wire, opened: Open, tmp_path: Path) -> None:
     http = opened(FULL + '[[step]]\nfail = 429\ncut = 1\nend = "Long enough to be cut in two."\n')
-    seen: list[Exchange] = []
+    seen: list[LlmExchange] = []
     driver = parse_driver(f"scripted@{http.base_url}")
-    gateway = Gateway(driver, None, Caps(None, None), prices.load(None), seen.append)
+    gateway = Gateway(driver, None, UsageCaps(None, None), prices.load_prices(None), seen.append)
     with (
-        serve(gateway.application) as socket,
+        serve_on_socket(gateway.application) as socket,
         closing(gateway),
         http_client("http://gateway", socket) as through,
     ):
@@ -643,7 +643,7 @@ def test_the_gateway_counts_what_the_driver_told(wire: Wire, opened: Open, tmp_p
         client.ask(stream=False)
     told = [line.tokens for line in record(tmp_path)]
     assert [exchange.tokens for exchange in seen] == told
-    assert gateway.usage().tokens == sum((tokens for tokens in told if tokens), Tokens())
+    assert gateway.usage().tokens == sum((tokens for tokens in told if tokens), TokenCounts())
 
 
 SUBMIT = """
@@ -699,7 +699,7 @@ def test_train_and_submit_trains_twice_and_reads_the_scores(opened: Open, bench:
                 OUTPUT_DIR="output",
                 GRADING_SERVER_URL=url,
             )
-            http = opened(load("train-and-submit"))
+            http = opened(load_script("train-and-submit"))
             client = begun("openai-responses", http, "Read instructions.md and begin.")
             heard = client.ask(stream=True)
             while heard.calls:
@@ -719,9 +719,9 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_other_shipped_scripts_do_as_they_say(opened: Open) -> None:
-    assert set(shipped()) == {"failing", "nothing", "train-and-submit"}
-    assert not begun("gemini", opened(load("nothing"))).ask().calls
-    client = begun("anthropic", opened(load("failing")))
+    assert set(list_shipped_scripts()) == {"failing", "nothing", "train-and-submit"}
+    assert not begun("gemini", opened(load_script("nothing"))).ask().calls
+    client = begun("anthropic", opened(load_script("failing")))
     assert client.ask().commands == ["ls"]
     client.report("code")
     assert {client.send(stream=True).status_code for _ in range(5)} == {429}
@@ -751,4 +751,4 @@ def test_the_command_serves_until_it_is_interrupted(bench: Bench) -> None:
     assert (serving.returncode, rest, errors) == (0, "", "")
     assert not socket.exists()
     (line,) = (bench.home / "said.jsonl").read_text().splitlines()
-    assert Line.model_validate_json(line).outcome == "answered"
+    assert RequestLogLine.model_validate_json(line).outcome == "answered"

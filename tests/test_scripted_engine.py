@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat, Message, Sampling
+from agent2rl.core.engine import Chat, ChatMessage, Sampling
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.engines.scripted import Scripted, parse
+from agent2rl.engines.scripted import ScriptedEngine, parse
 
-CHAT = (Message("user", "one  two\nthree STOP four"),)
+CHAT = (ChatMessage("user", "one  two\nthree STOP four"),)
 NUMBER = 7
 
 
@@ -23,8 +23,8 @@ def parrot(model_dir: Path) -> Callable[[Chat], str]:
 
 def test_the_function_opens_the_model_directory_and_answers_each_chat(tmp_path: Path) -> None:
     (tmp_path / "greeting.txt").write_text("hello ", encoding="utf-8")
-    with registry.engine(f"scripted:{__name__}:parrot")(tmp_path) as engine:
-        answers = engine.generate([(Message("user", "you"),), (Message("user", "all"),)], Sampling())
+    with registry.find_engine(f"scripted:{__name__}:parrot")(tmp_path) as engine:
+        answers = engine.generate([(ChatMessage("user", "you"),), (ChatMessage("user", "all"),)], Sampling())
     assert [answer.text for answer in answers] == ["hello you", "hello all"]
     assert [answer.tokens for answer in answers] == [2, 2]
 
@@ -45,7 +45,7 @@ def test_the_function_opens_the_model_directory_and_answers_each_chat(tmp_path: 
 def test_an_answer_ends_at_the_token_limit_or_a_stop_string(
     sampling: Sampling, text: str, tokens: int
 ) -> None:
-    (answer,) = Scripted(lambda chat: chat[-1].content).generate([CHAT], sampling)
+    (answer,) = ScriptedEngine(lambda chat: chat[-1].content).generate([CHAT], sampling)
     assert (answer.text, answer.tokens) == (text, tokens)
 
 
@@ -53,20 +53,20 @@ def test_an_answer_ends_at_the_token_limit_or_a_stop_string(
 def test_every_answer_keeps_to_its_limits_and_can_be_written_down(
     text: str, limit: int, stop: list[str]
 ) -> None:
-    (answer,) = Scripted(lambda _: text).generate([CHAT], Sampling(max_tokens=limit, stop=tuple(stop)))
+    (answer,) = ScriptedEngine(lambda _: text).generate([CHAT], Sampling(max_tokens=limit, stop=tuple(stop)))
     assert len(answer.text.split()) == answer.tokens <= limit
     assert not any(end in answer.text for end in stop if end)
     answer.text.encode("utf-8")
 
 
 def test_a_lone_surrogate_becomes_a_question_mark() -> None:
-    (answer,) = Scripted(lambda _: "a\ud800b").generate([CHAT], Sampling())
+    (answer,) = ScriptedEngine(lambda _: "a\ud800b").generate([CHAT], Sampling())
     assert answer.text == "a?b"
 
 
 def test_an_answer_that_is_no_text_is_a_failure() -> None:
     with pytest.raises(GradingError, match="int instead of text"):
-        Scripted(lambda _: 42).generate([CHAT], Sampling())  # type: ignore[arg-type, return-value]
+        ScriptedEngine(lambda _: 42).generate([CHAT], Sampling())  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_bad_name_is_the_users_error(argument: str, message: str) -> None:
 
 def test_without_a_function_the_engine_asks_for_one() -> None:
     with pytest.raises(UserError, match="needs an argument"):
-        registry.engine("scripted")
+        registry.find_engine("scripted")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.search.actions import NONE, read, spoken
+from agent2rl.environments.search.actions import NONE, normalize_action, parse_action
 
 SHAPES = {
     # As it should be.
@@ -142,7 +142,7 @@ PIECES = st.sampled_from(
 
 @pytest.mark.parametrize("reply", SHAPES)
 def test_the_action_is_found(reply: str) -> None:
-    assert spoken(reply) == SHAPES[reply]
+    assert normalize_action(reply) == SHAPES[reply]
 
 
 def test_at_least_sixty_shapes_are_known() -> None:
@@ -151,17 +151,17 @@ def test_at_least_sixty_shapes_are_known() -> None:
 
 @given(st.lists(PIECES, max_size=25).map("".join) | st.text(max_size=200))
 def test_an_action_is_one_line_and_reads_the_same_again(reply: str) -> None:
-    action = spoken(reply)
+    action = normalize_action(reply)
     assert len(action.splitlines()) == 1
-    assert spoken(action) == action
-    assert (read(reply) is None) == (action == NONE)
+    assert normalize_action(action) == action
+    assert (parse_action(reply) is None) == (action == NONE)
 
 
 @given(
     st.sampled_from(["search", "open", "answer"]), st.from_regex(r"[A-Za-z0-9,.;' é-]{0,80}", fullmatch=True)
 )
 def test_what_is_between_brackets_is_kept(verb: str, text: str) -> None:
-    found = read(f"Thought: hm.\nAction: {verb}[x{text}x]")
+    found = parse_action(f"Thought: hm.\nAction: {verb}[x{text}x]")
     assert found is not None
     assert found.text == " ".join(f"x{text}x".split())
 
@@ -183,7 +183,7 @@ LONG = {
 @pytest.mark.parametrize("said", LONG)
 def test_a_long_reply_is_read_in_no_time(said: str) -> None:
     begun = time.thread_time()
-    read(LONG[said] + said * 20_000)
+    parse_action(LONG[said] + said * 20_000)
     assert time.thread_time() - begun < 3
 
 
@@ -205,5 +205,5 @@ def test_a_long_reply_is_read_in_no_time(said: str) -> None:
 @pytest.mark.parametrize("after", ["", "x("])
 def test_no_blanks_hold_the_parser_up(before: str, after: str) -> None:
     begun = time.thread_time()
-    read(before + " " * 20_000 + after)
+    parse_action(before + " " * 20_000 + after)
     assert time.thread_time() - begun < 3

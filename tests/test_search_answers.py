@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.search.answers import NOTHING, Gold, Marks, gold, mark, normal, same
-from agent2rl.environments.search.values import quantity
+from agent2rl.environments.search.answer_matching import (
+    NOTHING,
+    AnswerMarks,
+    GoldAnswer,
+    is_same_item,
+    mark_answer,
+    normalize_text,
+    parse_gold_answer,
+)
+from agent2rl.environments.search.quantities import parse_quantity
 
 PAIRS = [
     (line + "\t").replace("\\n", "\n").split("\t")
@@ -29,10 +37,12 @@ TOO_STRICT = {
 NAMES = st.sampled_from(["Ohio", "Utah", "Norton and Shelby", "Łódź", "1,200", "4 May 1999", "Welt (2010)"])
 
 
-def judged(right: str, predicted: str, kind: str, alias: str) -> Marks:
+def judged(right: str, predicted: str, kind: str, alias: str) -> AnswerMarks:
     name, _, other = alias.partition("=")
-    asked = gold(right, {"S": "Single Answer", "L": "Set Answer"}[kind], {name: [other]} if other else None)
-    return mark(predicted, asked)
+    asked = parse_gold_answer(
+        right, {"S": "Single Answer", "L": "Set Answer"}[kind], {name: [other]} if other else None
+    )
+    return mark_answer(predicted, asked)
 
 
 def test_the_matcher_agrees_with_all_but_six_of_261_labelled_pairs() -> None:
@@ -70,7 +80,7 @@ def test_nothing_wrong_is_taken_for_right() -> None:
     ],
 )
 def test_part_of_a_set_is_worth_a_part(said: str, precision: float, recall: float) -> None:
-    marks = mark(said, gold("Ohio, Utah, Maine"))
+    marks = mark_answer(said, parse_gold_answer("Ohio, Utah, Maine"))
     assert (marks.precision, marks.recall) == pytest.approx((precision, recall))
     assert marks.f1 == pytest.approx(
         2 * precision * recall / (precision + recall) if precision + recall else 0.0
@@ -79,27 +89,27 @@ def test_part_of_a_set_is_worth_a_part(said: str, precision: float, recall: floa
 
 def test_naming_everything_does_not_pay() -> None:
     everything = ", ".join(f"thing {number}" for number in range(150)) + ", Ohio"
-    assert mark(everything, gold("Ohio")).f1 < 0.02
-    assert mark(everything.replace(", ", " and "), gold("Ohio")).f1 < 0.03
-    assert mark(everything * 3, gold("Ohio")).correct is False
+    assert mark_answer(everything, parse_gold_answer("Ohio")).f1 < 0.02
+    assert mark_answer(everything.replace(", ", " and "), parse_gold_answer("Ohio")).f1 < 0.03
+    assert mark_answer(everything * 3, parse_gold_answer("Ohio")).correct is False
 
 
 def test_an_item_with_a_comma_can_be_given_as_it_is() -> None:
-    asked = Gold((("Welt, Inc.",), ("Orin, NJ", "Orin")))
-    assert mark("Orin and Welt, Inc.", asked).correct
-    assert mark("Orin, NJ; Welt", asked).correct
+    asked = GoldAnswer((("Welt, Inc.",), ("Orin, NJ", "Orin")))
+    assert mark_answer("Orin and Welt, Inc.", asked).correct
+    assert mark_answer("Orin, NJ; Welt", asked).correct
 
 
 def test_a_gold_answer_is_never_empty() -> None:
     with pytest.raises(ValueError, match="not empty"):
-        gold("")
+        parse_gold_answer("")
     with pytest.raises(ValueError, match="not empty"):
-        Gold((("Ohio",), (" . ",)))
+        GoldAnswer((("Ohio",), (" . ",)))
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_marked_within_bounds(text: str) -> None:
-    marks = mark(text, gold("Ohio, Utah"))
+    marks = mark_answer(text, parse_gold_answer("Ohio, Utah"))
     assert 0 <= marks.precision <= 1
     assert 0 <= marks.recall <= 1
     assert 0 <= marks.f1 <= 1
@@ -108,14 +118,14 @@ def test_any_text_is_marked_within_bounds(text: str) -> None:
 
 @given(st.text(max_size=100))
 def test_a_text_without_a_word_is_never_correct(text: str) -> None:
-    if not normal(text):
-        assert mark(text, gold("None")) == NOTHING
+    if not normalize_text(text):
+        assert mark_answer(text, parse_gold_answer("None")) == NOTHING
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_sameness_has_no_direction(one: str, other: str) -> None:
-    assert same(one, other) == same(other, one)
-    assert same(one, one) == bool(normal(one))
+    assert is_same_item(one, other) == is_same_item(other, one)
+    assert is_same_item(one, one) == bool(normalize_text(one))
 
 
 @given(
@@ -126,14 +136,14 @@ def test_sameness_has_no_direction(one: str, other: str) -> None:
 )
 def test_a_set_is_right_in_any_order_and_form(both: tuple[list[str], list[str]], mark_between: str) -> None:
     names, shuffled = both
-    asked = Gold(tuple((name,) for name in names))
-    assert mark(mark_between.join(shuffled), asked).correct
-    assert len(names) == 1 or not mark(mark_between.join(shuffled[1:]), asked).correct
+    asked = GoldAnswer(tuple((name,) for name in names))
+    assert mark_answer(mark_between.join(shuffled), asked).correct
+    assert len(names) == 1 or not mark_answer(mark_between.join(shuffled[1:]), asked).correct
 
 
 def test_a_long_answer_is_marked_in_no_time() -> None:
     for text in ("a, " * 100_000, "(" * 100_000, "and " * 100_000, "1," * 100_000, "answer " * 50_000):
-        assert not mark(text, gold("Ohio, Utah")).correct
+        assert not mark_answer(text, parse_gold_answer("Ohio, Utah")).correct
 
 
 @pytest.mark.parametrize(
@@ -158,25 +168,25 @@ def test_a_long_answer_is_marked_in_no_time() -> None:
     ],
 )
 def test_a_number_is_read_as_a_whole_or_not_at_all(text: str, value: int | None) -> None:
-    found = quantity(text)
+    found = parse_quantity(text)
     assert (found.value if found else None) == value
 
 
 @given(st.integers(0, 10**12))
 def test_a_number_is_itself_however_it_is_written(number: int) -> None:
     for form in (str(number), f"{number:,}", f"{number}.00", f"${number:,}", f"{number / 1000:.3f}k"):
-        assert mark(form, gold(str(number), "Single Answer")).correct
-    assert not mark(str(number + 1), gold(str(number), "Single Answer")).correct
+        assert mark_answer(form, parse_gold_answer(str(number), "Single Answer")).correct
+    assert not mark_answer(str(number + 1), parse_gold_answer(str(number), "Single Answer")).correct
 
 
 @given(st.dates(min_value=date(1000, 1, 1)))
 def test_a_date_is_itself_however_it_is_written(day: date) -> None:
-    asked = gold(f"{day.day} {day:%B} {day.year}", "Single Answer")
+    asked = parse_gold_answer(f"{day.day} {day:%B} {day.year}", "Single Answer")
     for form in (
         day.isoformat(),
         f"{day:%B} {day.day}, {day.year}",
         f"{day:%b} {day.day} {day.year}",
         f"{day:%d/%m/%Y}",
     ):
-        assert mark(form, asked).correct
-    assert not mark((day + timedelta(days=1 if day.year < 9999 else -1)).isoformat(), asked).correct
+        assert mark_answer(form, asked).correct
+    assert not mark_answer((day + timedelta(days=1 if day.year < 9999 else -1)).isoformat(), asked).correct

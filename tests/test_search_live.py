@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.environments.search import Local, Replay, Result
+from agent2rl.environments.search import LocalCorpus, ReplayBackend, SearchResult
 from agent2rl.environments.search.backend import PAGE_CHARACTERS
-from agent2rl.environments.search.choosing import NAMES, choose, whole
-from agent2rl.environments.search.live import ENGINES, Ddgs, Live, searxng
-from agent2rl.environments.search.live.html import readable
-from agent2rl.environments.search.live.pages import Pages, Place, is_public
-from agent2rl.environments.search.live.patience import Patience
+from agent2rl.environments.search.backend_names import NAMES, open_backend, resolve_name
+from agent2rl.environments.search.live import ENGINES, DdgsBackend, EngineBackend, make_searxng_engine
+from agent2rl.environments.search.live.page_reader import PageReader, ServerAddress, is_public
+from agent2rl.environments.search.live.page_text import extract_text
+from agent2rl.environments.search.live.retry import RateLimitedRetry
 from tests.web import Asked, Page, Web, as_json, serving
 
 KEY = "sk-very-secret-0123456789"
@@ -33,18 +33,18 @@ ROWS = {
 }
 
 
-def quick(per_second: float = 1000, attempts: int = 4, answer_seconds: float = 5) -> Patience:
-    return Patience(per_second, attempts, first_seconds=0.01, answer_seconds=answer_seconds)
+def quick(per_second: float = 1000, attempts: int = 4, answer_seconds: float = 5) -> RateLimitedRetry:
+    return RateLimitedRetry(per_second, attempts, first_seconds=0.01, answer_seconds=answer_seconds)
 
 
-def live(name: str, web: Web) -> Live:
-    return Live(ENGINES[name], KEY, quick(), url=web.url)
+def live(name: str, web: Web) -> EngineBackend:
+    return EngineBackend(ENGINES[name], KEY, quick(), url=web.url)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_an_engine_is_asked_as_it_wants_and_its_results_are_read(name: str) -> None:
     with serving(lambda _: as_json(ROWS[name])) as web:
-        assert live(name, web).search("who & what") == (Result("http://a", "A", "first"),)
+        assert live(name, web).search("who & what") == (SearchResult("http://a", "A", "first"),)
         (asked,) = web.asked
     said = {**asked.query, **(asked.body or {})}
     assert "who & what" in (said.get("q"), said.get("query"))
@@ -55,10 +55,10 @@ def test_an_engine_is_asked_as_it_wants_and_its_results_are_read(name: str) -> N
 def test_an_instance_of_searxng_is_asked_for_json() -> None:
     rows = [{"url": f"http://a/{number}", "title": "", "content": None} for number in range(9)]
     with serving(lambda _: as_json({"results": [*rows, {"no": "url"}, 7]})) as web:
-        found = choose(f"searxng:{web.url}/", {}).search("orin")
+        found = open_backend(f"searxng:{web.url}/", {}).search("orin")
         assert web.asked[0].query == {"q": "orin", "format": "json"}
         assert web.asked[0].path == "/search"
-    assert found[0] == Result("http://a/0", "http://a/0", "")
+    assert found[0] == SearchResult("http://a/0", "http://a/0", "")
     assert len(found) == 5
 
 
@@ -89,7 +89,7 @@ def test_silence_has_an_end() -> None:
         return as_json({})
 
     with serving(silent) as web:
-        slow = Live(ENGINES["brave"], KEY, quick(attempts=2, answer_seconds=0.1), url=web.url)
+        slow = EngineBackend(ENGINES["brave"], KEY, quick(attempts=2, answer_seconds=0.1), url=web.url)
         with pytest.raises(WorldError, match="ReadTimeout"):
             slow.search("orin")
         wait.set()
@@ -121,16 +121,16 @@ def test_engines_behind_an_instance_that_do_not_answer_are_a_failure_and_not_an_
     silent = {"results": [], "unresponsive_engines": [["google", "timeout"]]}
     answers = [silent, silent, {"results": [{"url": "http://a"}], "unresponsive_engines": [["bing", "?"]]}]
     with serving(lambda _: as_json(answers.pop(0))) as web:
-        assert Live(searxng(web.url), patience=quick()).search("orin") == (
-            Result("http://a", "http://a", ""),
+        assert EngineBackend(make_searxng_engine(web.url), patience=quick()).search("orin") == (
+            SearchResult("http://a", "http://a", ""),
         )
     with (
         serving(lambda _: as_json(silent)) as web,
         pytest.raises(WorldError, match="searxng was asked 4 times without success"),
     ):
-        Live(searxng(web.url), patience=quick()).search("orin")
+        EngineBackend(make_searxng_engine(web.url), patience=quick()).search("orin")
     with serving(lambda _: as_json({"results": [], "unresponsive_engines": []})) as web:
-        assert Live(searxng(web.url), patience=quick()).search("orin") == ()
+        assert EngineBackend(make_searxng_engine(web.url), patience=quick()).search("orin") == ()
 
 
 def test_ddgs_that_finds_nothing_is_tried_again_and_then_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_ddgs_that_finds_nothing_is_tried_again_and_then_a_failure(monkeypatch: 
         for name in set(pages) - {"mojeek"}:
             monkeypatch.delitem(pages, name)
         with pytest.raises(WorldError, match=r"ddgs was asked 2 times without success.*No results found"):
-            Ddgs(quick(attempts=2)).search("orin")
+            DdgsBackend(quick(attempts=2)).search("orin")
         assert len(web.asked) == 2
 
 
@@ -153,7 +153,7 @@ def test_an_answer_without_results_finds_nothing(answer: object) -> None:
 
 def test_no_engine_is_asked_faster_than_it_likes() -> None:
     with serving(lambda _: as_json(ROWS["brave"])) as web:
-        backend = Live(ENGINES["brave"], KEY, quick(per_second=20), url=web.url)
+        backend = EngineBackend(ENGINES["brave"], KEY, quick(per_second=20), url=web.url)
         begun = time.monotonic()
         threads = [threading.Thread(target=backend.search, args=(str(number),)) for number in range(7)]
         for thread in threads:
@@ -170,12 +170,12 @@ PAGE = """<html><head><title>Orin</title><style>p {}</style></head><body><nav>Me
 
 
 def test_a_page_is_read_as_its_words() -> None:
-    assert readable(PAGE) == "Orin Foods\nFounded by Ada & Bo.\nIn 1920.\na b"
+    assert extract_text(PAGE) == "Orin Foods\nFounded by Ada & Bo.\nIn 1920.\na b"
 
 
 @given(st.text(alphabet="<>/ abp\"'=&;!-scriptdvhead", max_size=200))
 def test_any_text_can_be_read_as_a_page(text: str) -> None:
-    assert "\0" not in readable(text)
+    assert "\0" not in extract_text(text)
 
 
 @pytest.mark.parametrize(
@@ -184,20 +184,20 @@ def test_any_text_can_be_read_as_a_page(text: str) -> None:
 def test_a_page_that_is_made_to_be_slow_is_read_in_no_time(made: str) -> None:
     began = time.process_time()
     page = "<p>Orin</p><nav>" + made * (500_000 // len(made)) + "</nav>" * 20_000
-    assert readable(page).startswith("Orin")
+    assert extract_text(page).startswith("Orin")
     assert time.process_time() - began < 10
 
 
 def test_a_page_is_read_only_as_far_as_it_is_wanted() -> None:
     parts = iter(range(1000))
-    assert len(readable("<p>Orin</p> \n" * 100_000, 10_000, lambda: next(parts))) >= 10_000
+    assert len(extract_text("<p>Orin</p> \n" * 100_000, 10_000, lambda: next(parts))) >= 10_000
     assert next(parts) < 10
     with serving(lambda _: Page("<p>Orin</p>" * 100_000)) as web:
         assert len(own(web, most_bytes=2 << 20).read(web.url)) == PAGE_CHARACTERS
 
 
-def own(web: Web, most_bytes: int = 1 << 20, seconds: float = 5) -> Pages:
-    return Pages(Place.of(web.url), most_bytes, seconds)
+def own(web: Web, most_bytes: int = 1 << 20, seconds: float = 5) -> PageReader:
+    return PageReader(ServerAddress.from_url(web.url), most_bytes, seconds)
 
 
 def test_a_found_page_is_opened_on_the_server_that_the_user_named() -> None:
@@ -207,7 +207,7 @@ def test_a_found_page_is_opened_on_the_server_that_the_user_named() -> None:
         return Page(PAGE) if asked.path == "/page" else Page(status=302, headers={"Location": "/page"})
 
     with serving(answer) as web:
-        backend = Live(searxng(web.url), patience=quick())
+        backend = EngineBackend(make_searxng_engine(web.url), patience=quick())
         (found,) = backend.search("orin")
         assert backend.open(found.id).startswith("Orin Foods\nFounded by Ada")
 
@@ -217,7 +217,7 @@ def test_no_page_leads_into_a_private_network() -> None:
         name = inner.url.replace("127.0.0.1", "localhost")
         for url in (inner.url, name, inner.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")):
             with pytest.raises(WorldError, match=r"private network|cannot be read"):
-                Pages().read(url)
+                PageReader().read(url)
         with (
             serving(lambda _: Page(status=302, headers={"Location": inner.url})) as outer,
             pytest.raises(WorldError, match="private network"),
@@ -259,7 +259,7 @@ def test_an_address_outside_is_public() -> None:
 )
 def test_only_web_pages_are_opened(url: str) -> None:
     with pytest.raises(WorldError, match="cannot be opened"):
-        Pages().read(url)
+        PageReader().read(url)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_page_that_drips_has_an_end(said: bytes) -> None:
         began = time.monotonic()
         try:
             with pytest.raises(WorldError, match=r"within 0\.5 s|cannot be read"):
-                Pages(Place.of(url), seconds=0.5).read(url)
+                PageReader(ServerAddress.from_url(url), seconds=0.5).read(url)
             assert time.monotonic() - began < 4
         finally:
             over.set()
@@ -329,11 +329,11 @@ def test_backends_are_chosen_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("orin")
     record = tmp_path / "record.jsonl"
     record.write_text("")
-    assert isinstance(choose(f"local:{tmp_path}", {}), Local)
-    assert isinstance(choose(f"replay:{record}", {}), Replay)
-    assert isinstance(choose("brave", {"BRAVE_API_KEY": KEY}), Live)
+    assert isinstance(open_backend(f"local:{tmp_path}", {}), LocalCorpus)
+    assert isinstance(open_backend(f"replay:{record}", {}), ReplayBackend)
+    assert isinstance(open_backend("brave", {"BRAVE_API_KEY": KEY}), EngineBackend)
     if importlib.util.find_spec("ddgs"):
-        choose("ddgs", {})
+        open_backend("ddgs", {})
     for name, said in (
         ("brave", "Set BRAVE_API_KEY"),
         ("bing", "Backends: ddgs, tavily, brave"),
@@ -344,7 +344,7 @@ def test_backends_are_chosen_by_name(tmp_path: Path) -> None:
         (f"replay:{tmp_path / 'none'}", "no record"),
     ):
         with pytest.raises(UserError, match=said):
-            choose(name, {})
+            open_backend(name, {})
     assert len(NAMES) == 7
-    assert whole("replay:x.jsonl") == f"replay:{Path('x.jsonl').resolve()}"
-    assert whole("brave") == "brave"
+    assert resolve_name("replay:x.jsonl") == f"replay:{Path('x.jsonl').resolve()}"
+    assert resolve_name("brave") == "brave"

@@ -9,28 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from agent2rl.core.environment import Environment, Step
+from agent2rl.core.environment import Environment, EnvironmentStep
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example
 from agent2rl.environments.search import (
     WORLD,
     Backend,
-    Document,
-    Local,
-    Recording,
-    Replay,
-    Research,
-    Result,
+    LocalCorpus,
+    RecordingBackend,
+    ReplayBackend,
+    SearchDocument,
+    SearchEnvironment,
+    SearchResult,
 )
 from agent2rl.environments.search.backend import NotRecorded
+from agent2rl.environments.search.environment import NO_ACTION, NOT_FOUND, OVER
 from agent2rl.environments.search.local import read_corpus, write_corpus
-from agent2rl.environments.search.research import NO_ACTION, NOT_FOUND, OVER
 
 DOCUMENTS = (
-    Document("orin", "Orin Foods", "Orin Foods is a company. It was founded by Ada Lorn and Bo Marr."),
-    Document("ada", "Ada Lorn", "Ada Lorn was born in Lódz."),
-    Document("bo", "Bo Marr", "Bo Marr was born in Talva. " + "And more. " * 40),
-    Document("noise", "Notes", "A storm delayed the fair in Talva."),
+    SearchDocument("orin", "Orin Foods", "Orin Foods is a company. It was founded by Ada Lorn and Bo Marr."),
+    SearchDocument("ada", "Ada Lorn", "Ada Lorn was born in Lódz."),
+    SearchDocument("bo", "Bo Marr", "Bo Marr was born in Talva. " + "And more. " * 40),
+    SearchDocument("noise", "Notes", "A storm delayed the fair in Talva."),
 )
 MARKS = ("precision", "recall", "f1")
 EXAMPLE = Example("one", "Who founded Orin Foods?", "Ada Lorn, Bo Marr", {"answer_type": "Set Answer"})
@@ -42,11 +42,11 @@ class Broken:
     def __init__(self) -> None:
         self.asked = 0
 
-    def search(self, query: str) -> tuple[Result, ...]:
+    def search(self, query: str) -> tuple[SearchResult, ...]:
         self.asked += 1
         if self.asked % 2:
             raise WorldError("the engine is busy", "Try again.")
-        return Local(DOCUMENTS).search(query)
+        return LocalCorpus(DOCUMENTS).search(query)
 
     def open(self, id: str) -> str:  # noqa: A002
         raise WorldError(f"the page {id!r} is gone")
@@ -54,8 +54,8 @@ class Broken:
 
 def played(
     backend: Backend, actions: list[str], example: Example = EXAMPLE, partial: bool = False
-) -> list[Step]:
-    play: Environment = Research(lambda _: backend, partial)
+) -> list[EnvironmentStep]:
+    play: Environment = SearchEnvironment(lambda _: backend, partial)
     steps = [play.reset(example), *map(play.step, actions)]
     play.close()
     return steps
@@ -63,16 +63,18 @@ def played(
 
 def test_a_question_is_searched_read_and_answered() -> None:
     first, found, page, last = played(
-        Local(DOCUMENTS), ["search[founder of Orin Foods]", "open[1]", "answer[Bo Marr; Ada Lorn]"]
+        LocalCorpus(DOCUMENTS), ["search[founder of Orin Foods]", "open[1]", "answer[Bo Marr; Ada Lorn]"]
     )
     assert first.observation == "Question: Who founded Orin Foods?"
     assert found.observation.startswith("1. Orin Foods: Orin Foods is a company.")
     assert page.observation == f"Orin Foods\n{DOCUMENTS[0].text}"
-    assert last == Step(OVER, reward=1.0, done=True, won=True, marks=dict.fromkeys(MARKS, 1.0))
+    assert last == EnvironmentStep(OVER, reward=1.0, done=True, won=True, marks=dict.fromkeys(MARKS, 1.0))
 
 
 def test_a_whole_reply_is_an_action() -> None:
-    steps = played(Local(DOCUMENTS), ["Thought: who was it?\nAction 1: search[Bo Marr]", "**open[bo marr]**"])
+    steps = played(
+        LocalCorpus(DOCUMENTS), ["Thought: who was it?\nAction 1: search[Bo Marr]", "**open[bo marr]**"]
+    )
     assert steps[1].observation.startswith("1. Bo Marr: ")
     assert steps[2].observation.startswith("Bo Marr\nBo Marr was born in Talva.")
 
@@ -82,8 +84,8 @@ def test_a_whole_reply_is_an_action() -> None:
     [("Bo Marr and Ada Lorn", 1, 1), ("Bo Marr", 0, 2 / 3), ("Cy Orr", 0, 0), ("", 0, 0)],
 )
 def test_the_answer_is_rewarded(answer: str, strict: float, partial: float) -> None:
-    assert played(Local(DOCUMENTS), [f"answer[{answer}]"])[-1].reward == strict
-    last = played(Local(DOCUMENTS), [f"answer[{answer}]"], partial=True)[-1]
+    assert played(LocalCorpus(DOCUMENTS), [f"answer[{answer}]"])[-1].reward == strict
+    last = played(LocalCorpus(DOCUMENTS), [f"answer[{answer}]"], partial=True)[-1]
     assert last.reward == pytest.approx(partial)
     assert last.done
     assert last.won == (strict == 1)
@@ -92,42 +94,44 @@ def test_the_answer_is_rewarded(answer: str, strict: float, partial: float) -> N
 
 def test_names_given_with_the_example_are_right() -> None:
     example = Example("two", "Who?", "Ada Lorn", {"items": [["Ada Lorn", "Ada of Orin, the Elder"]]})
-    assert played(Local(DOCUMENTS), ["answer[Ada of Orin, the Elder]"], example)[-1].won
+    assert played(LocalCorpus(DOCUMENTS), ["answer[Ada of Orin, the Elder]"], example)[-1].won
 
 
 def test_six_steps_are_the_end_of_it_and_so_is_an_answer() -> None:
-    steps = played(Local(DOCUMENTS), ["search[Orin]"] * 5 + ["hm", "answer[Ada Lorn, Bo Marr]"])
+    steps = played(LocalCorpus(DOCUMENTS), ["search[Orin]"] * 5 + ["hm", "answer[Ada Lorn, Bo Marr]"])
     assert [step.done for step in steps] == [False] * 6 + [True] * 2
     assert [step.cut for step in steps[-2:]] == [True, True]
     assert steps[-1].reward == 0
-    again = played(Local(DOCUMENTS), ["answer[Bo Marr]", "answer[Ada Lorn, Bo Marr]"])
-    assert again[-1] == Step(OVER, done=True, marks={"precision": 1.0, "recall": 0.5, "f1": 2 / 3})
+    again = played(LocalCorpus(DOCUMENTS), ["answer[Bo Marr]", "answer[Ada Lorn, Bo Marr]"])
+    assert again[-1] == EnvironmentStep(OVER, done=True, marks={"precision": 1.0, "recall": 0.5, "f1": 2 / 3})
 
 
 def test_an_example_may_allow_other_steps() -> None:
     example = Example("one", "Who?", "Ada Lorn", {"steps": 1})
-    assert played(Local(DOCUMENTS), ["search[Orin]"], example)[-1].cut
+    assert played(LocalCorpus(DOCUMENTS), ["search[Orin]"], example)[-1].cut
     for steps in (0, "6", True):
         with pytest.raises(UserError, match="steps"):
-            played(Local(DOCUMENTS), [], Example("one", "Who?", "Ada Lorn", {"steps": steps}))
+            played(LocalCorpus(DOCUMENTS), [], Example("one", "Who?", "Ada Lorn", {"steps": steps}))
 
 
 def test_an_example_without_an_answer_is_an_error() -> None:
     wrong: list[list[JsonValue]] = [[], [["", "x"]], ["x"], [[]]]
     for meta in ({}, *({"items": items} for items in wrong)):
         with pytest.raises(UserError, match="no answer"):
-            played(Local(DOCUMENTS), [], Example("one", "Who?", "", meta))
+            played(LocalCorpus(DOCUMENTS), [], Example("one", "Who?", "", meta))
 
 
 def test_nonsense_is_answered_and_costs_a_step() -> None:
-    steps = played(Local(DOCUMENTS), ["I do not know", "search[]", "open[7]", "open[orin]", "search[zzz]"])
+    steps = played(
+        LocalCorpus(DOCUMENTS), ["I do not know", "search[]", "open[7]", "open[orin]", "search[zzz]"]
+    )
     told = [step.observation for step in steps[1:]]
     assert told == [NO_ACTION, NO_ACTION, NOT_FOUND, NOT_FOUND, "Nothing was found."]
 
 
 def test_a_failed_search_is_seen_and_counted() -> None:
     backend = Broken()
-    play = Research(lambda _: backend)
+    play = SearchEnvironment(lambda _: backend)
     play.reset(EXAMPLE)
     told = [play.step(action).observation for action in ("search[Orin]", "search[Orin]", "open[1]")]
     assert told[0] == "The search failed: the engine is busy"
@@ -138,12 +142,12 @@ def test_a_failed_search_is_seen_and_counted() -> None:
 
 def test_pages_of_the_benchmark_itself_are_as_if_they_were_not_found() -> None:
     own = (
-        Document("https://hub/datasets/google/deepsearchqa/viewer", "Rows", "Orin rows"),
-        Document("https://hub/a", "The Deep Search QA benchmark", "Orin"),
-        Document("https://hub/b", "Notes", "Orin, a question of DeepSearchQA"),
-        Document("https://hub/deep%2Dsearch%2Dqa", "Notes", "Orin"),
+        SearchDocument("https://hub/datasets/google/deepsearchqa/viewer", "Rows", "Orin rows"),
+        SearchDocument("https://hub/a", "The Deep Search QA benchmark", "Orin"),
+        SearchDocument("https://hub/b", "Notes", "Orin, a question of DeepSearchQA"),
+        SearchDocument("https://hub/deep%2Dsearch%2Dqa", "Notes", "Orin"),
     )
-    play = Research(lambda _: Local((*own, *DOCUMENTS[:1]), shown=9))
+    play = SearchEnvironment(lambda _: LocalCorpus((*own, *DOCUMENTS[:1]), shown=9))
     play.reset(EXAMPLE)
     assert play.step("search[Orin]").observation.startswith("1. Orin Foods")
     assert play.commands() == ("open[1]",)
@@ -154,39 +158,39 @@ def test_pages_of_the_benchmark_itself_are_as_if_they_were_not_found() -> None:
 
 def test_an_episode_begins_with_reset() -> None:
     with pytest.raises(RuntimeError, match="reset"):
-        Research(lambda _: Local(DOCUMENTS)).step("search[Orin]")
+        SearchEnvironment(lambda _: LocalCorpus(DOCUMENTS)).step("search[Orin]")
 
 
 @given(st.lists(st.text(max_size=60), max_size=8))
 def test_any_text_is_a_step(actions: list[str]) -> None:
-    steps = played(Local(DOCUMENTS), actions)
+    steps = played(LocalCorpus(DOCUMENTS), actions)
     assert all(0 <= step.reward <= 1 for step in steps)
     assert steps[-1].done or len(actions) < 6
 
 
 def test_a_search_knows_no_case_accents_or_plurals() -> None:
-    assert [result.id for result in Local(DOCUMENTS).search("companies of foods")] == ["orin"]
-    found = Local(DOCUMENTS).search("LODZ")
+    assert [result.id for result in LocalCorpus(DOCUMENTS).search("companies of foods")] == ["orin"]
+    found = LocalCorpus(DOCUMENTS).search("LODZ")
     assert [result.id for result in found] == ["ada"]
 
 
 def test_the_beginning_of_a_document_is_its_snippet() -> None:
-    (found,) = Local(DOCUMENTS).search("Marr, born in Talva, and more")[:1]
+    (found,) = LocalCorpus(DOCUMENTS).search("Marr, born in Talva, and more")[:1]
     assert found.snippet.startswith("Bo Marr was born in Talva. And more.")
     assert found.snippet.endswith(" …")
 
 
 def test_of_equal_documents_the_first_comes_first() -> None:
-    twins = [Document(str(number), "Twin", "the same words") for number in range(9)]
-    assert [result.id for result in Local(twins).search("same words")] == ["0", "1", "2", "3", "4"]
-    assert Local([]).search("anything") == ()
+    twins = [SearchDocument(str(number), "Twin", "the same words") for number in range(9)]
+    assert [result.id for result in LocalCorpus(twins).search("same words")] == ["0", "1", "2", "3", "4"]
+    assert LocalCorpus([]).search("anything") == ()
 
 
 @given(st.text(max_size=100))
 def test_any_query_has_an_answer(query: str) -> None:
-    found = Local(DOCUMENTS).search(query)
+    found = LocalCorpus(DOCUMENTS).search(query)
     assert len(found) <= 5
-    assert found == Local(DOCUMENTS).search(query)
+    assert found == LocalCorpus(DOCUMENTS).search(query)
 
 
 ACTIONS = ["search[Orin]", "open[1]", "search[Talva]", "open[2]", "search[Orin]", "answer[Ada Lorn]"]
@@ -194,9 +198,9 @@ ACTIONS = ["search[Orin]", "open[1]", "search[Talva]", "open[2]", "search[Orin]"
 
 def test_a_replay_is_the_same_to_the_byte(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    with closing(Recording(Local(DOCUMENTS), "local", record, clock=lambda: 12.5)) as recording:
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record, clock=lambda: 12.5)) as recording:
         recorded = played(recording, ACTIONS)
-    assert played(Replay(record), ACTIONS) == recorded
+    assert played(ReplayBackend(record), ACTIONS) == recorded
     rows = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(row["kind"], row["text"]) for row in rows] == [
         ("search", "Orin"),
@@ -210,7 +214,7 @@ def test_a_replay_is_the_same_to_the_byte(tmp_path: Path) -> None:
 def test_failures_are_recorded_too(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     actions = ["search[Orin]", "search[Talva]", "open[1]", "search[Orin]"]
-    with closing(Recording(Broken(), "broken", record)) as recording:
+    with closing(RecordingBackend(Broken(), "broken", record)) as recording:
         recorded = played(recording, actions)
     assert [step.observation.partition(":")[0] for step in recorded[1:]] == [
         "The search failed",
@@ -218,35 +222,35 @@ def test_failures_are_recorded_too(tmp_path: Path) -> None:
         "The open failed",
         "The search failed",
     ]
-    assert played(Replay(record), actions) == recorded
+    assert played(ReplayBackend(record), actions) == recorded
 
 
 def test_what_failed_and_then_worked_is_replayed_as_what_worked(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    for backend in (Broken(), Local(DOCUMENTS)):
-        with closing(Recording(backend, "some", record)) as recording, suppress(WorldError):
+    for backend in (Broken(), LocalCorpus(DOCUMENTS)):
+        with closing(RecordingBackend(backend, "some", record)) as recording, suppress(WorldError):
             recording.search("Orin")
-    assert Replay(record).search("Orin") == Local(DOCUMENTS).search("Orin")
+    assert ReplayBackend(record).search("Orin") == LocalCorpus(DOCUMENTS).search("Orin")
 
 
 def test_a_record_is_of_one_backend_and_one_at_a_time_writes_it(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    with closing(Recording(Local(DOCUMENTS), "tavily", record)) as recording:
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record)) as recording:
         recording.search("Orin")
         with pytest.raises(UserError, match="Another run records"):
-            Recording(Local(DOCUMENTS), "tavily", record)
+            RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record)
     with pytest.raises(UserError, match="recorded from tavily, not brave"):
-        Recording(Local(DOCUMENTS), "brave", record)
+        RecordingBackend(LocalCorpus(DOCUMENTS), "brave", record)
     with pytest.raises(UserError, match="cannot be recorded"):
-        Recording(Local(DOCUMENTS), "brave", tmp_path)
-    Recording(Local(DOCUMENTS), "tavily", record).close()
+        RecordingBackend(LocalCorpus(DOCUMENTS), "brave", tmp_path)
+    RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record).close()
 
 
 def test_what_a_replay_does_not_hold_is_an_error_that_is_counted(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record)) as recording:
         played(recording, ACTIONS)
-    replay = Replay(record)
+    replay = ReplayBackend(record)
     with pytest.raises(NotRecorded, match="Marr"):
         replay.search("Marr")
     told = played(replay, ["search[Lorn]", "search[Orin]"])
@@ -256,22 +260,22 @@ def test_what_a_replay_does_not_hold_is_an_error_that_is_counted(tmp_path: Path)
 
 def test_a_record_is_continued_and_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record)) as recording:
         recording.search("Orin")
     whole = record.read_bytes()
     record.write_bytes(whole + whole[:20])
-    assert Replay(record).search("Orin") == Local(DOCUMENTS).search("Orin")
-    with closing(Recording(Local(DOCUMENTS), "local", record)) as recording:
+    assert ReplayBackend(record).search("Orin") == LocalCorpus(DOCUMENTS).search("Orin")
+    with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record)) as recording:
         recording.search("Talva")
-    assert Replay(record).search("Talva") == Local(DOCUMENTS).search("Talva")
+    assert ReplayBackend(record).search("Talva") == LocalCorpus(DOCUMENTS).search("Talva")
     record.write_text("nonsense\n")
     with pytest.raises(UserError, match="no record"):
-        Replay(record)
+        ReplayBackend(record)
 
 
 def test_a_data_directory_is_a_world(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
-    write_corpus(tmp_path / "corpus", Local(DOCUMENTS, shown=2, snippet_words=3))
+    write_corpus(tmp_path / "corpus", LocalCorpus(DOCUMENTS, shown=2, snippet_words=3))
     row = {"id": "one", "question": EXAMPLE.prompt, "answer": EXAMPLE.target, "answer_type": "Set Answer"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     world = WORLD(tmp_path)
@@ -315,7 +319,7 @@ def test_documents_that_cannot_be_searched_are_the_users_error(tmp_path: Path) -
 
 def test_steps_say_how_many_of_the_documents_that_tell_it_were_found() -> None:
     example = Example("one", "Who?", "Ada Lorn", {"documents": ["orin", "ada"]})
-    steps = played(Local(DOCUMENTS), ["search[company]", "search[zzz]", "search[Lorn]"], example)
+    steps = played(LocalCorpus(DOCUMENTS), ["search[company]", "search[zzz]", "search[Lorn]"], example)
     assert [step.marks["search_recall"] for step in steps] == [0, 0.5, 0.5, 1]
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import MachineError
 from agent2rl.sandboxes import seccomp
-from agent2rl.sandboxes.seccomp import ALLOW, KILL, MACHINES, program, refuse
+from agent2rl.sandboxes.seccomp import ALLOW, KILL, MACHINES, build_filter, make_refusal
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 HARMLESS = {
     "x86_64": {"read": 0, "mmap": 9, "execve": 59, "openat": 257, "setresuid": 117, "prctl": 157},
     "aarch64": {"read": 63, "mmap": 222, "execve": 221, "openat": 56, "setresuid": 147, "prctl": 167},
 }
-NOT_SUPPORTED = refuse(errno.EAFNOSUPPORT)
-DENIED = refuse(errno.EPERM)
+NOT_SUPPORTED = make_refusal(errno.EAFNOSUPPORT)
+DENIED = make_refusal(errno.EPERM)
 AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK = 16, 17, 38, 40
 SIGCHLD = 17
 CLONE_NEW = {
@@ -70,7 +70,7 @@ def decide(code: bytes, audit: int, number: int, arguments: tuple[int, ...] = (0
 
 
 def ask(machine: str, number: int, *given: int) -> int:
-    return decide(program(machine), AUDIT[machine], number, (*given, *[0] * (6 - len(given))))
+    return decide(build_filter(machine), AUDIT[machine], number, (*given, *[0] * (6 - len(given))))
 
 
 @machines
@@ -97,7 +97,7 @@ def test_what_is_not_named_passes(machine: str, number: int, given_arguments: tu
     special = {seccomp.CLONE3, parts.clone, parts.socket, parts.socketpair, parts.ioctl}
     expected = DENIED if number in parts.refused.values() else ALLOW
     if number not in special:
-        assert decide(program(machine), AUDIT[machine], number, given_arguments) == expected
+        assert decide(build_filter(machine), AUDIT[machine], number, given_arguments) == expected
 
 
 @machines
@@ -106,20 +106,20 @@ def test_another_architecture_is_killed(
     machine: str, audit: int, number: int, given_arguments: tuple[int, ...]
 ) -> None:
     if audit != AUDIT[machine]:
-        assert decide(program(machine), audit, number, given_arguments) == KILL
+        assert decide(build_filter(machine), audit, number, given_arguments) == KILL
 
 
 @given(number=st.integers(0x40000000, 2**32 - 1), given_arguments=arguments)
 def test_the_other_calling_convention_of_x86_is_refused(
     number: int, given_arguments: tuple[int, ...]
 ) -> None:
-    answer = decide(program("x86_64"), AUDIT["x86_64"], number, given_arguments)
-    assert answer == refuse(errno.ENOSYS)
+    answer = decide(build_filter("x86_64"), AUDIT["x86_64"], number, given_arguments)
+    assert answer == make_refusal(errno.ENOSYS)
 
 
 @machines
 def test_clone3_is_said_not_to_exist_so_that_libraries_fall_back(machine: str) -> None:
-    assert ask(machine, 435) == refuse(errno.ENOSYS)
+    assert ask(machine, 435) == make_refusal(errno.ENOSYS)
 
 
 @machines
@@ -174,7 +174,7 @@ def test_nothing_can_be_typed_into_a_terminal_of_others(machine: str, request_nu
 
 def test_a_machine_without_a_table_is_named() -> None:
     with pytest.raises(MachineError, match="riscv64"):
-        program("riscv64")
+        build_filter("riscv64")
 
 
 def headers(machine: str) -> dict[str, int]:

@@ -17,8 +17,8 @@ from agent2rl.grading.checks import check_submission
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.models.seedling import FILES
 from agent2rl.training.seedling import corpus, words
-from agent2rl.training.seedling.chat import END, TEMPLATE, conversation
-from agent2rl.training.seedling.errands import errand
+from agent2rl.training.seedling.chat import END, TEMPLATE, write_conversation
+from agent2rl.training.seedling.errands import write_errand
 
 WEIGHTS = "0445cdecd3ce7f693a285ef88b685824a6a54a02ddb7f13923353448a3816ef8"
 NAMES = [
@@ -30,7 +30,7 @@ NAMES = [
 @pytest.fixture(scope="module")
 def seedling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("seedling")
-    registry.model("seedling").write(directory)
+    registry.find_model("seedling").write(directory)
     return directory
 
 
@@ -77,14 +77,14 @@ def test_it_passes_the_checks_as_a_submission_to_itself(seedling: Path) -> None:
 
 
 def test_writing_it_again_gives_the_same_files(seedling: Path, tmp_path: Path) -> None:
-    registry.model("seedling").write(tmp_path)
+    registry.find_model("seedling").write(tmp_path)
     assert read_base_model(tmp_path).manifest == read_base_model(seedling).manifest
     assert read_base_model(FILES).manifest == read_base_model(seedling).manifest
 
 
 def test_the_corpus_is_the_same_text_everywhere() -> None:
     """Whoever changes this digest must train the seedling again."""
-    text = "\0".join(corpus.documents(0, 1000))
+    text = "\0".join(corpus.write_documents(0, 1000))
     assert hashlib.sha256(text.encode()).hexdigest() == (
         "bf68e507732e84a052726382e4a8160cafbc179bb149a040efc68cbf1a27262c"
     )
@@ -98,16 +98,16 @@ def test_every_family_of_text_can_be_drawn_and_fits_the_context(tokenizer: Any) 
 
 
 def test_no_problem_of_the_miniature_stands_in_the_corpus() -> None:
-    splits = registry.task("gsm8k-mini").load(None)
+    splits = registry.find_task("gsm8k-mini").load(None)
     sentences = {
         part.strip() for example in splits.feedback + splits.heldout for part in example.prompt.split(".")[:1]
     }
-    text = "\n".join(corpus.documents(0, 5000))
+    text = "\n".join(corpus.write_documents(0, 5000))
     assert not [sentence for sentence in sentences if len(sentence) > 40 and sentence in text]
 
 
 def test_errands_are_not_done_in_the_words_of_the_benchmark() -> None:
-    told = "\n".join(errand(random.Random(seed)) for seed in range(2000))
+    told = "\n".join(write_errand(random.Random(seed)) for seed in range(2000))
     ours = r"go to|open|take|move|heat|clean|cool|use|Your task is to|you see"
     assert not re.findall(rf"\b(?:{ours})\b", told)
 
@@ -121,11 +121,11 @@ def test_the_chat_template_writes_what_the_corpus_has(tokenizer: Any) -> None:
         {"role": "user", "content": "Say cup."},
     ]
     written = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert written == conversation(turns)
+    assert written == write_conversation(turns)
 
 
 def test_an_answer_has_the_same_tokens_apart_from_its_prompt_and_behind_it(tokenizer: Any) -> None:
-    prompt, answer = conversation([("How many?", "")]), "That leaves 90 - 8 = <<90-8=82>>82.\n#### 82"
+    prompt, answer = write_conversation([("How many?", "")]), "That leaves 90 - 8 = <<90-8=82>>82.\n#### 82"
     apart = tokenizer(prompt)["input_ids"] + tokenizer(answer)["input_ids"]
     assert tokenizer(prompt + answer)["input_ids"] == apart
     assert tokenizer.decode(apart) == prompt + answer
@@ -159,9 +159,9 @@ def test_it_finds_again_what_stands_in_its_context(model: Any, tokenizer: Any) -
 
 
 def test_it_is_poor_at_the_task_until_it_is_trained(seedling: Path) -> None:
-    task, shipped = registry.task("gsm8k-mini"), registry.model("seedling")
+    task, shipped = registry.find_task("gsm8k-mini"), registry.find_model("seedling")
     examples = task.load(None).feedback[:40]
-    with registry.engine(shipped.engine)(seedling) as engine:
+    with registry.find_engine(shipped.engine)(seedling) as engine:
         results = task.evaluator.evaluate(engine, examples, EvalSettings()).results
     assert all(result.output for result in results)
     assert sum(result.score for result in results) <= 4

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 from agent2rl import registry
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import check_submission
-from agent2rl.grading.lineage import LineageReport, lineage
+from agent2rl.grading.lineage import LineageReport, trace_lineage
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoSettings, grpo
-from agent2rl.training.progress import Progress
+from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.seedling import corpus, pretrain
 from agent2rl.training.sft import SftSettings, sft
 from tests import families
@@ -38,7 +38,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
     directory = tmp_path_factory.mktemp("seedling")
-    registry.model("seedling").write(directory)
+    registry.find_model("seedling").write(directory)
     return read_base_model(directory)
 
 
@@ -52,11 +52,11 @@ def told(base: BaseModel, tmp_path: Path) -> Told:
     """The lineage of some weights that pass the checks."""
 
     def tell(tensors: Weights) -> LineageReport:
-        registry.model("seedling").write(tmp_path)
+        registry.find_model("seedling").write(tmp_path)
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, tmp_path / "model.safetensors", metadata={"format": "pt"})
         check_submission(tmp_path, base, ResavedBase)
-        return lineage(tmp_path, base)
+        return trace_lineage(tmp_path, base)
 
     return tell
 
@@ -70,13 +70,13 @@ def newborn(seed: int) -> Any:
     """A seedling as its pretraining begins."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(pretrain.configuration())  # type: ignore[no-untyped-call]
+        return AutoModelForCausalLM.from_config(pretrain.build_config())  # type: ignore[no-untyped-call]
 
 
 def text(base: BaseModel, seed: int) -> torch.Tensor:
     """The first documents of a pretraining, as one row of tokens."""
     tokenizer = models.load(base.directory)[1]
-    documents = list(corpus.documents(seed * 10**9 + 10**6, 400))
+    documents = list(corpus.write_documents(seed * 10**9 + 10**6, 400))
     rows = [[*row, 1] for row in tokenizer(documents)["input_ids"]]
     return torch.tensor([token for row in rows for token in row])
 
@@ -103,19 +103,19 @@ def stranger(base: BaseModel) -> Weights:
 def tuned(base: BaseModel, rate: float) -> Weights:
     """After a few steps of SFT."""
     model, tokenizer = models.load(base.directory)
-    rows = registry.task("gsm8k-mini").load(None).train[:32]
+    rows = registry.find_task("gsm8k-mini").load(None).train[:32]
     settings = SftSettings(learning_rate=rate, epochs=2, batch_size=8)
     pairs = [(row.prompt, row.target) for row in rows]
-    assert sft(model, tokenizer, pairs, settings, Progress("sft")).steps == 8
+    assert sft(model, tokenizer, pairs, settings, TrainingProgress("sft")).steps == 8
     return stored(model)
 
 
 def reinforced(base: BaseModel, rate: float) -> Weights:
     """After a few steps of GRPO, for short answers: every group has shorter ones and longer ones."""
     model, tokenizer = models.load(base.directory)
-    asked = [row.prompt for row in registry.task("gsm8k-mini").load(None).train[:8]]
+    asked = [row.prompt for row in registry.find_task("gsm8k-mini").load(None).train[:8]]
     settings = GrpoSettings(learning_rate=rate, steps=3, prompts=4, group=4, max_tokens=24)
-    grpo(model, tokenizer, asked, lambda _, answer: -float(len(answer)), settings, Progress("grpo"))
+    grpo(model, tokenizer, asked, lambda _, answer: -float(len(answer)), settings, TrainingProgress("grpo"))
     return stored(model)
 
 
@@ -222,6 +222,6 @@ def test_an_edit_of_a_few_numbers_is_not_called_training(base: BaseModel, tmp_pa
     with torch.no_grad():
         model.model.embed_tokens.weight[1, :7] += 1.0
     model.save_pretrained(tmp_path)
-    report = lineage(tmp_path, base)
+    report = trace_lineage(tmp_path, base)
     assert report.verdict == "unknown"
     assert report.reason.startswith("Only 7 of 3,")

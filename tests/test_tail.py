@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.cli.tail import Tail, last_line
+from agent2rl.cli.log_tail import LogTail, read_last_line
 from tests.runs import Bench
 
 
@@ -26,11 +26,11 @@ from tests.runs import Bench
 )
 def test_the_last_whole_line_is_what_counts(tmp_path: Path, written: bytes, shown: str) -> None:
     (tmp_path / "log").write_bytes(written)
-    assert last_line(tmp_path / "log")[-3:] == shown
+    assert read_last_line(tmp_path / "log")[-3:] == shown
 
 
 def test_a_log_that_is_not_there_yet_says_nothing(tmp_path: Path) -> None:
-    assert last_line(tmp_path / "log") == ""
+    assert read_last_line(tmp_path / "log") == ""
 
 
 def test_each_new_line_is_told_once(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_each_new_line_is_told_once(tmp_path: Path) -> None:
         told.append(line)
         again.set()
 
-    with Tail(log, tell, 0.01):
+    with LogTail(log, tell, 0.01):
         for line in ("one", "two"):
             again.clear()
             log.write_text(f"{line}\n")

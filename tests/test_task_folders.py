@@ -12,7 +12,7 @@ from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.records import EvalSettings, ExampleResult
 from agent2rl.core.task import Example, Task
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.tasks.folder import parse
 from tests.runs import Bench
 
@@ -71,12 +71,12 @@ def test_a_question_with_unusual_line_ends_is_still_one_line_of_training_data(
 
 
 def answers(task: Task, examples: tuple[Example, ...], suffix: str = "") -> tuple[ExampleResult, ...]:
-    engine = Scripted(lambda chat: chat[-1].content.removeprefix("Say ").removesuffix(".") + suffix)
+    engine = ScriptedEngine(lambda chat: chat[-1].content.removeprefix("Say ").removesuffix(".") + suffix)
     return task.evaluator.evaluate(engine, examples, EvalSettings()).results
 
 
 def test_a_published_folder_is_a_task(folder: Path) -> None:
-    task = registry.task(registry.in_folders("echo", (folder.parent,)))
+    task = registry.find_task(registry.resolve_folder_name("echo", (folder.parent,)))
     splits = task.load(None)
     assert (task.id, task.description) == ("echo", "# echo\n")
     assert [example.prompt for example in splits.train] == ["Say 0.", "Say 1.", "Say 2."]

@@ -13,21 +13,21 @@ from typing import Any, get_args
 import pytest
 
 from agent2rl import registry
-from agent2rl.cli.print import describe
-from agent2rl.core.events import MOST, Event, Kind, LedgerKind
-from agent2rl.core.llm import Exchange
+from agent2rl.cli.terminal_output import describe_event
+from agent2rl.core.events import MAX_EVENTS, EventKind, LedgerKind, TimelineEvent
+from agent2rl.core.llm import LlmExchange
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.core.sandbox import Process
-from agent2rl.gateway.scripted.library import parse
-from agent2rl.gateway.scripted.server import running
-from agent2rl.runner import accounts, lives, observing
-from agent2rl.runner.gpus import Gpus
-from agent2rl.runner.lives import Lives
-from agent2rl.runner.observing import Observer
-from agent2rl.store import sightings
+from agent2rl.gateway.scripted.script_loader import parse_script
+from agent2rl.gateway.scripted.server import run_in_thread
+from agent2rl.runner import agent_observer, process_monitor, self_reports
+from agent2rl.runner.agent_observer import AgentObserver
+from agent2rl.runner.nvidia_gpus import GpuSampler
+from agent2rl.runner.process_monitor import ProcessMonitor
+from agent2rl.store import workspace_watcher
 from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import files
-from agent2rl.store.sightings import Sightings
+from agent2rl.store.revisions import read_revision_files
+from agent2rl.store.workspace_watcher import WorkspaceWatcher
 from tests.enclosures import Cell
 from tests.runs import Bench, Run
 
@@ -36,11 +36,11 @@ SPEC = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_se
 Data = dict[str, Any]
 
 
-def timeline(path: Path) -> list[Event]:
-    return [Event.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def timeline(path: Path) -> list[TimelineEvent]:
+    return [TimelineEvent.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def of(kind: Kind, path: Path) -> list[Data]:
+def of(kind: EventKind, path: Path) -> list[Data]:
     return [dict(event.data) for event in timeline(path) if event.kind == kind]
 
 
@@ -68,7 +68,7 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with a driver that is asked once, a training that is busy, and a command line of 100 KB."""
     place = tmp_path_factory.mktemp("whole")
     (place / "home").mkdir()
-    with running(parse('[[step]]\nend = "Go."\n')) as url:
+    with run_in_thread(parse_script('[[step]]\nend = "Go."\n')) as url:
         asked = ("--driver", f"scripted@{url}", "--continues", "0")
         run = Bench(place / "runs", cache, place / "home").run(WORKING, *asked)
     assert run.code == 0, run.errors
@@ -114,20 +114,23 @@ def test_weights_and_logs_appear_once_they_are_there(whole: Run) -> None:
 
 def test_a_hostile_command_line_is_cut_and_clean(whole: Run) -> None:
     (loud,) = [one for one in of("began", whole.paths.events) if one["command"].startswith("bash -c")]
-    assert len(loud["command"]) == lives.LONGEST_COMMAND
+    assert len(loud["command"]) == process_monitor.LONGEST_COMMAND
     assert loud["command"].isprintable()
     assert "�[31mred next line�" in loud["command"]
 
 
 def test_a_request_is_on_the_timeline_and_the_log_is_marked_at_the_submission(whole: Run) -> None:
     (asked,) = of("request", whole.paths.events)
-    told = Exchange.model_validate_json(whole.paths.usage.read_bytes())
+    told = LlmExchange.model_validate_json(whole.paths.usage.read_bytes())
     assert told.tokens
     assert (asked["outcome"], asked["input"]) == ("answered", told.tokens.input)
     assert (asked["began"], asked["seconds"]) == (told.at, told.seconds)
     (at,) = of("revision_of", whole.paths.events)
     assert whole.log.encode()[: at["log_bytes"]].endswith(b"before the submission\n")
-    brought = {b"/".join(found.path): found.content for found in files(whole.paths.revisions, at["number"])}
+    brought = {
+        b"/".join(found.path): found.content
+        for found in read_revision_files(whole.paths.revisions, at["number"])
+    }
     assert b"before the submission" in brought[b"agent/agent.py"]
     assert b"code/train.py" in brought
 
@@ -142,7 +145,7 @@ def test_what_an_agent_folder_brings_along_is_in_every_revision(bench: Bench) ->
     done = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"folder:{folder}", "--json")
     run = bench.ended(done.returncode, done.stdout, done.stderr)
     for number, more in ((1, set()), (2, {b"code/x.py"})):
-        found = {b"/".join(one.path) for one in files(run.paths.revisions, number)}
+        found = {b"/".join(one.path) for one in read_revision_files(run.paths.revisions, number)}
         assert found == {b"agent/config.yaml", b"agent/start.sh", b"agent/lib/loss.py"} | more
 
 
@@ -152,16 +155,16 @@ class Watched:
 
     cell: Cell
     recorder: Recorder
-    observer: Observer
+    observer: AgentObserver
 
     def shell(self, script: str) -> int | None:
-        with self.observer.observing():
+        with self.observer.observe_agent():
             done = self.cell.shell(
                 script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=30
             )
         return done.code
 
-    def of(self, kind: Kind) -> list[Data]:
+    def of(self, kind: EventKind) -> list[Data]:
         return of(kind, self.recorder.paths.events)
 
 
@@ -170,22 +173,24 @@ WAIT = "until [ -e go ]; do sleep 0.1; done; exit 3"
 
 
 @contextmanager
-def watching(place: Path, until: Kind = "closed") -> Iterator[Watched]:
+def watching(place: Path, until: EventKind = "closed") -> Iterator[Watched]:
     """What waits in the sandbox goes on when there is an event of this kind."""
 
-    def tell(event: Event) -> None:
+    def tell(event: TimelineEvent) -> None:
         if event.kind == until:
             (recorder.paths.workspace / "go").touch()
 
     with Recorder.create(place / "runs", SPEC, tell) as recorder:
         recorder.paths.workspace.mkdir()
-        yield Watched(Cell(registry.sandbox("bubblewrap"), place / "cell"), recorder, Observer(recorder))
+        yield Watched(
+            Cell(registry.find_sandbox("bubblewrap"), place / "cell"), recorder, AgentObserver(recorder)
+        )
 
 
 def test_a_crowd_of_short_processes_does_not_flood_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
+    monkeypatch.setattr(process_monitor, "MOST_EVENTS", 20)
     with watching(tmp_path, until="began") as watched:
         assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait\n" + WAIT) == 3
     assert 2 <= len(watched.of("began")) + len(watched.of("left")) <= 20
@@ -194,27 +199,29 @@ def test_a_crowd_of_short_processes_does_not_flood_the_record(
 def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "MOST_EVENTS", 20)
-    monkeypatch.setattr(lives, "MOST_BRIEF", 3)
+    monkeypatch.setattr(process_monitor, "MOST_EVENTS", 20)
+    monkeypatch.setattr(process_monitor, "MOST_BRIEF", 3)
     nobody = range(10**7, 10**7 + 50)
     with watching(tmp_path) as watched:
-        seen = Lives(watched.recorder)
-        seen.look([process(pid, 0, 0.0) for pid in nobody[:10]], 1.0)
-        seen.look([process(pid, 0, 0.0) for pid in nobody[10:]], 2.0)
+        seen = ProcessMonitor(watched.recorder)
+        seen.update_processes([process(pid, 0, 0.0) for pid in nobody[:10]], 1.0)
+        seen.update_processes([process(pid, 0, 0.0) for pid in nobody[10:]], 2.0)
         assert (len(watched.of("began")), len(watched.of("left"))) == (3, 3)  # that one look saw
-        seen.look([process(pid, 0, 6.0 if pid == nobody[-1] else 1.0) for pid in nobody[10:]], 3.0)
-        seen.look([], 4.0)
+        seen.update_processes(
+            [process(pid, 0, 6.0 if pid == nobody[-1] else 1.0) for pid in nobody[10:]], 3.0
+        )
+        seen.update_processes([], 4.0)
     began = [one["pid"] for one in watched.of("began")]
     assert len(began) == 10 + 1
     assert began[-1] == nobody[-1]
     assert {*began} == {one["pid"] for one in watched.of("left")}
-    assert [one["text"] for one in watched.of("warning")] == [lives.FEW, lives.FULL]
+    assert [one["text"] for one in watched.of("warning")] == [process_monitor.FEW, process_monitor.FULL]
 
 
 def test_a_broken_observer_is_noted_once_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "command", lambda _: 1 // 0)
+    monkeypatch.setattr(process_monitor, "read_command_line", lambda _: 1 // 0)
     with watching(tmp_path, until="fault") as watched:
         assert watched.shell(WAIT) == 3
     (fault,) = watched.of("fault")
@@ -225,14 +232,14 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
-    monkeypatch.setattr(observing, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(agent_observer, "PATIENCE_SECONDS", 0.1)
     with watching(tmp_path) as watched:
 
         def stuck(_: int) -> str:
             (watched.recorder.paths.workspace / "go").touch()
             return str(never.wait())
 
-        monkeypatch.setattr(lives, "command", stuck)
+        monkeypatch.setattr(process_monitor, "read_command_line", stuck)
         assert watched.shell(WAIT) == 3
         assert "did not answer" in watched.of("warning")[0]["text"]
         never.set()
@@ -244,18 +251,18 @@ def process(pid: int, parent: int, cpu: float, waited: float = 0.0) -> Process:
 
 def test_the_time_of_a_child_counts_once_though_its_parent_is_told_it_too(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
-        seen = Lives(watched.recorder)
-        assert seen.look([process(1, 0, 1.0), process(2, 1, 4.0)], 10.0) == 5.0
-        assert seen.look([process(1, 0, 1.0)], 11.0) == 0.0  # ended, and not yet waited for
+        seen = ProcessMonitor(watched.recorder)
+        assert seen.update_processes([process(1, 0, 1.0), process(2, 1, 4.0)], 10.0) == 5.0
+        assert seen.update_processes([process(1, 0, 1.0)], 11.0) == 0.0  # ended, and not yet waited for
         # It had used half a second more than was seen; and a child that was never seen took another.
-        assert seen.look([process(1, 0, 1.5, waited=5.5)], 12.0) == 2.0
-        assert seen.look([process(1, 0, 1.5, waited=6.5)], 13.0) == 1.0
+        assert seen.update_processes([process(1, 0, 1.5, waited=5.5)], 12.0) == 2.0
+        assert seen.update_processes([process(1, 0, 1.5, waited=6.5)], 13.0) == 1.0
 
 
 def test_links_and_crowded_folders_of_an_agent_cost_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sightings, "MOST_IN_FOLDER", 500)
+    monkeypatch.setattr(workspace_watcher, "MOST_IN_FOLDER", 500)
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
     for folder in (elsewhere, workspace / "data", workspace / "output" / "many", workspace / "output" / "v1"):
         folder.mkdir(parents=True)
@@ -267,30 +274,30 @@ def test_links_and_crowded_folders_of_an_agent_cost_little(
     (workspace / "output" / "v2").symlink_to(elsewhere)
     (workspace / "model.bin").symlink_to(elsewhere / "model.safetensors")
     (workspace / "output" / "loop").symlink_to(workspace)
-    looking = Sightings(workspace)
-    found = {(one.path, one.what, one.bytes) for one in looking.look()}
+    looking = WorkspaceWatcher(workspace)
+    found = {(one.path, one.what, one.bytes) for one in looking.find_changes()}
     assert found == {("output/v1", "weights", 5), ("output/many", "weights", 0)}
     assert looking.seen < 500 + 20
-    assert looking.look() == []
+    assert looking.find_changes() == []
     shutil.rmtree(workspace / "output")
     (workspace / "output").symlink_to(elsewhere)
-    assert looking.look() == []
+    assert looking.find_changes() == []
 
 
 def test_a_file_that_grows_is_told_again_when_it_has_come_to_rest(tmp_path: Path) -> None:
-    looking = Sightings(tmp_path)
+    looking = WorkspaceWatcher(tmp_path)
     log = tmp_path / "train.log"
     log.write_text("1")
     (tmp_path / "metrics-0.jsonl").write_text("{}")
     (tmp_path / "rows.jsonl").write_text("{}")
-    assert {one.path for one in looking.look()} == {"train.log", "metrics-0.jsonl"}
+    assert {one.path for one in looking.find_changes()} == {"train.log", "metrics-0.jsonl"}
     told = []
     for size in (2, 3, 3, 3, 4):
         log.write_text("x" * size)
         os.utime(log, (size, size))
-        told.append([one.bytes for one in looking.look()])
+        told.append([one.bytes for one in looking.find_changes()])
     assert told == [[], [], [3], [], []]
-    assert [one.bytes for one in looking.look(last=True)] == [4]
+    assert [one.bytes for one in looking.find_changes(last=True)] == [4]
 
 
 def test_tool_calls_come_onto_the_timeline_when_the_transcript_is_kept(
@@ -298,32 +305,34 @@ def test_tool_calls_come_onto_the_timeline_when_the_transcript_is_kept(
 ) -> None:
     with watching(tmp_path) as watched:
         shutil.copy(ROOT / "tests" / "agent_logs" / "claude-code.jsonl", watched.recorder.paths.agent_log)
-        accounts.keep(registry.agent("claude-code"), tmp_path, watched.recorder)
+        self_reports.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
         calls = watched.of("tool")
         assert [(one["name"], one["failed"]) for one in calls] == [("Bash", False)] * 3
         assert "echo hi > out.txt" in calls[0]["shown"]
-        monkeypatch.setitem(MOST, "tool", 4)
-        accounts.keep(registry.agent("claude-code"), tmp_path, watched.recorder)
+        monkeypatch.setitem(MAX_EVENTS, "tool", 4)
+        self_reports.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
         assert len(watched.of("tool")) == 4
         assert len([one for one in watched.of("warning") if "More tool events" in one["text"]]) == 1
 
 
 def test_where_there_is_no_gpu_there_are_no_readings_and_no_error() -> None:
-    gpus = Gpus()
-    gpus.look()
-    readings = gpus.take()
+    gpus = GpuSampler()
+    gpus.read_gpus()
+    readings = gpus.take_averages()
     assert len(readings) == len(list(Path("/dev").glob("nvidia[0-9]*")))
     assert all(reading.memory_bytes > 0 for reading in readings)
 
 
 def test_whoever_watches_a_run_is_not_told_every_process(whole: Run) -> None:
     quiet = {"began", "left", "sample", "file", "request", "tool", "rollouts"}
-    assert not [event for event in timeline(whole.paths.events) if event.kind in quiet and describe(event)]
+    assert not [
+        event for event in timeline(whole.paths.events) if event.kind in quiet and describe_event(event)
+    ]
 
 
 def test_the_page_on_the_run_directory_names_every_kind() -> None:
     page = re.sub(r"```.*?```", "", (ROOT / "docs" / "run-directory.md").read_text("utf-8"), flags=re.S)
     named = {word for span in re.findall(r"`([^`]+)`", page) for word in span.split()}
-    kinds = [kind for part in get_args(Kind) for kind in (get_args(part) or (part,))]
+    kinds = [kind for part in get_args(EventKind) for kind in (get_args(part) or (part,))]
     assert {*get_args(LedgerKind)} < {*kinds}
     assert {*kinds} - named == set()

@@ -43,7 +43,7 @@ def send(bench: Bench, run: Run, tracker: str, *options: str, **environment: str
 
 
 def scores(run: Run) -> list[float]:
-    found = (run.paths.submission(number).record.read_text() for number in (1, 3))
+    found = (run.paths.submission_paths(number).record.read_text() for number in (1, 3))
     return [json.loads(text)["score"]["value"] for text in found]
 
 

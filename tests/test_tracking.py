@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from agent2rl.analysis.recorded import recorded
+from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
-from agent2rl.tracking import told
-from agent2rl.tracking.naming import plain_name
-from agent2rl.tracking.rows import rows
+from agent2rl.tracking import run_metadata
+from agent2rl.tracking.metric_rows import make_rows
+from agent2rl.tracking.tracker_names import sanitize_name
 from tests.campaign.campaigns import standing, write
 from tests.runs import Bench, Run
 
@@ -155,16 +155,16 @@ def test_texts_of_a_hostile_run_become_plain_names_and_lead_nowhere(
         attempt["curves"] = [] if number else curves
     copy.report_json.write_text(json.dumps(report))
     (copy.figures / "passwd.svg").symlink_to("/etc/passwd")
-    found = [row for row in rows(recorded(copy)) if row.axis != "submission"]
+    found = [row for row in make_rows(read_recorded_run(copy)) if row.axis != "submission"]
     assert [(row.step, *row.values.values()) for row in found] == [(0, 1.0), (2, 2.0)] * len(names)
     keys = {name for row in found for name in row.values}
     assert len(keys) == len(names)
     assert all(len(key) < 250 and ".." not in key and key.count("/") == 1 for key in keys), keys
-    assert told.tracked(read_run(copy)).id == "it_s_a_run"
-    files = told.last(read_run(copy)).files
+    assert run_metadata.describe_run(read_run(copy)).id == "it_s_a_run"
+    files = run_metadata.describe_end(read_run(copy)).files
     assert "report/figures/scores.svg" in files
     assert "report/figures/passwd.svg" not in files
-    assert plain_name("..") == plain_name("") == "unnamed"
+    assert sanitize_name("..") == sanitize_name("") == "unnamed"
 
 
 def test_a_run_whose_harness_died_is_mirrored_as_stopped_and_goes_on_as_the_same_run(bench: Bench) -> None:

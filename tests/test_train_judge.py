@@ -10,13 +10,13 @@ import pytest
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
-from agent2rl.engines.scripted import Scripted
-from agent2rl.grading.desk import Judging
-from agent2rl.grading.freeze import manifest_of
-from agent2rl.grading.server import serve as at_socket
-from agent2rl.grading.teacher import BODY_BYTES, Teacher, application
-from agent2rl.runner import desks, judges
-from agent2rl.runner.assets import model_directory
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.grading.freeze import compute_manifest
+from agent2rl.grading.grading_proxy import JudgeProxy
+from agent2rl.grading.server import serve_on_socket as at_socket
+from agent2rl.grading.training_judge import BODY_BYTES, TrainingJudge, create_training_judge_app
+from agent2rl.runner import grading_proxy_setup, judges
+from agent2rl.runner.assets import prepare_model_directory
 from agent2rl.runner.settings import Settings
 from agent2rl.store import ledger
 from agent2rl.tasks.alpacaeval.mini import TASK
@@ -38,7 +38,10 @@ say(reply=reply["choices"][0]["message"]["content"], told=(WORKSPACE / "instruct
 
 
 def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> None:
-    with serve(Scripted(lambda _: "A")) as grader, serve(Scripted(lambda _: "Quite good.")) as other:
+    with (
+        serve(ScriptedEngine(lambda _: "A")) as grader,
+        serve(ScriptedEngine(lambda _: "Quite good.")) as other,
+    ):
         run = bench.run(
             ASKS,
             *("--task", "tests.short_alpacaeval:TASK", "--max-submissions", "1"),
@@ -59,7 +62,7 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
     assert 30 < baseline.value < 70
     (entry,) = [
         one
-        for one in ledger.read(run.paths.ledger, run.paths.ledger_head).entries
+        for one in ledger.read_ledger(run.paths.ledger, run.paths.ledger_head).entries
         if one.kind == "train_judge"
     ]
     assert (entry.data["questions"], entry.data["failed"]) == (1, 0)
@@ -81,8 +84,8 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: Bench) -> No
 
 def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> None:
     where = Settings(runs=tmp_path, cache=tmp_path / "cache")
-    shutil.copytree(model_directory("abacus", where.cache), tmp_path / "copy")
-    with serve(Scripted(lambda _: "A")) as server:
+    shutil.copytree(prepare_model_directory("abacus", where.cache), tmp_path / "copy")
+    with serve(ScriptedEngine(lambda _: "A")) as server:
         name = f"openai-api:tiny@{server.url}"
         for judge, other in (
             (name, name),
@@ -91,11 +94,17 @@ def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> N
             (f"openai-api:{server.url}", "openai-api:Tiny@http://127.0.0.1:9/v1"),
             ("model:abacus", f"model:{tmp_path / 'copy'}"),
         ):
-            wanted = desks.Wanted(judge=judge, train_judge=other)
-            with pytest.raises(UserError, match="both are the same"), desks.opened(wanted, TASK, where):
+            wanted = grading_proxy_setup.GradingProxyOptions(judge=judge, train_judge=other)
+            with (
+                pytest.raises(UserError, match="both are the same"),
+                grading_proxy_setup.open_grading_proxy(wanted, TASK, where),
+            ):
                 pass
-    wanted = desks.Wanted(train_judge="transformers")
-    with pytest.raises(UserError, match="its name does not tell"), desks.opened(wanted, TASK, where):
+    wanted = grading_proxy_setup.GradingProxyOptions(train_judge="transformers")
+    with (
+        pytest.raises(UserError, match="its name does not tell"),
+        grading_proxy_setup.open_grading_proxy(wanted, TASK, where),
+    ):
         pass
 
 
@@ -103,28 +112,28 @@ def test_a_judge_is_one_however_it_is_spelt_and_another_where_the_model_is(tmp_p
     where = Settings(runs=tmp_path, cache=tmp_path / "cache")
 
     def named(name: str) -> str:
-        with judges.judge(name, where) as judging:
+        with judges.open_judge(name, where) as judging:
             return judging.name
 
-    with serve(Scripted(lambda _: "A")) as server:
+    with serve(ScriptedEngine(lambda _: "A")) as server:
         one = f"tiny@{server.url}"
         assert named(f"openai-api:{server.url}/") == named(f"openai-api:{one}") == named(one) == one
-    content = manifest_of(model_directory("abacus", where.cache)).sha256
+    content = compute_manifest(prepare_model_directory("abacus", where.cache)).sha256
     assert named("model:abacus") == f"model:abacus@{content[:12]}"
 
 
 def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
-    teacher = Teacher(Judging("it", Scripted(lambda _: "Good."), tmp_path), limit=3)
+    teacher = TrainingJudge(JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path), limit=3)
     asked = {"messages": [{"role": "user", "content": "Well?"}]}
     with (
-        at_socket(application(teacher)) as socket,
+        at_socket(create_training_judge_app(teacher)) as socket,
         httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
         ThreadPoolExecutor(8) as pool,
     ):
         said = list(pool.map(lambda _: client.post("/v1/chat/completions", json=asked), range(8)))
     assert sorted(one.status_code for one in said) == [200] * 3 + [429] * 5
     assert "All 3 questions" in next(one.text for one in said if one.status_code == 429)
-    use = teacher.use()
+    use = teacher.read_usage()
     assert (use.questions, use.refused, use.characters, use.limit) == (3, 5, 15, 3)
 
 
@@ -132,9 +141,9 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     def breaks(_: Chat) -> str:
         raise RuntimeError("words with a key in them")
 
-    teacher = Teacher(Judging("it", Scripted(breaks), tmp_path), limit=9)
+    teacher = TrainingJudge(JudgeProxy("it", ScriptedEngine(breaks), tmp_path), limit=9)
     with (
-        at_socket(application(teacher)) as socket,
+        at_socket(create_training_judge_app(teacher)) as socket,
         httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
     ):
         asked = {"messages": [{"role": "user", "content": "Well?"}]}
@@ -144,5 +153,5 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     assert (failed.status_code, failed.json()) == (502, {"error": {"message": "a fault (RuntimeError)"}})
     assert large.status_code == 413
     assert named["data"][0]["id"] == "judge"
-    use = teacher.use()
+    use = teacher.read_usage()
     assert (use.questions, use.failed, use.characters, use.tokens) == (1, 1, 5, 0)

@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
-from agent2rl.core.engine import Chat, Completion, Message, Sampling, Scores
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling, ScoringEngine
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.transformers import Transformers, open_engine, room
-from agent2rl.engines.transformers.choice import choose, key
-from agent2rl.engines.transformers.conversations import KeptConversations
-from agent2rl.engines.transformers.decoding import Room
-from agent2rl.engines.transformers.loading import Model, describe, load
+from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits, open_engine
+from agent2rl.engines.transformers.conversations import CachedConversations
+from agent2rl.engines.transformers.decoding import BatchLimits
+from agent2rl.engines.transformers.loading import LoadedModel, describe_model, load_model
+from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 from tests.tiny_models import TEMPLATE, tiny_tokenizer, write_tiny_llama
 
 WORDS = ["Ada", "has", "12", "apples", "and", "gives", "5", "to", "Ben", "How", "many", "?", "42", "é", "数"]
@@ -35,12 +35,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(directory: Path) -> Model:
-    return load(directory)
+def model(directory: Path) -> LoadedModel:
+    return load_model(directory)
 
 
 @pytest.fixture(scope="module")
-def engine(model: Model) -> Iterator[Transformers]:
+def engine(model: LoadedModel) -> Iterator[TransformersEngine]:
     with roomy(model) as opened:
         yield opened
 
@@ -51,16 +51,18 @@ def copy(directory: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(directory, tmp_path / "model"))
 
 
-def roomy(model: Model, rows: int = 64, read: int = 4096, tokens: int = 1 << 20) -> Transformers:
-    return Transformers(model, Room(rows, tokens, read))
+def roomy(model: LoadedModel, rows: int = 64, read: int = 4096, tokens: int = 1 << 20) -> TransformersEngine:
+    return TransformersEngine(model, BatchLimits(rows, tokens, read))
 
 
 def some_chats(count: int, words: int = 50, seed: int = 0) -> list[Chat]:
     dice = random.Random(seed)
-    return [(Message("user", " ".join(dice.choices(WORDS, k=dice.randint(1, words)))),) for _ in range(count)]
+    return [
+        (ChatMessage("user", " ".join(dice.choices(WORDS, k=dice.randint(1, words)))),) for _ in range(count)
+    ]
 
 
-def reference(model: Model, prompt: str, max_tokens: int, special: bool = False) -> str:
+def reference(model: LoadedModel, prompt: str, max_tokens: int, special: bool = False) -> str:
     """What the library's own generation says to one text."""
     ids = model.tokenizer.encode(prompt, add_special_tokens=special)
     network: Any = model.network
@@ -79,7 +81,7 @@ def reference(model: Model, prompt: str, max_tokens: int, special: bool = False)
 @pytest.mark.parametrize(
     "sampling", [Sampling(max_tokens=8), Sampling(max_tokens=8, temperature=1.2, seed=5)]
 )
-def test_answers_are_the_same_in_batches_of_every_size(model: Model, sampling: Sampling) -> None:
+def test_answers_are_the_same_in_batches_of_every_size(model: LoadedModel, sampling: Sampling) -> None:
     chats = some_chats(64)
     with roomy(model, rows=64) as engine:
         expected = engine.generate(chats, sampling)
@@ -92,11 +94,11 @@ def test_answers_are_the_same_in_batches_of_every_size(model: Model, sampling: S
 @pytest.mark.skipif(platform.machine() not in ("aarch64", "arm64"), reason="torch asks oneDNN on ARM only")
 def test_on_arm_the_products_of_a_loaded_model_do_not_wait_for_onednn(directory: Path) -> None:
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
-    load(directory)
+    load_model(directory)
     assert not torch._C._get_mkldnn_enabled()
 
 
-def test_greedy_answers_are_those_of_the_library(model: Model, engine: Transformers) -> None:
+def test_greedy_answers_are_those_of_the_library(model: LoadedModel, engine: TransformersEngine) -> None:
     chats = some_chats(12, seed=1)
     answers = engine.generate(chats, Sampling(max_tokens=16))
     for prompt, answer in zip(engine.render(chats), answers, strict=True):
@@ -106,13 +108,13 @@ def test_greedy_answers_are_those_of_the_library(model: Model, engine: Transform
 def test_where_all_tokens_are_equally_likely_batches_still_agree(copy: Path) -> None:
     spoil(copy, lambda name, tensor: tensor * 0 if name == "lm_head.weight" else tensor)
     chats = some_chats(6)
-    with roomy(load(copy)) as engine:
+    with roomy(load_model(copy)) as engine:
         together = engine.generate(chats, Sampling(max_tokens=4))
         engine.limits.rows = 1
         assert engine.generate(chats, Sampling(max_tokens=4)) == together
 
 
-def test_a_sample_does_not_depend_on_the_batch_but_on_its_place(engine: Transformers) -> None:
+def test_a_sample_does_not_depend_on_the_batch_but_on_its_place(engine: TransformersEngine) -> None:
     chat = some_chats(1)[0]
     sampling = Sampling(max_tokens=16, temperature=1.0)
     answers = engine.generate([chat] * 6, sampling)
@@ -123,14 +125,17 @@ def test_a_sample_does_not_depend_on_the_batch_but_on_its_place(engine: Transfor
 
 def test_tokens_are_drawn_as_often_as_the_model_says() -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, 3.0, -2.0]).expand(20_000, 5)
-    keys = [key("test", step) for step in range(20_000)]
+    keys = [derive_noise_key("test", step) for step in range(20_000)]
     for temperature in (1.0, 0.7):
-        drawn = torch.bincount(torch.tensor(choose(logits, temperature, keys).tokens), minlength=5) / 20_000
+        drawn = (
+            torch.bincount(torch.tensor(choose_tokens(logits, temperature, keys).tokens), minlength=5)
+            / 20_000
+        )
         expected = torch.softmax(logits[0] / temperature, dim=0)
         assert torch.allclose(drawn, expected, atol=0.012)
 
 
-def test_an_end_token_ends_the_reply_and_is_not_shown(copy: Path, engine: Transformers) -> None:
+def test_an_end_token_ends_the_reply_and_is_not_shown(copy: Path, engine: TransformersEngine) -> None:
     chats = some_chats(20)
     tokens = engine.model.tokenizer
     edit(copy / "config.json", eos_token_id=[7, *range(200, 260)])
@@ -142,7 +147,7 @@ def test_an_end_token_ends_the_reply_and_is_not_shown(copy: Path, engine: Transf
     assert len({answer.tokens for answer in answers}) > 3
 
 
-def test_a_stop_string_across_tokens_ends_the_row_early(engine: Transformers) -> None:
+def test_a_stop_string_across_tokens_ends_the_row_early(engine: TransformersEngine) -> None:
     chats = some_chats(8, seed=3)
     whole = engine.generate(chats, Sampling(max_tokens=40))
     stop = whole[0].text[6:9]
@@ -152,7 +157,7 @@ def test_a_stop_string_across_tokens_ends_the_row_early(engine: Transformers) ->
     assert [answer.text for answer in answers] == [answer.text.partition(stop)[0] for answer in whole]
 
 
-def test_the_submissions_generation_config_changes_nothing(copy: Path, engine: Transformers) -> None:
+def test_the_submissions_generation_config_changes_nothing(copy: Path, engine: TransformersEngine) -> None:
     settings = {"do_sample": True, "temperature": 5.0, "repetition_penalty": 9.0, "max_new_tokens": 1}
     (copy / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
     chats = some_chats(4)
@@ -163,16 +168,16 @@ def test_the_submissions_generation_config_changes_nothing(copy: Path, engine: T
 
 
 def test_a_model_without_a_template_continues_the_messages(tmp_path: Path) -> None:
-    model = load(write_tiny_llama(tmp_path, chat_template=False))
-    chat = (Message("system", "Add."), Message("user", "1 and 2"))
+    model = load_model(write_tiny_llama(tmp_path, chat_template=False))
+    chat = (ChatMessage("system", "Add."), ChatMessage("user", "1 and 2"))
     with roomy(model) as engine:
         assert engine.render([chat]) == ["Add.\n\n1 and 2"]
         (answer,) = engine.generate([chat], Sampling(max_tokens=8))
     assert answer.text == reference(model, "Add.\n\n1 and 2", 8, special=True)
 
 
-def test_a_template_is_rendered_as_the_library_would(model: Model, engine: Transformers) -> None:
-    chat = (Message("system", "é\nBe brief."), Message("user", "hi"), Message("assistant", "ho"))
+def test_a_template_is_rendered_as_the_library_would(model: LoadedModel, engine: TransformersEngine) -> None:
+    chat = (ChatMessage("system", "é\nBe brief."), ChatMessage("user", "hi"), ChatMessage("assistant", "ho"))
     plain = [{"role": message.role, "content": message.content} for message in chat]
     expected = model.tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
     assert engine.render([chat]) == [expected]
@@ -191,11 +196,11 @@ LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% end
     ],
 )
 def test_a_bad_template_ends_the_grading_and_does_not_tell_the_chat(
-    model: Model, monkeypatch: pytest.MonkeyPatch, template: str, message: str
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, template: str, message: str
 ) -> None:
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     with roomy(model) as engine, pytest.raises(GradingError, match=message) as caught:
-        engine.generate([(Message("user", "a secret question"),)], Sampling(max_tokens=2))
+        engine.generate([(ChatMessage("user", "a secret question"),)], Sampling(max_tokens=2))
     assert "template" in caught.value.message
     assert "secret" not in str(caught.value)
 
@@ -209,29 +214,29 @@ def test_a_bad_template_ends_the_grading_and_does_not_tell_the_chat(
     ],
 )
 def test_a_template_that_takes_all_time_or_memory_is_ended(
-    model: Model, monkeypatch: pytest.MonkeyPatch, template: str
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
     monkeypatch.setattr("agent2rl.engines.prompts.templates.SECONDS", 1.0)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     with roomy(model) as engine, pytest.raises(GradingError, match=r"too long|[Mm]emory"):
-        engine.render([(Message("user", "a"),)])
+        engine.render([(ChatMessage("user", "a"),)])
 
 
 def test_after_a_template_that_hangs_the_next_chat_is_answered(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = "{% if messages[0]['content'] == 'hang' %}" + LOOP + "{% endif %}" + TEMPLATE
     monkeypatch.setattr(model.tokenizer, "chat_template", slow)
     with roomy(model) as engine:
         with pytest.raises(GradingError, match="too long"):
-            engine.render([(Message("user", "hang"),)])
-        assert engine.render([(Message("user", "go"),)]) == ["<|user|>go</s><|assistant|>"]
+            engine.render([(ChatMessage("user", "hang"),)])
+        assert engine.render([(ChatMessage("user", "go"),)]) == ["<|user|>go</s><|assistant|>"]
 
 
-def test_a_template_sees_the_same_date_each_day(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_sees_the_same_date_each_day(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.tokenizer, "chat_template", "{{ strftime_now('%d %b %Y') }}{{ eos_token }}")
     with roomy(model) as engine:
-        assert engine.render([(Message("user", "a"),)]) == ["01 Jan 2025</s>"]
+        assert engine.render([(ChatMessage("user", "a"),)]) == ["01 Jan 2025</s>"]
 
 
 def spoil(directory: Path, change: Callable[[str, torch.Tensor], torch.Tensor | None]) -> None:
@@ -330,13 +335,13 @@ def test_weights_that_are_no_numbers_end_the_grading(copy: Path, value: float) -
                 call()
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(model: Model) -> None:
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(model: LoadedModel) -> None:
     with roomy(replace(model, vocabulary=10)) as engine, pytest.raises(GradingError, match="knows 10"):
         engine.generate(some_chats(1), Sampling())
 
 
-def test_log_probabilities_are_those_of_the_network(model: Model, engine: Transformers) -> None:
-    assert isinstance(engine, Scores)
+def test_log_probabilities_are_those_of_the_network(model: LoadedModel, engine: TransformersEngine) -> None:
+    assert isinstance(engine, ScoringEngine)
     chats, said = some_chats(5), ["apples", " 42 é", "", "How many?", "x" * 90]
     found = engine.logprobs(chats, said)
     for prompt, reply, value in zip(engine.render(chats), said, found, strict=True):
@@ -349,7 +354,7 @@ def test_log_probabilities_are_those_of_the_network(model: Model, engine: Transf
         assert value == pytest.approx(expected, abs=1e-3)
 
 
-def talk(engine: Transformers, tokens: int, seed: int = 0) -> tuple[list[dict[str, Completion]], int]:
+def talk(engine: TransformersEngine, tokens: int, seed: int = 0) -> tuple[list[dict[str, Completion]], int]:
     """Eight conversations over five turns, some of which rest; what was said, and the tokens read for it."""
     read = 0
 
@@ -360,18 +365,19 @@ def talk(engine: Transformers, tokens: int, seed: int = 0) -> tuple[list[dict[st
     embedding = engine.model.network.get_input_embeddings()
     hook = embedding.register_forward_pre_hook(count)
     dice, said = random.Random(seed), []
-    talks = KeptConversations(engine.reply, tokens)
+    talks = CachedConversations(engine.run_requests, tokens)
     for turn in range(5):
         names = [name for name in "abcdefgh" if turn == 0 or dice.random() < 0.7]
         new: dict[str, Chat] = {
-            name: (Message("user", " ".join(dice.choices(WORDS, k=dice.randint(1, 30)))),) for name in names
+            name: (ChatMessage("user", " ".join(dice.choices(WORDS, k=dice.randint(1, 30)))),)
+            for name in names
         }
         said.append(talks.extend(new, Sampling(max_tokens=10, temperature=0.5 * (turn % 2))))
     hook.remove()
     return said, read
 
 
-def test_conversations_say_the_same_whatever_is_kept_and_read_less_the_more_is(model: Model) -> None:
+def test_conversations_say_the_same_whatever_is_kept_and_read_less_the_more_is(model: LoadedModel) -> None:
     with roomy(model) as engine:
         everything, least = talk(engine, 1 << 20)
         some, more = talk(engine, 400)
@@ -382,13 +388,13 @@ def test_conversations_say_the_same_whatever_is_kept_and_read_less_the_more_is(m
         assert talk(engine, 300)[0] == everything
 
 
-def test_a_turn_reads_only_what_it_adds(model: Model, engine: Transformers) -> None:
+def test_a_turn_reads_only_what_it_adds(model: LoadedModel, engine: TransformersEngine) -> None:
     talks = engine.conversations()
-    talks.extend({"a": (Message("user", "a long beginning " * 40),)}, Sampling(max_tokens=1))
+    talks.extend({"a": (ChatMessage("user", "a long beginning " * 40),)}, Sampling(max_tokens=1))
     fed: list[int] = []
     embedding = model.network.get_input_embeddings()
     hook = embedding.register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0].numel()))
-    talks.extend({"a": (Message("user", "and?"),)}, Sampling(max_tokens=1))
+    talks.extend({"a": (ChatMessage("user", "and?"),)}, Sampling(max_tokens=1))
     hook.remove()
     assert sum(fed) < 20
 
@@ -405,7 +411,7 @@ def test_layers_that_see_only_the_nearest_tokens_are_served(tmp_path: Path) -> N
         initializer_range=0.3,
     )
     torch.manual_seed(0)
-    model = describe(MistralForCausalLM(config), tiny_tokenizer())  # type: ignore[no-untyped-call]
+    model = describe_model(MistralForCausalLM(config), tiny_tokenizer())  # type: ignore[no-untyped-call]
     chats = some_chats(6)
     with roomy(model) as engine:
         answers = engine.generate(chats, Sampling(max_tokens=12))
@@ -419,24 +425,24 @@ def test_layers_that_see_only_the_nearest_tokens_are_served(tmp_path: Path) -> N
 def test_a_reply_ends_where_the_context_does_and_a_longer_chat_is_refused() -> None:
     config = GPT2Config(vocab_size=320, n_positions=40, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
     torch.manual_seed(0)
-    model = describe(GPT2LMHeadModel(config), tiny_tokenizer(chat_template=False))  # type: ignore[no-untyped-call]
+    model = describe_model(GPT2LMHeadModel(config), tiny_tokenizer(chat_template=False))  # type: ignore[no-untyped-call]
     model = replace(model, ends=frozenset())
-    chats: list[Chat] = [(Message("user", "x" * count),) for count in (3, 30, 39)]
+    chats: list[Chat] = [(ChatMessage("user", "x" * count),) for count in (3, 30, 39)]
     with roomy(model) as engine:
         assert [answer.tokens for answer in engine.generate(chats, Sampling(max_tokens=20))] == [20, 10, 1]
         with pytest.raises(GradingError, match="40 tokens; the model's context has 40"):
-            engine.generate([(Message("user", "x" * 40),)], Sampling())
+            engine.generate([(ChatMessage("user", "x" * 40),)], Sampling())
 
 
 def test_what_several_texts_begin_with_is_read_once(directory: Path) -> None:
     begin = "apples and pens " * 40
-    chats = [(Message("user", f"{begin}{number}"),) for number in range(8)]
-    model = load(directory)
+    chats = [(ChatMessage("user", f"{begin}{number}"),) for number in range(8)]
+    model = load_model(directory)
     read: list[int] = []
     model.network.register_forward_pre_hook(
         lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
     )
-    with Transformers(model, room(model)) as engine:
+    with TransformersEngine(model, measure_batch_limits(model)) as engine:
         alone = [engine.generate([chat], Sampling(max_tokens=1))[0] for chat in chats]
         one_by_one = sum(read)
         read.clear()
@@ -449,15 +455,15 @@ import platform, resource, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from agent2rl.core.engine import Message, Sampling
-from agent2rl.engines.transformers import Transformers
-from agent2rl.engines.transformers.decoding import Room
-from agent2rl.engines.transformers.loading import load
+from agent2rl.core.engine import ChatMessage, Sampling
+from agent2rl.engines.transformers import TransformersEngine
+from agent2rl.engines.transformers.decoding import BatchLimits
+from agent2rl.engines.transformers.loading import load_model
 
-model = load(Path(sys.argv[1]))
-chats = [(Message("user", f"{n} " + "apples " * (1200 + n)),) for n in range(12)]
+model = load_model(Path(sys.argv[1]))
+chats = [(ChatMessage("user", f"{n} " + "apples " * (1200 + n)),) for n in range(12)]
 sampling = Sampling(max_tokens=2)
-with Transformers(model, Room(2, 1 << 40, 1 << 40)) as engine:
+with TransformersEngine(model, BatchLimits(2, 1 << 40, 1 << 40)) as engine:
     expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most = used + (24 << 20 if platform.machine() == "x86_64" else 50 << 20)

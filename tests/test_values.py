@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.evaluators.code_tests import values
+from agent2rl.evaluators.code_tests import plain_data
 
 leaves = (
     st.none()
@@ -38,10 +38,10 @@ plain = st.recursive(
 
 
 def crossed(value: Any) -> Any:
-    found = values.message(io.BytesIO(values.frame(b"R", value)).read)
+    found = plain_data.read_frame(io.BytesIO(plain_data.build_frame(b"R", value)).read)
     assert found is not None
     assert found[0] == b"R"
-    return values.loads(found[1])
+    return plain_data.loads(found[1])
 
 
 def same(left: Any, right: Any) -> bool:
@@ -129,19 +129,19 @@ def holding_itself() -> list[Any]:
     [object(), len, int, lambda: 3, range(3), iter([]), {1: object()}, [{2}, print], holding_itself()],
 )
 def test_anything_else_does_not_cross(value: Any) -> None:
-    with pytest.raises(values.NotPlain):
-        values.dumps(value)
+    with pytest.raises(plain_data.NotPlain):
+        plain_data.dumps(value)
 
 
 @pytest.mark.parametrize("value", [nested(60), ..., (lambda: 3).__code__, StopIteration, nested(3_000)])
 def test_what_the_interpreter_would_write_and_is_not_plain_is_not_read(value: Any) -> None:
-    with pytest.raises((ValueError, values.NotPlain)):
-        values.loads(values.dumps(value))
+    with pytest.raises((ValueError, plain_data.NotPlain)):
+        plain_data.loads(plain_data.dumps(value))
 
 
 def test_too_much_does_not_cross() -> None:
-    with pytest.raises(values.NotPlain, match="bytes"):
-        values.frame(b"R", "x" * values.FRAME_BYTES)
+    with pytest.raises(plain_data.NotPlain, match="bytes"):
+        plain_data.build_frame(b"R", "x" * plain_data.FRAME_BYTES)
 
 
 tagged = st.recursive(
@@ -161,26 +161,26 @@ tagged = st.recursive(
 @given(tagged | st.binary(max_size=200))
 def test_whatever_a_program_sends_becomes_plain_data_or_an_error_that_is_expected(data: bytes) -> None:
     try:
-        value = values.loads(data)
-    except (ValueError, values.NotPlain):
+        value = plain_data.loads(data)
+    except (ValueError, plain_data.NotPlain):
         return
     assert same(crossed(value), value)
 
 
 @given(plain, st.data())
 def test_a_flipped_byte_is_plain_data_or_an_error_that_is_expected(value: Any, data: st.DataObject) -> None:
-    whole = bytearray(values.dumps(value))
+    whole = bytearray(plain_data.dumps(value))
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
-        values.loads(bytes(whole))
-    except (ValueError, values.NotPlain):
+        plain_data.loads(bytes(whole))
+    except (ValueError, plain_data.NotPlain):
         return
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_message_are_a_value_error_or_the_end(data: bytes) -> None:
     try:
-        found = values.message(io.BytesIO(data).read)
+        found = plain_data.read_frame(io.BytesIO(data).read)
     except ValueError:
         return
     assert found is None or len(found[1]) == int.from_bytes(data[:4], "big")
@@ -188,5 +188,5 @@ def test_bytes_that_are_no_message_are_a_value_error_or_the_end(data: bytes) -> 
 
 @pytest.mark.parametrize("depth", [60, 5_000, 500_000])
 def test_depth_without_end_is_refused(depth: int) -> None:
-    with pytest.raises(values.NotPlain, match="deep"):
-        values.loads(b"[\x01\0\0\0" * depth + b"N")
+    with pytest.raises(plain_data.NotPlain, match="deep"):
+        plain_data.loads(b"[\x01\0\0\0" * depth + b"N")

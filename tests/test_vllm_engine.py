@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat, Engine, Message, Sampling, Scores
+from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling, ScoringEngine
 from agent2rl.core.errors import GradingError, MachineError, UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.evaluators.asking import Asking
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
 from tests import vllm_standin
 from tests.tiny_models import write_tiny_llama
 from tests.vllm_sources import Sources, keywords, methods, sources
@@ -30,9 +30,9 @@ from tests.vllm_sources import Sources, keywords, methods, sources
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = ROOT / "src" / "agent2rl" / "engines" / "vllm.py"
 CHATS: list[Chat] = [
-    (Message("user", "Ada has 12 apples."),),
-    (Message("system", "Be brief."), Message("user", "How many pens are left?")),
-    (Message("user", "Größe: 3 €"),),
+    (ChatMessage("user", "Ada has 12 apples."),),
+    (ChatMessage("system", "Be brief."), ChatMessage("user", "How many pens are left?")),
+    (ChatMessage("user", "Größe: 3 €"),),
 ]
 
 
@@ -180,7 +180,7 @@ def test_the_version_in_the_message_is_the_pinned_one() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_the_engine_says_how_to_install_it() -> None:
     with pytest.raises(UserError, match=rf"pip install vllm=={pinned()}"):
-        registry.engine("vllm")
+        registry.find_engine("vllm")
 
 
 @pytest.fixture
@@ -200,12 +200,12 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_engine_says_so(ours: Any, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="none is visible"):
-        registry.engine("vllm")(tmp_path)
+        registry.find_engine("vllm")(tmp_path)
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_the_model_is_loaded_over_the_gpus_without_running_its_code(ours: Any, tmp_path: Path) -> None:
-    with registry.engine("vllm")(write_tiny_llama(tmp_path)) as engine:
+    with registry.find_engine("vllm")(write_tiny_llama(tmp_path)) as engine:
         options = engine._llm.options  # type: ignore[attr-defined]
     assert options["tensor_parallel_size"] == 2
     assert options["gpu_memory_utilization"] == pytest.approx(0.9 * 0.6)
@@ -219,7 +219,7 @@ def test_a_model_that_does_not_load_is_a_failed_grading(ours: Any, tmp_path: Pat
     write_tiny_llama(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(GradingError, match="vLLM cannot load the model"):
-        registry.engine("vllm")(tmp_path)
+        registry.find_engine("vllm")(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_as_many_gpus_are_used_as_divide_the_heads(ours: Any, heads: int, visibl
 def both(ours: Any, two_gpus: None, tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
     """The same model in our engine with the stand-in, and in the one of transformers."""
     directory = write_tiny_llama(tmp_path)
-    engine = registry.engine("vllm")(directory)
+    engine = registry.find_engine("vllm")(directory)
     with pytest.MonkeyPatch.context() as undone:
         undone.setattr(torch.cuda, "device_count", lambda: 0)
-        other = registry.engine("transformers")(directory)
+        other = registry.find_engine("transformers")(directory)
     with engine, other:
         yield engine, other
 
@@ -250,7 +250,7 @@ def test_it_reads_the_prompts_and_ends_the_replies_as_transformers_does(both: tu
 
 def test_it_scores_replies_as_transformers_does(both: tuple[Engine, Engine]) -> None:
     replies = ["7 apples", "", " 42 pens remain."]
-    ours, theirs = (engine.logprobs(CHATS, replies) for engine in both if isinstance(engine, Scores))
+    ours, theirs = (engine.logprobs(CHATS, replies) for engine in both if isinstance(engine, ScoringEngine))
     assert ours == pytest.approx(theirs, abs=1e-4)
 
 
@@ -273,7 +273,7 @@ def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
     monkeypatch.setattr(vllm_standin.LLM, "_answer", remember)
     examples = [Example("a", "How many?", ""), Example("b", "How many?", "")]
     for seed in (5, 5, 6):
-        Asking().ask(both[0], examples, EvalSettings(samples=3, seed=seed))
+        QuestionPrompt().sample_answers(both[0], examples, EvalSettings(samples=3, seed=seed))
     first, again, other = asked[:6], asked[6:12], asked[12:]
     assert len(set(first)) == 6
     assert again == first
@@ -281,6 +281,6 @@ def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
 
 
 def test_a_chat_and_reply_beyond_the_context_are_refused(both: tuple[Engine, Engine]) -> None:
-    assert isinstance(both[0], Scores)
+    assert isinstance(both[0], ScoringEngine)
     with pytest.raises(GradingError, match="longer than the model's context"):
         both[0].logprobs([CHATS[0]], ["apples " * 3000])

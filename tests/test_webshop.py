@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.webshop import Store, Visit
-from agent2rl.environments.webshop.pages import Layout
+from agent2rl.environments.webshop import WebshopEnvironment, WebshopEpisode
+from agent2rl.environments.webshop.pages import PageLayout
 from tests.webshop_products import SHOES, goal, row, shop, write
 
 SHOP = shop()
@@ -26,8 +26,8 @@ ITEM = " [SEP] ".join(
 )
 
 
-def visit(*actions: str, **of: Any) -> Visit:
-    begun = Visit(SHOP, goal(), **of)
+def visit(*actions: str, **of: Any) -> WebshopEpisode:
+    begun = WebshopEpisode(SHOP, goal(), **of)
     for action in actions:
         begun.step(action)
     return begun
@@ -107,7 +107,7 @@ def test_leaving_a_product_forgets_what_was_chosen() -> None:
 
 
 def test_fifty_results_are_shown_ten_by_ten_and_beyond_them_nothing() -> None:
-    many = Visit(shop([row(f"B{number:03}", "Plain Hat") for number in range(60)]), goal())
+    many = WebshopEpisode(shop([row(f"B{number:03}", "Plain Hat") for number in range(60)]), goal())
     pages = [many.step("search[hat]"), *(many.step("click[Next >]") for _ in range(5))]
     assert [page.split(" [SEP] ")[3] for page in pages] == [
         f"Page {n} (Total results: 50)" for n in range(1, 7)
@@ -119,16 +119,16 @@ def test_fifty_results_are_shown_ten_by_ten_and_beyond_them_nothing() -> None:
 
 
 def test_pages_can_be_shorter_for_a_small_context() -> None:
-    found = visit("search[party pumps]", layout=Layout(" | ", shown=1))
+    found = visit("search[party pumps]", layout=PageLayout(" | ", shown=1))
     assert found.observation == (
         "Instruction: | Find me women's pumps | Back to Search | Page 1 (Total results: 2) | Next >"
         " | B000000002 | Red Party Pumps, Low | $20.0"
     )
     assert "B000000001" in found.step("click[next >]")
-    bare = visit("search[party pumps]", "click[b000000002]", layout=Layout(" | ", head=False))
+    bare = visit("search[party pumps]", "click[b000000002]", layout=PageLayout(" | ", head=False))
     assert bare.observation.startswith("< Prev | Red Party Pumps, Low | Price: $20.0 | Rating: N.A. | Desc")
     assert "Find me women's pumps" in bare.step("click[back to search]")
-    store = Store(lambda _: SHOP)
+    store = WebshopEnvironment(lambda _: SHOP)
     seen = store.reset(example(layout={"separator": "\n"}))
     assert seen.observation == "WebShop\nInstruction:\nFind me women's pumps\nSearch"
     for wrong in ({"shown": 0}, {"separator": 3}, {"head": "no"}):
@@ -214,7 +214,7 @@ ACTIONS = st.one_of(st.text(max_size=30), st.lists(WORDS, max_size=4).map("".joi
 
 @given(st.lists(ACTIONS, max_size=12), st.booleans())
 def test_any_action_on_any_page_is_answered(actions: list[str], with_attributes: bool) -> None:
-    begun = Visit(SHOP, goal(), with_attributes=with_attributes)
+    begun = WebshopEpisode(SHOP, goal(), with_attributes=with_attributes)
     for action in actions:
         assert begun.step(action)
         assert all(name == name.lower() for name in begun.available.clickables)
@@ -234,11 +234,11 @@ def test_whatever_can_be_clicked_can_be_clicked(choices: list[int]) -> None:
 
 
 def example(**meta: Any) -> Example:
-    return Example("0", "Find me women's pumps", "", {"goal": goal().record(), **meta})
+    return Example("0", "Find me women's pumps", "", {"goal": goal().to_record(), **meta})
 
 
 def test_an_environment_rewards_the_purchase_and_then_stands_still() -> None:
-    store = Store(lambda _: SHOP)
+    store = WebshopEnvironment(lambda _: SHOP)
     assert store.reset(example()).observation.startswith("WebShop")
     steps = [
         store.step(action) for action in ("search[pumps]", "click[b000000001]", "click[6]", "click[buy now]")
@@ -251,7 +251,7 @@ def test_an_environment_rewards_the_purchase_and_then_stands_still() -> None:
 
 
 def test_an_episode_without_a_purchase_is_cut() -> None:
-    store = Store(lambda _: SHOP)
+    store = WebshopEnvironment(lambda _: SHOP)
     store.reset(example(steps=2))
     assert not store.step("search[pumps]").done
     last = store.step("dance")
@@ -259,21 +259,21 @@ def test_an_episode_without_a_purchase_is_cut() -> None:
 
 
 def test_an_example_without_a_goal_or_steps_is_refused() -> None:
-    store = Store(lambda _: SHOP)
+    store = WebshopEnvironment(lambda _: SHOP)
     with pytest.raises(UserError, match="carries no goal"):
         store.reset(Example("0", "", "", {}))
     with pytest.raises(UserError, match="allows 0 steps"):
         store.reset(example(steps=0))
     with pytest.raises(RuntimeError):
-        Store(lambda _: SHOP).step("search[pumps]")
+        WebshopEnvironment(lambda _: SHOP).step("search[pumps]")
 
 
 def test_the_world_of_a_run_plays_its_training_goals(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     write(tmp_path / "shop")
-    line = {"id": "train-1", "question": "Find me", "goal": goal().record(), "steps": 5}
+    line = {"id": "train-1", "question": "Find me", "goal": goal().to_record(), "steps": 5}
     (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
-    world = registry.world("webshop")(tmp_path)
+    world = registry.find_world("webshop")(tmp_path)
     environment = world.environment()
     environment.reset(world.games[0])
     search, click = world.tools

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.task import Example
-from agent2rl.environments.webshop import Shop, Store, Visit
-from agent2rl.environments.webshop.expert import Expert
-from agent2rl.environments.webshop.expert.reading import Wish
-from agent2rl.tasks.webshop.mini import TASK, shop
+from agent2rl.environments.webshop import Shop, WebshopEnvironment, WebshopEpisode
+from agent2rl.environments.webshop.expert import WebshopExpert
+from agent2rl.environments.webshop.expert.page_parser import ParsedInstruction
+from agent2rl.tasks.webshop.mini import TASK, build_shop
 from tests.webshop_products import goal, row
 from tests.webshop_products import shop as small_shop
 
 
-def played(store: Store, example: Example) -> tuple[float, int]:
+def played(store: WebshopEnvironment, example: Example) -> tuple[float, int]:
     """The reward and the steps of an episode."""
-    expert, step, taken = Expert(), store.reset(example), 0
+    expert, step, taken = WebshopExpert(), store.reset(example), 0
     while not step.done:
         step, taken = store.step(expert.act(step.observation)), taken + 1
     return step.reward, taken
@@ -37,14 +37,16 @@ def played(store: Store, example: Example) -> tuple[float, int]:
 def test_an_instruction_is_taken_apart(
     instruction: str, query: str, options: set[str], most: float | None
 ) -> None:
-    wish = Wish.read(instruction)
+    wish = ParsedInstruction.from_instruction(instruction)
     assert (wish.query, {*wish.options}) == (query, options)
     assert wish.most == (float("inf") if most is None else most)
 
 
 def test_where_options_have_no_names_what_the_text_says_is_chosen() -> None:
-    wish = Wish.read("i want mint tea in size xx-large, and price lower than 120.00 dollars")
-    assert [wish.chooses(value) for value in ("mint", "Xx-Large", "large", "plain")] == [
+    wish = ParsedInstruction.from_instruction(
+        "i want mint tea in size xx-large, and price lower than 120.00 dollars"
+    )
+    assert [wish.wants_option(value) for value in ("mint", "Xx-Large", "large", "plain")] == [
         True,
         True,
         False,
@@ -53,7 +55,7 @@ def test_where_options_have_no_names_what_the_text_says_is_chosen() -> None:
 
 
 def test_it_wins_every_training_goal_of_the_miniature_within_its_steps() -> None:
-    store = Store(lambda _: shop())
+    store = WebshopEnvironment(lambda _: build_shop())
     found = [played(store, one) for one in TASK.load(None).train]
     assert {reward for reward, _ in found} == {1.0}
     assert max(taken for _, taken in found) <= 12
@@ -62,14 +64,14 @@ def test_it_wins_every_training_goal_of_the_miniature_within_its_steps() -> None
 def test_it_buys_something_even_where_nothing_fits_and_never_stops_answering() -> None:
     hats = small_shop([row(f"B{number:03}", f"Plain Hat {number}", pricing="$90.0") for number in range(9)])
     wanted = goal(instruction="Find me a round hat with color: red, and price lower than 30.00 dollars")
-    visit, expert = Visit(hats, wanted), Expert()
+    visit, expert = WebshopEpisode(hats, wanted), WebshopExpert()
     actions: list[str] = []
     while visit.score is None and len(actions) < 15:
         actions.append(expert.act(visit.observation))
         visit.step(actions[-1])
     assert visit.score is not None
-    nothing = Visit(hats, goal(instruction="Find me tea"))
-    expert = Expert()
+    nothing = WebshopEpisode(hats, goal(instruction="Find me tea"))
+    expert = WebshopExpert()
     for _ in range(15):
         nothing.step(expert.act(nothing.observation))
     assert nothing.score is None
@@ -77,13 +79,13 @@ def test_it_buys_something_even_where_nothing_fits_and_never_stops_answering() -
 
 def test_it_answers_any_page_at_any_time() -> None:
     for page in ("", "WebShop", "Instruction:", "< Prev | a feature", "Next >", "Buy Now"):
-        assert Expert().act(page)
+        assert WebshopExpert().act(page)
 
 
 def test_it_wins_seven_of_ten_official_goals(shared_data: Path) -> None:
     """From the texts alone; the figure for all 500 test goals is in docs/webshop.md."""
     small = Shop.load(shared_data / "webshop")
-    store = Store(lambda _: small)
-    asked = [Example(str(n), "", "", {"goal": one.record()}) for n, one in enumerate(small.goals[:100])]
+    store = WebshopEnvironment(lambda _: small)
+    asked = [Example(str(n), "", "", {"goal": one.to_record()}) for n, one in enumerate(small.goals[:100])]
     won = sum(played(store, one)[0] == 1 for one in asked)
     assert won >= 65

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.webshop import TEST, TRAIN, VALIDATION, Goal, Shop, Visit
+from agent2rl.environments.webshop import TEST, TRAIN, VALIDATION, Shop, ShoppingGoal, WebshopEpisode
 from agent2rl.environments.webshop import nouns as title_nouns
 from agent2rl.environments.webshop.goal import UNBOUNDED, build_goals
 from agent2rl.environments.webshop.product import load_products
-from agent2rl.environments.webshop.reward import Score, alike, score, type_factor
+from agent2rl.environments.webshop.reward import PurchaseScore, compute_type_factor, is_alike, score_purchase
 from tests.webshop_products import KNOWN, ROWS, catalogue, goal, row, write
 
 PUMPS, LOW, TEA = catalogue()
@@ -25,15 +25,17 @@ def _nouns_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(title_nouns, "by", lambda: "rule")
 
 
-def bought(chosen: tuple[str, ...] = ("dark | blue", "6"), price: float = 25.0, **wanted: Any) -> Score:
-    return score(PUMPS, goal(**wanted), price, chosen)
+def bought(
+    chosen: tuple[str, ...] = ("dark | blue", "6"), price: float = 25.0, **wanted: Any
+) -> PurchaseScore:
+    return score_purchase(PUMPS, goal(**wanted), price, chosen)
 
 
 # Rewards
 
 
 def test_a_purchase_that_fits_in_everything_is_worth_one() -> None:
-    assert bought() == Score(1.0, attributes=1, options=2, price=True, kind=1.0, nouns_by="rule")
+    assert bought() == PurchaseScore(1.0, attributes=1, options=2, price=True, kind=1.0, nouns_by="rule")
 
 
 @pytest.mark.parametrize(
@@ -75,11 +77,11 @@ def test_options_are_hit_by_likeness_or_by_their_colour(chosen: tuple[str, ...],
 
 def test_only_the_published_code_misses_a_colour_that_the_goal_names() -> None:
     wanted = goal(options=(("color", "r.brown2060"),))
-    assert score(PUMPS, wanted, 25.0, ["r.brown2060"]).options == 1
-    assert score(PUMPS, wanted, 25.0, ["r.brown2060"], as_published=True).options == 0
-    assert score(PUMPS, goal(), 25.0, ["dark | blue", "6"], as_published=True).options == 2
+    assert score_purchase(PUMPS, wanted, 25.0, ["r.brown2060"]).options == 1
+    assert score_purchase(PUMPS, wanted, 25.0, ["r.brown2060"], as_published=True).options == 0
+    assert score_purchase(PUMPS, goal(), 25.0, ["dark | blue", "6"], as_published=True).options == 2
     unnamed = goal(options=(("", "r.brown2060"),))
-    assert score(PUMPS, unnamed, 25.0, ["brown"], as_published=True).options == 1
+    assert score_purchase(PUMPS, unnamed, 25.0, ["brown"], as_published=True).options == 1
 
 
 def test_a_price_at_the_bound_is_within_it() -> None:
@@ -104,18 +106,18 @@ def test_a_price_at_the_bound_is_within_it() -> None:
     ],
 )
 def test_the_type_factor_asks_for_query_category_and_nouns(wanted: dict[str, Any], factor: float) -> None:
-    assert type_factor(PUMPS, goal(**wanted)) == factor
+    assert compute_type_factor(PUMPS, goal(**wanted)) == factor
     assert bought(**wanted).reward == factor
 
 
 def test_likeness_is_above_eighty_five_of_a_hundred_rounded() -> None:
-    assert alike("x" * 6 + "abcd", "x" * 6 + "bcda") is True  # 18 of 20 letters
-    assert alike("abcdef", "abcdeg") is False  # 83
-    assert alike("abcdefg", "abcdefh") is True  # 85.7, rounded 86
-    assert alike("red shoe", "Shoe!") is True
-    assert alike("café", "caf") is True
-    assert alike("+", "+") is True
-    assert alike("+", "-") is False
+    assert is_alike("x" * 6 + "abcd", "x" * 6 + "bcda") is True  # 18 of 20 letters
+    assert is_alike("abcdef", "abcdeg") is False  # 83
+    assert is_alike("abcdefg", "abcdefh") is True  # 85.7, rounded 86
+    assert is_alike("red shoe", "Shoe!") is True
+    assert is_alike("café", "caf") is True
+    assert is_alike("+", "+") is True
+    assert is_alike("+", "-") is False
 
 
 # Files and goals
@@ -207,9 +209,9 @@ def test_a_price_beyond_all_bounds_has_none() -> None:
 
 
 def test_a_goal_survives_being_written_down() -> None:
-    assert Goal.read(json.loads(json.dumps(goal().record()))) == goal()
+    assert ShoppingGoal.from_record(json.loads(json.dumps(goal().to_record()))) == goal()
     with pytest.raises(UserError, match="no goal"):
-        Goal.read({"asin": "B000000001"})
+        ShoppingGoal.from_record({"asin": "B000000001"})
 
 
 # The official catalogue of a thousand products
@@ -242,7 +244,7 @@ def test_the_small_catalogue_has_thirteen_human_goals(shared_data: Path) -> None
 
 def test_an_official_goal_is_found_and_bought_in_text(small: Shop) -> None:
     wanted = small.goals[0]
-    begun = Visit(small, wanted)
+    begun = WebshopEpisode(small, wanted)
     begun.step(f"search[{wanted.instruction}]")
     assert wanted.asin in begun.observation
     for name in (wanted.asin, *(value for _, value in wanted.options), "Buy Now"):
@@ -251,7 +253,7 @@ def test_an_official_goal_is_found_and_bought_in_text(small: Shop) -> None:
     assert begun.score.reward == 1
 
 
-def _oracle(shelf: Shop, wanted: Goal, as_published: bool = False) -> Score:
+def _oracle(shelf: Shop, wanted: ShoppingGoal, as_published: bool = False) -> PurchaseScore:
     chosen = [value for _, value in wanted.options]
     price = shelf.prices[wanted.asin]
-    return score(shelf.products[wanted.asin], wanted, price, chosen, as_published=as_published)
+    return score_purchase(shelf.products[wanted.asin], wanted, price, chosen, as_published=as_published)

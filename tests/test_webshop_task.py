@@ -12,9 +12,9 @@ from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import EvalSettings
 from agent2rl.core.task import Splits
-from agent2rl.engines.scripted import Scripted
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.webshop import Shop
-from agent2rl.environments.webshop.store import wanted
+from agent2rl.environments.webshop.environment import read_goal
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.assets import test_set as paper_test_set
 from tests.runs import Bench
@@ -34,29 +34,29 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def splits(official: Path) -> Splits:
-    return registry.task("webshop").load(official)
+    return registry.find_task("webshop").load(official)
 
 
 def test_the_official_split_is_test_validation_and_training(official: Path, splits: Splits) -> None:
     assert [len(part) for part in (splits.feedback, splits.heldout)] == [500, 500]
     assert len(splits.train) == 500
     goals = Shop.load(official).goals
-    assert [wanted(one) for one in splits.heldout] == list(goals[:500])
-    assert [wanted(one) for one in splits.feedback] == list(goals[500:1000])
-    assert [wanted(one) for one in splits.train] == list(goals[1500:])
+    assert [read_goal(one) for one in splits.heldout] == list(goals[:500])
+    assert [read_goal(one) for one in splits.feedback] == list(goals[500:1000])
+    assert [read_goal(one) for one in splits.train] == list(goals[1500:])
     assert (splits.heldout[7].id, splits.train[0].id) == ("generated-00007", "generated-01500")
     assert paper_test_set(splits) == splits.heldout
 
 
 def test_what_people_wrote_is_asked_where_there_is_enough_of_it(official: Path, tmp_path: Path) -> None:
     write_many(tmp_path, people=True)
-    task = registry.task("webshop")
+    task = registry.find_task("webshop")
     assert task.load(tmp_path).heldout[0].id == "human-00000"
-    assert registry.task("webshop:generated").load(tmp_path).heldout[0].id == "generated-00000"
+    assert registry.find_task("webshop:generated").load(tmp_path).heldout[0].id == "generated-00000"
     with pytest.raises(UserError, match="There are 0 human goals"):
-        registry.task("webshop:human").load(official)
+        registry.find_task("webshop:human").load(official)
     with pytest.raises(UserError, match="Known: generated, human"):
-        registry.task("webshop:mixed")
+        registry.find_task("webshop:mixed")
 
 
 def test_training_does_not_ask_in_the_words_of_what_scores(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_training_does_not_ask_in_the_words_of_what_scores(tmp_path: Path) -> No
     for one in known.values():
         one["instruction"] = "Find me a hat"
     path.write_text(json.dumps(known))
-    found = registry.task("webshop").load(tmp_path)
+    found = registry.find_task("webshop").load(tmp_path)
     scoring = {one.prompt for one in (*found.feedback, *found.heldout)}
     assert not scoring & {one.prompt for one in found.train}
 
@@ -75,7 +75,7 @@ def test_the_agent_gets_every_product_and_nothing_that_is_asked_for(
     official: Path, splits: Splits, tmp_path: Path
 ) -> None:
     write_many(tmp_path / "source", people=True)
-    folders = registry.task("webshop").load(tmp_path / "source").folders
+    folders = registry.find_task("webshop").load(tmp_path / "source").folders
     show = folders["shop"]
     assert callable(show)
     (tmp_path / "shop").mkdir()
@@ -94,7 +94,7 @@ def test_the_agent_gets_every_product_and_nothing_that_is_asked_for(
 
 
 def test_without_the_official_files_it_is_said_which_to_put_where(tmp_path: Path) -> None:
-    task = registry.task("webshop")
+    task = registry.find_task("webshop")
     with pytest.raises(UserError, match=r"--data-dir.*setup.*items_shuffle\*.json"):
         task.load(None)
     with pytest.raises(UserError, match=r"no items_shuffle\*.json"):
@@ -105,7 +105,7 @@ def test_without_the_official_files_it_is_said_which_to_put_where(tmp_path: Path
 
 
 def test_the_official_thousand_products_are_a_task(shared_data: Path) -> None:
-    found = registry.task("webshop").load(shared_data / "webshop")
+    found = registry.find_task("webshop").load(shared_data / "webshop")
     assert [len(part) for part in (found.train, found.feedback, found.heldout)] == [5408, 500, 500]
     assert found.heldout[0].id == "generated-00000"
     assert len({one.meta["category"] for one in found.heldout}) == 5
@@ -113,7 +113,7 @@ def test_the_official_thousand_products_are_a_task(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("name", ["webshop", "webshop-mini"])
 def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> None:
-    evaluator = registry.task(name).evaluator
+    evaluator = registry.find_task(name).evaluator
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(evaluator.program(), namespace)
@@ -136,8 +136,8 @@ def test_the_score_is_success_and_the_reward_stands_beside_it(
         walk = lines[chat[0].content.partition("\n\n")[2]]
         return walk[min(len(chat) // 2, len(walk) - 1)]
 
-    evaluator = registry.task("webshop").evaluator
-    found = evaluator.evaluate(Scripted(walker), some, EvalSettings()).results
+    evaluator = registry.find_task("webshop").evaluator
+    found = evaluator.evaluate(ScriptedEngine(walker), some, EvalSettings()).results
     assert [one.score for one in found] == [1, 0, 0]
     assert [one.metrics["reward"] for one in found] == pytest.approx([1, 2 / 3, 0])
     assert [one.metrics["reward>=0.5"] for one in found] == [1, 1, 0]
@@ -150,11 +150,11 @@ def test_many_episodes_at_once_are_the_episodes_of_one_at_a_time(
     """With a real model, which says something else to every goal: batches of 1, 5 and 24."""
     monkeypatch.setenv("AGENT2RL_BESIDE", str(tmp_path))
     (tmp_path / "shop").symlink_to(official)
-    evaluator = registry.task("webshop").evaluator
+    evaluator = registry.find_task("webshop").evaluator
     assert isinstance(evaluator, Episodes)
     short = replace(evaluator, sampling=Sampling(max_tokens=5))
     some = [replace(one, meta={**one.meta, "steps": 2}) for one in splits.heldout[:24]]
-    with registry.engine("transformers")(write_tiny_llama(tmp_path / "llama")) as engine:
+    with registry.find_engine("transformers")(write_tiny_llama(tmp_path / "llama")) as engine:
         found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (24, 5, 1)]
     assert found[0] == found[1] == found[2]
     assert len({result.trajectory[1].action for result in found[0].results}) > 5
@@ -164,7 +164,7 @@ AGENT = """
 import torch
 from safetensors.torch import load_file, save_file
 from websockets.sync.client import connect
-from agent2rl.environments.faces import Gym, open_world
+from agent2rl.environments.adapters import Gym, open_world
 
 world = open_world()
 game = world.games[0].id
@@ -231,8 +231,8 @@ def test_a_product_that_no_search_finds_has_a_goal_without_an_answer(tmp_path: P
     path.write_text(json.dumps([*rows, *copies]))
     known_path.write_text(json.dumps(known))
 
-    loaded = registry.task("webshop").load(tmp_path)
+    loaded = registry.find_task("webshop").load(tmp_path)
 
     lost = [one for one in (*loaded.train, *loaded.feedback, *loaded.heldout) if not one.target]
     assert lost
-    assert {wanted(one).asin for one in lost} == {rows[0]["asin"]}
+    assert {read_goal(one).asin for one in lost} == {rows[0]["asin"]}

@@ -17,7 +17,7 @@ from safetensors.numpy import save, save_file
 
 from agent2rl.core.errors import Refusal
 from agent2rl.grading import weights
-from agent2rl.grading.weights import Tensor, tensor_sha256, tensors, weights_sha256
+from agent2rl.grading.weights import Tensor, read_tensors, tensor_sha256, weights_sha256
 
 Layers = dict[str, npt.NDArray[Any]]
 LAYERS: Layers = {
@@ -38,7 +38,7 @@ def entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8))
 
 def refusal(directory: Path) -> str:
     with pytest.raises(Refusal) as caught:
-        tensors(directory)
+        read_tensors(directory)
     assert caught.value.mend
     return str(caught.value)
 
@@ -59,7 +59,7 @@ def sharded(directory: Path, shards: dict[str, Layers], weight_map: object = Non
 
 def test_tensors_are_read_with_their_kind_shape_and_place(tmp_path: Path) -> None:
     save_file(LAYERS, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found = tensors(tmp_path)
+    found = read_tensors(tmp_path)
     data = (tmp_path / "model.safetensors").read_bytes()
     assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == {
         "embed.weight": ("F32", (4, 3)),
@@ -79,7 +79,7 @@ def test_shards_read_like_one_file(tmp_path: Path) -> None:
             "model-2.safetensors": {"b": LAYERS["layer.bias"]},
         },
     )
-    assert {name: tensor.file.name for name, tensor in tensors(tmp_path).items()} == {
+    assert {name: tensor.file.name for name, tensor in read_tensors(tmp_path).items()} == {
         "scale": "model-1.safetensors",
         "b": "model-2.safetensors",
     }
@@ -157,7 +157,7 @@ def test_every_known_dtype_is_accepted_here_and_by_the_library(tmp_path: Path, d
     size = weights.DTYPE_BYTES[dtype]
     data = encoded({"a": entry(dtype, [3], [0, 3 * size])}, bytes(3 * size))
     (tmp_path / "model.safetensors").write_bytes(data)
-    assert tensors(tmp_path)["a"].dtype == dtype
+    assert read_tensors(tmp_path)["a"].dtype == dtype
     with safe_open(tmp_path / "model.safetensors", "numpy") as library:
         assert library.get_slice("a").get_dtype() == dtype
 
@@ -243,14 +243,14 @@ def test_tensors_of_many_chunks_are_hashed_to_their_end(tmp_path: Path) -> None:
     for value in (0, 1):
         large[-1] = value
         save_file({"a": large, "b": large[:7]}, tmp_path / "model.safetensors")
-        digests.append((weights_sha256(tmp_path), tensor_sha256(tensors(tmp_path)["a"])))
+        digests.append((weights_sha256(tmp_path), tensor_sha256(read_tensors(tmp_path)["a"])))
     assert digests[0][0] != digests[1][0]
     assert digests[0][1] != digests[1][1]
 
 
 def accepted(directory: Path) -> dict[str, Tensor] | None:
     try:
-        return tensors(directory)
+        return read_tensors(directory)
     except Refusal as error:
         str(error).encode()
         return None
@@ -340,5 +340,5 @@ def test_every_sound_file_is_accepted(shapes: list[tuple[str, list[int]]], data:
     shuffled = dict(data.draw(st.permutations(list(header.items()))))
     with tempfile.TemporaryDirectory() as name:
         Path(name, "model.safetensors").write_bytes(encoded(shuffled, bytes(end)))
-        assert tensors(Path(name)).keys() == header.keys()
+        assert read_tensors(Path(name)).keys() == header.keys()
     check_against_the_library(encoded(shuffled, bytes(end)))

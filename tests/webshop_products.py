@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent2rl.environments.webshop import Goal, Product, Shop
-from agent2rl.environments.webshop.product import product
+from agent2rl.environments.webshop import Product, Shop, ShoppingGoal
+from agent2rl.environments.webshop.product import build_product
 
 SHOES = "Clothing › Women › Shoes › Pumps"
 
@@ -88,13 +88,13 @@ REVIEWS = (
 def catalogue(rows: Sequence[Mapping[str, Any]] = ROWS) -> tuple[Product, ...]:
     said: dict[str, Any] = {review["asin"]: review for review in REVIEWS}  # type: ignore[misc]
     return tuple(
-        product(one, KNOWN.get(one["asin"], {}), HUMAN.get(one["asin"], ()), said.get(one["asin"], {}))
+        build_product(one, KNOWN.get(one["asin"], {}), HUMAN.get(one["asin"], ()), said.get(one["asin"], {}))
         for one in rows
     )
 
 
 def shop(rows: Sequence[Mapping[str, Any]] = ROWS) -> Shop:
-    return Shop.of(catalogue(rows))
+    return Shop.from_products(catalogue(rows))
 
 
 def write(folder: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> None:
@@ -148,9 +148,9 @@ def write_many(folder: Path, people: bool = False) -> None:
         (folder / "items_human_ins.json").write_text(json.dumps(said))
 
 
-def goal(**others: Any) -> Goal:
+def goal(**others: Any) -> ShoppingGoal:
     """For the first pair of pumps, in dark blue and 6."""
-    return Goal(
+    return ShoppingGoal(
         **{
             "asin": "B000000001",
             "instruction": "Find me women's pumps",

@@ -15,11 +15,11 @@ import variables
 
 from agent2rl import registry
 from agent2rl.agents import folder as agent_folder
-from agent2rl.campaign import record as campaign
+from agent2rl.campaign import campaign_file as campaign
 from agent2rl.cli.main import cli
 from agent2rl.core import (
     agent,
-    claims,
+    attempt_claims,
     engine,
     environment,
     errors,
@@ -33,20 +33,29 @@ from agent2rl.core import (
     transcript,
 )
 from agent2rl.engines import openai_api
-from agent2rl.environments.search.choosing import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.gateway import drivers, prices
 from agent2rl.grading import api
 from agent2rl.grading.lineage import LineageReport, TensorLineage
-from agent2rl.grading.meter import Report as RolloutsReport
-from agent2rl.report.record import Report
+from agent2rl.grading.rollout_meter import RolloutReport as RolloutsReport
+from agent2rl.report.record import RunReport
 from agent2rl.runner.settings import Settings
 from agent2rl.store import paths, reader, revisions
 from agent2rl.tasks import folder as task_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 88
-REGISTRY = "task agent model engine sandbox world tracker names entries"
-RESULT = "RunResult Isolation Promise Asset Comparison Clock Rollouts Counts JudgeUse ContaminationSummary"
+ENGINE = (
+    "ChatMessage Sampling Completion Engine ScoringEngine TemplateAwareEngine Conversations "
+    "ConversationEngine"
+)
+REGISTRY = (
+    "find_task find_agent find_model find_engine find_sandbox find_world find_tracker list_names list_entries"
+)
+RESULT = (
+    "RunResult Isolation Promise Asset HeldoutComparison TimeBreakdown Rollouts RolloutCounts JudgeUsage "
+    "ContaminationSummary"
+)
 
 
 def commands() -> str:
@@ -70,13 +79,13 @@ def python() -> str:
     parts = ["## agent2rl.registry", classes.prose(inspect.getdoc(registry) or "")]
     parts += [classes.functions(*(getattr(registry, name) for name in REGISTRY.split()))]
     for module, names in (
-        (task, "Example Splits Evaluator Asks Prompted Written Task"),
-        (engine, "Message Sampling Completion Engine Scores Templated Conversations Converses"),
-        (environment, "Step Environment Lists Expert World"),
-        (agent, "Brief Llm Package Agent Driven Program"),
+        (task, "Example Splits Evaluator ChatEvaluator PromptableEvaluator ExportableEvaluator Task"),
+        (engine, ENGINE),
+        (environment, "EnvironmentStep Environment CommandLister ExpertPolicy World"),
+        (agent, "Brief DriverLlm AgentPackage Agent DrivenAgent ProgramAgent"),
         (sandbox, "Command Mount Door Enclosure Exit Sandbox"),
-        (model, "Model"),
-        (tracker, "Tracked Row Last Mirror Tracker"),
+        (model, "ShippedModel"),
+        (tracker, "TrackedRun MetricsRow FinalSummary RunMirror Tracker"),
     ):
         parts += [f"## {module.__name__}", classes.prose(inspect.getdoc(module) or "")]
         parts += [classes.record(kind) for kind in _kinds(module, names)]
@@ -94,8 +103,8 @@ def grading_api() -> str:
             calls.append(
                 f"### {way.upper()} {path}\n\n{classes.prose(call['description'])}\n\n{_answers(call)}"
             )
-    told = [api.SubmitRequest, api.SubmissionAnswer, api.Best, records.Interval, api.TimeAnswer]
-    told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.Problem]
+    told = [api.SubmitRequest, api.SubmissionAnswer, api.BestSubmission, records.Interval, api.TimeAnswer]
+    told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.ProblemDetails]
     return "\n\n".join(["## Calls", *calls, "## Records", *map(classes.record, told)])
 
 
@@ -109,7 +118,7 @@ def _answers(call: dict[str, Any]) -> str:
     answer = call["responses"][good]["content"]["application/json"]["schema"]
     lines.append(f"| answers | {good}: {_shape(answer)} |")
     problems = ", ".join(status for status in call["responses"] if status != good)
-    return "\n".join([*lines, f"| refuses | {problems}: `Problem` |"])
+    return "\n".join([*lines, f"| refuses | {problems}: `ProblemDetails` |"])
 
 
 def _shape(schema: dict[str, Any]) -> str:
@@ -121,29 +130,35 @@ def _shape(schema: dict[str, Any]) -> str:
 
 
 def openapi() -> dict[str, Any]:
-    return api.application(cast(Any, None), "TASK").openapi()  # no call is made, so no service is needed
+    return api.create_grading_app(
+        cast(Any, None), "TASK"
+    ).openapi()  # no call is made, so no service is needed
 
 
 def run_directory() -> str:
     run = paths.RunPaths(Path("RUN"))
-    submission = run.submission(1)
+    submission = run.submission_paths(1)
     files: dict[Path, list[type]] = {
-        run.spec: _kinds(records, "RunSpec Budget LimitsAsked Prompts"),
+        run.spec: _kinds(records, "RunSpec Budget RequestedLimits PromptTemplates"),
         run.ledger: [records.LedgerEntry],
         run.events: [
-            *_kinds(events, "Event Began Gone Sample Gpu FileSeen Asked Called"),
+            *_kinds(
+                events,
+                "TimelineEvent ProcessStart ProcessEnd ResourceSample GpuSample FileSeen DriverRequest "
+                "ClaimedToolCall",
+            ),
             revisions.Revision,
         ],
-        run.usage: [llm.Exchange, llm.Tokens],
-        run.transcript: _kinds(transcript, "Transcript Step ToolCall Observation"),
-        run.claims: [claims.Claims, claims.Claim],
-        submission.record: _kinds(records, "Submission Score Interval"),
+        run.usage: [llm.LlmExchange, llm.TokenCounts],
+        run.transcript: _kinds(transcript, "Transcript TranscriptStep AgentToolCall ToolObservation"),
+        run.claims: [attempt_claims.AttemptClaims, attempt_claims.AttemptClaim],
+        submission.record: _kinds(records, "Submission EvalScore Interval"),
         submission.manifest: [records.Manifest, records.FileHash],
         run.files: [records.RunFiles],
         submission.lineage: [LineageReport, TensorLineage],
-        submission.results("feedback"): _kinds(records, "ExampleResult Attempt Turn"),
-        run.contamination: _kinds(records, "Contamination LeftOut Finding"),
-        run.result: [*_kinds(records, RESULT), llm.Usage],
+        submission.results_file("feedback"): _kinds(records, "ExampleResult SampledAnswer TrajectoryTurn"),
+        run.contamination: _kinds(records, "Contamination SkippedFiles ContaminationFinding"),
+        run.result: [*_kinds(records, RESULT), llm.LlmUsage],
     }
     parts = [f"```text\n{inspect.getdoc(paths)}\n```", "## Words", classes.choices(records, llm)]
     for file, kinds in files.items():
@@ -159,8 +174,8 @@ def _kinds(module: ModuleType, names: str) -> list[type]:
 def report() -> str:
     """The records of docs/report.schema.json: the schema says which, the code what they mean."""
     schema = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
-    known = _reachable(Report)
-    names = ["Report", *(name for name in schema["$defs"] if name != "JsonValue")]
+    known = _reachable(RunReport)
+    names = ["RunReport", *(name for name in schema["$defs"] if name != "JsonValue")]
     modules = sorted({kind.__module__ for kind in known.values()} | {reader.__name__})
     words = ["## Words", classes.choices(*(sys.modules[name] for name in modules))]
     return "\n\n".join([*(classes.record(known[name], level=2) for name in names), *words])
@@ -184,16 +199,22 @@ def _reachable(kind: type) -> dict[str, type]:
 
 def configuration() -> str:
     starting = ROOT / "src" / "agent2rl" / "cli" / "starting" / "campaign.toml"
-    kinds = [campaign.Campaign, campaign.Axes, campaign.Resources, campaign.Chosen, campaign.Override]
+    kinds = [
+        campaign.CampaignSpec,
+        campaign.CampaignAxes,
+        campaign.RunResources,
+        campaign.CellFilter,
+        campaign.SettingOverride,
+    ]
     parts = ["## Campaigns", "What `agent2rl init` writes:", f"```toml\n{starting.read_text()}```"]
     parts += [*map(classes.record, kinds)]
     parts += [
         "## Task folders",
         f"```text\n{inspect.getdoc(task_folder)}\n```",
-        classes.record(task_folder.Config),
+        classes.record(task_folder.TaskFolderConfig),
     ]
     parts += ["## Agent folders", classes.prose(inspect.getdoc(agent_folder) or "")]
-    parts += ["## Prompts", "The file that `--prompts` names.", classes.record(records.Prompts)]
+    parts += ["## Prompts", "The file that `--prompts` names.", classes.record(records.PromptTemplates)]
     parts += ["## Prices", classes.prose(inspect.getdoc(prices) or ""), classes.record(prices.Rates)]
     parts += ["## Environment variables", "### Of the harness", _settings(), "### Keys", _keys()]
     parts += [
@@ -211,9 +232,14 @@ def _settings() -> str:
 
 
 def _keys() -> str:
-    rows = [(", ".join(maker.key_names), f"a driver or judge of {maker.name}") for maker in drivers.MAKERS]
+    rows = [
+        (", ".join(maker.key_names), f"a driver or judge of {maker.name}")
+        for maker in drivers.PROVIDER_PRESETS
+    ]
     rows += [(drivers.OWN_KEY, "a driver or judge that is named `MODEL@URL`")]
-    rows += [(", ".join(openai_api.KEYS), "the engine `openai-api`; the first that is set counts")]
+    rows += [
+        (", ".join(openai_api.API_KEY_VARIABLES), "the engine `openai-api`; the first that is set counts")
+    ]
     rows += [(key, "a search engine of `--search`") for key in SEARCH_KEYS]
     return _two("variable", [(f"`{name}`", what) for name, what in rows])
 

@@ -27,13 +27,13 @@ from agent2rl.core.agent import Agent
 from agent2rl.core.engine import OpenEngine
 from agent2rl.core.environment import OpenWorld
 from agent2rl.core.errors import UserError
-from agent2rl.core.model import Model
+from agent2rl.core.model import ShippedModel
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
 from agent2rl.core.tracker import Tracker
 
-Kind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments", "trackers"]
-SINGULAR: dict[Kind, str] = {
+PluginKind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments", "trackers"]
+SINGULAR: dict[PluginKind, str] = {
     "tasks": "task",
     "agents": "agent",
     "models": "model",
@@ -42,7 +42,7 @@ SINGULAR: dict[Kind, str] = {
     "environments": "environment",
     "trackers": "tracker",
 }
-CONSTANT: dict[Kind, str] = {
+CONSTANT: dict[PluginKind, str] = {
     "tasks": "TASK",
     "agents": "AGENT",
     "models": "MODEL",
@@ -53,7 +53,7 @@ CONSTANT: dict[Kind, str] = {
 }
 
 
-MARK: dict[Kind, str] = {
+REQUIRED_ATTRIBUTE: dict[PluginKind, str] = {
     "tasks": "evaluator",
     "agents": "command",
     "models": "write",
@@ -66,7 +66,7 @@ MARK: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class PluginEntry:
     """A plugin as a listing shows it."""
 
     name: str
@@ -80,117 +80,108 @@ class _Plugin:
     remote: bool
 
 
-def task(name: str) -> Task:
-    return cast(Task, _find("tasks", name))
+def find_task(name: str) -> Task:
+    return cast(Task, _resolve_plugin("tasks", name))
 
 
-def agent(name: str) -> Agent:
-    return cast(Agent, _find("agents", name))
+def find_agent(name: str) -> Agent:
+    return cast(Agent, _resolve_plugin("agents", name))
 
 
-def model(name: str) -> Model:
-    return cast(Model, _find("models", name))
+def find_model(name: str) -> ShippedModel:
+    return cast(ShippedModel, _resolve_plugin("models", name))
 
 
-def engine(name: str) -> OpenEngine:
-    return cast(OpenEngine, _find("engines", name))
+def find_engine(name: str) -> OpenEngine:
+    return cast(OpenEngine, _resolve_plugin("engines", name))
 
 
-def sandbox(name: str) -> Sandbox:
-    return cast(Sandbox, _find("sandboxes", name))
+def find_sandbox(name: str) -> Sandbox:
+    return cast(Sandbox, _resolve_plugin("sandboxes", name))
 
 
-def world(name: str) -> OpenWorld:
-    return cast(OpenWorld, _find("environments", name))
+def find_world(name: str) -> OpenWorld:
+    return cast(OpenWorld, _resolve_plugin("environments", name))
 
 
-def tracker(name: str) -> Tracker:
-    return cast(Tracker, _find("trackers", name))
+def find_tracker(name: str) -> Tracker:
+    return cast(Tracker, _resolve_plugin("trackers", name))
 
 
-def world_address(name: str) -> str:
+def resolve_world_address(name: str) -> str:
     """`module:ATTRIBUTE`, for programs that find it without the registry."""
-    require("environments", name)
-    plugin = _plugins("environments").get(name)
+    require_known("environments", name)
+    plugin = _scan_plugins("environments").get(name)
     return f"{plugin.module}:{CONSTANT['environments']}" if plugin else name
 
 
-def require(kind: Kind, name: str) -> None:
+def require_known(kind: PluginKind, name: str) -> None:
     """Refuse a name that nothing answers to, without importing the plugin."""
     head, _, argument = name.partition(":")
     if name.endswith(":"):
         raise UserError(
             f"{name!r} ends where its argument should be.", f"Write {head}:ARGUMENT, or {head} alone."
         )
-    known = head in _plugins(kind) or name in {point.name for point in _points(kind)}
+    known = head in _scan_plugins(kind) or name in {point.name for point in _find_entry_points(kind)}
     importable = argument and all(part.isidentifier() for part in head.split("."))
     if not known and not importable:
-        close = get_close_matches(head, names(kind), n=1)
+        close = get_close_matches(head, list_names(kind), n=1)
         raise UserError(
             f"There is no {SINGULAR[kind]} named {name!r}.",
-            (f"Did you mean {close[0]!r}? " if close else "") + f"Known {kind}: {', '.join(names(kind))}.",
+            (f"Did you mean {close[0]!r}? " if close else "")
+            + f"Known {kind}: {', '.join(list_names(kind))}.",
         )
 
 
 def require_loader(name: str) -> None:
     """Refuse an engine that cannot load the weights that agents submit, without importing it."""
-    require("engines", name)
+    require_known("engines", name)
     head = name.partition(":")[0]
-    plugin = _plugins("engines").get(head)
+    plugin = _scan_plugins("engines").get(head)
     if plugin and plugin.remote:
-        able = sorted(name for name, plugin in _plugins("engines").items() if not plugin.remote)
+        able = sorted(name for name, plugin in _scan_plugins("engines").items() if not plugin.remote)
         raise UserError(
             f"The engine {head!r} talks to a model elsewhere and cannot load what agents submit.",
             f"Engines that can: {', '.join(able)}.",
         )
 
 
-def require_remote(name: str) -> None:
-    """Refuse an engine that would have to load a model here, without importing it."""
-    require("engines", name)
-    plugin = _plugins("engines").get(name.partition(":")[0])
-    if plugin is None or not plugin.remote:
-        able = sorted(name for name, plugin in _plugins("engines").items() if plugin.remote)
-        raise UserError(
-            f"{name!r} does not talk to a model elsewhere, as a judge must.",
-            f"Write {able[0]}:MODEL@URL.",
-        )
+def list_names(kind: PluginKind) -> list[str]:
+    return [entry.name for entry in list_entries(kind)]
 
 
-def names(kind: Kind) -> list[str]:
-    return [entry.name for entry in entries(kind)]
-
-
-def entries(kind: Kind) -> list[Entry]:
+def list_entries(kind: PluginKind) -> list[PluginEntry]:
     """What exists, with the first line of each module's docstring; imports no plugin."""
-    found = [Entry(name, plugin.summary) for name, plugin in _plugins(kind).items()]
-    found += [Entry(point.name, f"from {point.value}") for point in _points(kind)]
+    found = [PluginEntry(name, plugin.summary) for name, plugin in _scan_plugins(kind).items()]
+    found += [PluginEntry(point.name, f"from {point.value}") for point in _find_entry_points(kind)]
     return sorted(found, key=lambda entry: entry.name)
 
 
-def in_folders(name: str, folders: tuple[Path, ...]) -> str:
+def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
     """The name itself, or `folder:PATH` where one of the user's folders holds it."""
     for folder in folders:
         if name and (folder / name).is_dir() and not (folder / name / "config.yaml").is_file():
             raise UserError(
                 f"The folder {folder / name} has no config.yaml.", "Write one: it names the plugin."
             )
-    for config in _configs(folders):
-        if name in (config.parent.name, _name(config)):
+    for config in _find_configs(folders):
+        if name in (config.parent.name, _read_name(config)):
             return f"folder:{config.parent.resolve()}"
     return name
 
 
-def folder_entries(folders: tuple[Path, ...]) -> list[Entry]:
+def list_folder_entries(folders: tuple[Path, ...]) -> list[PluginEntry]:
     """The plugins in the user's folders."""
-    return [Entry(config.parent.name, f"the folder {config.parent}") for config in _configs(folders)]
+    return [
+        PluginEntry(config.parent.name, f"the folder {config.parent}") for config in _find_configs(folders)
+    ]
 
 
-def _configs(folders: tuple[Path, ...]) -> list[Path]:
+def _find_configs(folders: tuple[Path, ...]) -> list[Path]:
     return [config for folder in folders for config in sorted(folder.glob("*/config.yaml"))]
 
 
-def _name(config: Path) -> str | None:
+def _read_name(config: Path) -> str | None:
     """The name that a folder gives itself; what is wrong with a folder is said when it is loaded."""
     try:
         read = yaml.safe_load(config.read_text(encoding="utf-8"))
@@ -199,19 +190,19 @@ def _name(config: Path) -> str | None:
     return str(read.get("name")) if isinstance(read, dict) else None
 
 
-def _find(kind: Kind, name: str) -> Any:
-    require(kind, name)
+def _resolve_plugin(kind: PluginKind, name: str) -> Any:
+    require_known(kind, name)
     head, _, argument = name.partition(":")
-    if head in _plugins(kind):
-        return _load(kind, head, argument)
-    for point in _points(kind):
+    if head in _scan_plugins(kind):
+        return _load_plugin(kind, head, argument)
+    for point in _find_entry_points(kind):
         if point.name == name:
             return point.load()
-    return _attribute(kind, head, argument)
+    return _import_attribute(kind, head, argument)
 
 
-def _load(kind: Kind, name: str, argument: str) -> Any:
-    plugin = _plugins(kind)[name]
+def _load_plugin(kind: PluginKind, name: str, argument: str) -> Any:
+    plugin = _scan_plugins(kind)[name]
     module = importlib.import_module(plugin.module)
     if argument:
         if not hasattr(module, "parse"):
@@ -222,11 +213,13 @@ def _load(kind: Kind, name: str, argument: str) -> Any:
     return getattr(module, CONSTANT[kind])
 
 
-def _attribute(kind: Kind, module_name: str, attribute: str) -> Any:
+def _import_attribute(kind: PluginKind, module_name: str, attribute: str) -> Any:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-        if not hasattr(found, MARK[kind]):
-            raise UserError(f"{module_name}:{attribute} is no {SINGULAR[kind]}: it has no `{MARK[kind]}`.")
+        if not hasattr(found, REQUIRED_ATTRIBUTE[kind]):
+            raise UserError(
+                f"{module_name}:{attribute} is no {SINGULAR[kind]}: it has no `{REQUIRED_ATTRIBUTE[kind]}`."
+            )
         return found
     except ImportError as error:
         raise UserError(
@@ -237,19 +230,19 @@ def _attribute(kind: Kind, module_name: str, attribute: str) -> Any:
 
 
 @cache
-def _points(kind: Kind) -> tuple[EntryPoint, ...]:
+def _find_entry_points(kind: PluginKind) -> tuple[EntryPoint, ...]:
     """What other packages bring. Looked for once: every installed package is asked."""
     return tuple(entry_points(group=f"agent2rl.{kind}"))
 
 
 @cache
-def _plugins(kind: Kind) -> dict[str, _Plugin]:
+def _scan_plugins(kind: PluginKind) -> dict[str, _Plugin]:
     """Every module of a kind that ends in the kind's constant or has a `parse`, read but not imported."""
     root = Path(__file__).parent / kind
     found = {}
     for origin in sorted([*root.glob("*.py"), *root.glob("*/__init__.py"), *root.glob("*/mini.py")]):
         tree = ast.parse(origin.read_text(encoding="utf-8"))
-        defined = set(_defined(tree))
+        defined = set(_list_defined_names(tree))
         if {CONSTANT[kind], "parse"} & defined:
             parts = origin.relative_to(root).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
@@ -260,7 +253,7 @@ def _plugins(kind: Kind) -> dict[str, _Plugin]:
     return found
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
+def _list_defined_names(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name

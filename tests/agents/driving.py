@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agent2rl import registry
-from agent2rl.core.agent import Brief, Driven, Llm
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.agent import Brief, DrivenAgent, DriverLlm
+from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.core.records import Budget
-from agent2rl.core.sandbox import Door, Exit, Mount, mark
+from agent2rl.core.sandbox import Door, Exit, Mount, url_placeholder
 from agent2rl.core.transcript import Transcript
-from agent2rl.runner.installing import place
+from agent2rl.runner.agent_install import get_install_path
 from tests.agents.rides import CACHE, require
 from tests.enclosures import Cell, wait_for
 
@@ -47,10 +47,10 @@ class Driver:
         return {tool for line in self._lines for tool in line["tools"]}
 
     @property
-    def counted(self) -> Tokens:
+    def counted(self) -> TokenCounts:
         """What it has told that the agent's own work took, without titles and the like."""
         main = [line["tokens"] for line in self._lines if line["kind"] == "main" and line["tokens"]]
-        return sum((Tokens.model_validate(tokens) for tokens in main), Tokens())
+        return sum((TokenCounts.model_validate(tokens) for tokens in main), TokenCounts())
 
 
 @contextmanager
@@ -76,15 +76,15 @@ class Ride:
     cell: Cell
 
     @property
-    def agent(self) -> Driven:
-        found = registry.agent(self.name)
-        assert isinstance(found, Driven)
+    def agent(self) -> DrivenAgent:
+        found = registry.find_agent(self.name)
+        assert isinstance(found, DrivenAgent)
         return found
 
     @property
     def prefix(self) -> Path:
         require(self.name)
-        return place(self.name, self.agent.package, CACHE)
+        return get_install_path(self.name, self.agent.package, CACHE)
 
     def run(
         self, at: Driver, prompt: str, resumed: bool = False, seconds: float = 120, grace: float = 5
@@ -97,7 +97,7 @@ class Ride:
             instructions="",
             environment={"ROLLOUT_KEY": "needed"},
             prompt=prompt,
-            llm=Llm("driver-model", self.wire, mark(DOOR), KEY),
+            llm=DriverLlm("driver-model", self.wire, url_placeholder(DOOR), KEY),
             prefix=PREFIX,
             resumed=resumed,
         )

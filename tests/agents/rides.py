@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.agent import Driven
+from agent2rl.core.agent import DrivenAgent
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.core.llm import Exchange, Tokens
+from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.transcript import Transcript
-from agent2rl.runner.installing import install
+from agent2rl.runner.agent_install import install_agent_package
 from tests.runs import Bench, Run
 
 CACHE = Path(sys.prefix) / "cache"
@@ -27,10 +27,10 @@ MODEL = "scripted-1"
 
 def require(name: str) -> None:
     """Install an agent, or skip and say why."""
-    agent = registry.agent(name)
-    assert isinstance(agent, Driven)
+    agent = registry.find_agent(name)
+    assert isinstance(agent, DrivenAgent)
     try:
-        install(name, agent.package, CACHE, print)
+        install_agent_package(name, agent.package, CACHE, print)
     except Agent2RLError as error:
         pytest.skip(f"{name} cannot be installed here: {error}")
 
@@ -43,11 +43,11 @@ class Driver:
     record: Path
 
     @property
-    def said(self) -> Tokens:
+    def said(self) -> TokenCounts:
         """What it said that all its answers used."""
         lines = [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()]
-        found = [Tokens.model_validate(line["tokens"]) for line in lines if line.get("tokens")]
-        return sum(found[1:], found[0]) if found else Tokens()
+        found = [TokenCounts.model_validate(line["tokens"]) for line in lines if line.get("tokens")]
+        return sum(found[1:], found[0]) if found else TokenCounts()
 
 
 @contextmanager
@@ -73,9 +73,9 @@ class Ride:
     bench: Bench
 
     @property
-    def exchanges(self) -> list[Exchange]:
+    def exchanges(self) -> list[LlmExchange]:
         text = self.run.paths.usage.read_text(encoding="utf-8")
-        return [Exchange.model_validate_json(line) for line in text.splitlines()]
+        return [LlmExchange.model_validate_json(line) for line in text.splitlines()]
 
     @property
     def transcript(self) -> Transcript:

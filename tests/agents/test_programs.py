@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.llm import TokenCounts, Wire
 from tests.agents.driving import Ride, driver
 from tests.enclosures import Cell
 
@@ -68,7 +68,7 @@ timeout = 600
 @pytest.fixture
 def ride(request: pytest.FixtureRequest, tmp_path: Path) -> Ride:
     name, wire = request.param
-    return Ride(name, wire, Cell(registry.sandbox("bubblewrap"), tmp_path))
+    return Ride(name, wire, Cell(registry.find_sandbox("bubblewrap"), tmp_path))
 
 
 def told(ride: Ride) -> str:
@@ -87,7 +87,7 @@ def test_a_program_runs_commands_sees_what_they_say_and_ends(ride: Ride, tmp_pat
         assert "needed" in told(ride)
         assert "/workspace" in told(ride)
         assert not ride.transcript.error
-        assert ride.transcript.tokens == script.counted == Tokens(input=3300, cached=900, output=180)
+        assert ride.transcript.tokens == script.counted == TokenCounts(input=3300, cached=900, output=180)
         assert script.models == {"driver-model"}
         assert not [tool for tool in script.tools if "web" in tool.lower() or "fetch" in tool.lower()]
 
@@ -99,7 +99,7 @@ def test_a_program_that_ended_goes_on_where_it_was(ride: Ride, tmp_path: Path) -
             ended = ride.run(script, prompt, resumed=prompt == "Go on.")
             assert (ended.reason, ended.code) == ("exited", 0), ride.cell.log
         assert (ride.cell.workspace / "out.txt").read_text() == "hi\nagain\n"
-        assert ride.transcript.tokens == script.counted == Tokens(input=6000, cached=2000, output=350)
+        assert ride.transcript.tokens == script.counted == TokenCounts(input=6000, cached=2000, output=350)
 
 
 @pytest.mark.parametrize("ride", [("mini-swe", "openai-chat")], indirect=True, ids="-".join)
@@ -108,7 +108,7 @@ def test_a_program_that_cannot_go_on_begins_again(ride: Ride, tmp_path: Path) ->
         for prompt in ("Write hi to out.txt.", "Go on."):
             ended = ride.run(script, prompt, resumed=prompt == "Go on.")
             assert (ended.reason, ended.code) == ("exited", 0), ride.cell.log
-        assert ride.transcript.tokens == script.counted == Tokens(input=6600, cached=1800, output=360)
+        assert ride.transcript.tokens == script.counted == TokenCounts(input=6600, cached=1800, output=360)
 
 
 @pytest.mark.parametrize("ride", FIRST, indirect=True, ids="-".join)
@@ -129,7 +129,7 @@ def test_a_driver_that_is_busy_for_a_while_is_asked_again(ride: Ride, tmp_path: 
         ended = ride.run(script, "Write hi to out.txt.", seconds=240)
         assert (ended.reason, ended.code) == ("exited", 0), ride.cell.log
         assert (ride.cell.workspace / "out.txt").exists()
-        assert script.counted == Tokens(input=3300, cached=900, output=180)
+        assert script.counted == TokenCounts(input=3300, cached=900, output=180)
 
 
 @pytest.mark.parametrize("ride", GOING_ON, indirect=True, ids="-".join)

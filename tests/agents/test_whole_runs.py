@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.store.reader import read_run
-from agent2rl.store.revisions import files
+from agent2rl.store.revisions import read_revision_files
 from tests.agents.rides import KEY, holds, ride
 
 ALWAYS = ("claude-code", "codex")
@@ -99,7 +99,9 @@ def test_an_agent_trains_submits_reads_the_score_improves_submits_again_and_ends
     for number in (1, 2):
         entries = [one.data for one in read_run(paths).chain.entries if one.kind == "revision_of"]
         revision = next(int(str(data["number"])) for data in entries if data["submission"] == number)
-        code = {b"/".join(found.path): found.content for found in files(paths.revisions, revision)}
+        code = {
+            b"/".join(found.path): found.content for found in read_revision_files(paths.revisions, revision)
+        }
         assert f"seed={number - 1}".encode() in code[b"code/train.py"]
 
     assert (paths.workspace / "everything").stat().st_size > 1000
@@ -224,7 +226,7 @@ def test_a_recorded_run_is_played_again_without_a_key_and_nobody_is_asked(agent:
     again = ride(agent, NOBODY, places[1], *options, "--replay-driver", str(tape), key="")
     assert first.run.result.ending == again.run.result.ending == "completed"
     assert again.run.result.score == first.run.result.score
-    assert again.driver.said == Tokens()
+    assert again.driver.said == TokenCounts()
     paid, free = first.run.result.usage, again.run.result.usage
     assert paid
     assert free

@@ -12,11 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent2rl.analysis import routes
-from agent2rl.analysis.attempts import Printed, Ran, Source, Span, Weights
-from agent2rl.analysis.evidence import Book
+from agent2rl.analysis import route_attribution
+from agent2rl.analysis.attempts import (
+    AgentSourceFile,
+    AttemptSpan,
+    PrintedText,
+    RecordedProcess,
+    SavedWeights,
+)
+from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.findings import RouteVerdict
-from agent2rl.core.records import Counts, Lineage, Rollouts, Submission
+from agent2rl.core.records import Lineage, RolloutCounts, Rollouts, Submission
 
 HERE = Path(__file__).with_name("scripts")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "routes.md"
@@ -39,7 +45,7 @@ class Case:
     def label(self) -> str:
         return " + ".join(self.routes)
 
-    def span(self, seen: bool = True) -> Span:
+    def span(self, seen: bool = True) -> AttemptSpan:
         commands = self.processes if seen else ()
         files = sources(HERE / self.name)
         return span_of(files, commands, self.submission, rollouts=self.rollouts, lineage=self.lineage)
@@ -48,7 +54,7 @@ class Case:
         """With what was seen from outside, or from the code alone."""
         before = {path: tuple(names) for path, names in self.known.items()}
         known = {path: RouteVerdict(routes=names, confidence=0.9) for path, names in before.items()}
-        return routes.attribute(self.span(seen), {}, Book(), known=known)
+        return route_attribution.attribute_route(self.span(seen), {}, EvidenceBook(), known=known)
 
 
 @cache
@@ -59,33 +65,34 @@ def cases() -> tuple[Case, ...]:
 
 
 @cache
-def sources(folder: Path) -> tuple[Source, ...]:
+def sources(folder: Path) -> tuple[AgentSourceFile, ...]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return tuple(
-        Source(1, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")) for path in files
+        AgentSourceFile(1, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
+        for path in files
     )
 
 
 def span_of(
-    given: Sequence[Source],
+    given: Sequence[AgentSourceFile],
     commands: Sequence[str] = (),
     submission: str | None = None,
     *,
     rollouts: int = 0,
     lineage: Lineage = "derived",
     same_as: int | None = None,
-    weights: Sequence[Weights] = (),
-    printed: Sequence[Printed] = (),
-) -> Span:
+    weights: Sequence[SavedWeights] = (),
+    printed: Sequence[PrintedText] = (),
+) -> AttemptSpan:
     """An attempt with this code, in which these commands ran one after the other, ten seconds each."""
     processes = tuple(
-        Ran(100 + number, command, 10.0 * number, 10.0 * number + 9, 8.0, 1 << 30)
+        RecordedProcess(100 + number, command, 10.0 * number, 10.0 * number + 9, 8.0, 1 << 30)
         for number, command in enumerate(commands)
     )
     made = None
     if submission is not None:
         made = Submission(id=2, path=submission, accepted_at=0.0, lineage=lineage, same_as=same_as)
-    return Span(
+    return AttemptSpan(
         number=1,
         began=0.0,
         ended=1000.0,
@@ -94,7 +101,7 @@ def span_of(
         changed=tuple(source.path for source in given),
         processes=processes,
         weights=tuple(weights),
-        rollouts=Rollouts(claimed=Counts(episodes=rollouts, steps=5 * rollouts)),
+        rollouts=Rollouts(claimed=RolloutCounts(episodes=rollouts, steps=5 * rollouts)),
         printed=tuple(printed),
     )
 

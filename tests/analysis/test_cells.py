@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.campaigns import student
-from agent2rl.analysis.campaigns.cells import cell, cells
-from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH, shared_effects
+from agent2rl.analysis.campaigns import student_t
+from agent2rl.analysis.campaigns.cell_statistics import compute_cell, compute_cells
+from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH, estimate_shared_effects
 from agent2rl.core.records import Interval
 from tests.digests import a_run, ranked_runs, runs, simulated
 
@@ -23,13 +23,15 @@ def width(interval: Interval | str) -> float:
 @pytest.mark.parametrize("freedom", [1.0, 2.0, 4.0, 9.3, 100.0, 9999.0])
 def test_students_distribution_agrees_with_scipy(freedom: float) -> None:
     for t in (-3.0, 0.0, 0.5, 2.0, 8.0):
-        assert student.tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-8)
+        assert student_t.upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-8)
     for above in (0.25, 0.025, 1e-4):
-        assert student.quantile(above, freedom) == pytest.approx(stats.t.isf(above, freedom), rel=1e-8)
+        assert student_t.upper_quantile(above, freedom) == pytest.approx(
+            stats.t.isf(above, freedom), rel=1e-8
+        )
 
 
 def test_a_cell_says_what_its_runs_gained() -> None:
-    found = cell([*runs([0, 10, 2, None, 8, 5]), a_run(run_id="x", ending="failed")])
+    found = compute_cell([*runs([0, 10, 2, None, 8, 5]), a_run(run_id="x", ending="failed")])
     assert (found.n, found.excluded) == (6, {"failed": 1})
     assert found.mean
     assert found.median
@@ -41,7 +43,7 @@ def test_a_cell_says_what_its_runs_gained() -> None:
 
 
 def test_the_share_of_successes_has_wilsons_interval() -> None:
-    found = cell(runs([0, 10, 2, None, 8, 5, 5, 5]))
+    found = compute_cell(runs([0, 10, 2, None, 8, 5, 5, 5]))
     assert found.succeeded == 5
     assert found.success
     assert isinstance(found.success.interval, Interval)
@@ -51,7 +53,7 @@ def test_the_share_of_successes_has_wilsons_interval() -> None:
 
 
 def test_few_runs_are_not_enough_to_say() -> None:
-    found = cell(runs([1, 2, 3, 4]))
+    found = compute_cell(runs([1, 2, 3, 4]))
     assert found.mean
     assert found.median
     assert found.success
@@ -61,23 +63,23 @@ def test_few_runs_are_not_enough_to_say() -> None:
 
 
 def test_a_cell_whose_runs_all_broke_has_no_numbers() -> None:
-    found = cell([a_run(ending="failed")])
+    found = compute_cell([a_run(ending="failed")])
     assert (found.n, found.mean, found.best, found.success) == (0, None, None, None)
     assert found.excluded == {"failed": 1}
 
 
 def test_success_under_the_papers_protocol_cannot_be_told() -> None:
-    found = cell(runs([5.0] * 6, protocol="paper", real=None))
+    found = compute_cell(runs([5.0] * 6, protocol="paper", real=None))
     assert (found.succeeded, found.success) == (None, None)
 
 
 def test_protocols_are_not_mixed() -> None:
     with pytest.raises(ValueError, match="protocols"):
-        cell([a_run(1.0), a_run(1.0, "s", protocol="paper")])
+        compute_cell([a_run(1.0), a_run(1.0, "s", protocol="paper")])
 
 
 def test_cells_are_by_any_axes() -> None:
-    found = cells([*runs([1, 2], task="t"), *runs([3], "s", task="u")], ("task",))
+    found = compute_cells([*runs([1, 2], task="t"), *runs([3], "s", task="u")], ("task",))
     assert {key: each.n for key, each in found.items()} == {("t",): 2, ("u",): 1}
 
 
@@ -87,10 +89,10 @@ def test_the_order_of_runs_changes_nothing_and_intervals_hold_their_figures(
     gains: list[float], random: st.DataObject
 ) -> None:
     members = runs(gains)
-    found = cell(members)
+    found = compute_cell(members)
     shuffled = list(members)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert cell(shuffled).model_dump_json() == found.model_dump_json()
+    assert compute_cell(shuffled).model_dump_json() == found.model_dump_json()
     for each in (found.mean, found.median, found.success):
         assert each
         assert isinstance(each.interval, Interval)
@@ -99,7 +101,7 @@ def test_the_order_of_runs_changes_nothing_and_intervals_hold_their_figures(
 
 def test_the_interval_of_many_runs_is_students() -> None:
     gains = np.random.default_rng(1).normal(3, 2, size=80)
-    found = cell(runs(gains))
+    found = compute_cell(runs(gains))
     assert found.mean
     assert isinstance(found.mean.interval, Interval)
     low, high = stats.t.interval(0.95, 79, loc=gains.mean(), scale=stats.sem(gains))
@@ -110,14 +112,14 @@ def test_the_interval_of_many_runs_is_students() -> None:
 
 
 def test_equal_gains_are_judged_by_their_signs() -> None:
-    assert cell(runs([3.0] * 6)).p_value == 2 / 2**6
-    assert cell(runs([0.0] * 6)).p_value == 1.0
+    assert compute_cell(runs([3.0] * 6)).p_value == 2 / 2**6
+    assert compute_cell(runs([0.0] * 6)).p_value == 1.0
 
 
 def test_what_examples_do_to_all_runs_alike_widens_the_interval() -> None:
     random = np.random.default_rng(2)
-    alike = cell(ranked_runs(simulated(random, 10, 100, 0.01, 0.3, 0.1)))
-    apart = cell(ranked_runs(simulated(random, 10, 100, 0.01, 0.0, 0.3)))
+    alike = compute_cell(ranked_runs(simulated(random, 10, 100, 0.01, 0.3, 0.1)))
+    apart = compute_cell(ranked_runs(simulated(random, 10, 100, 0.01, 0.0, 0.3)))
     assert alike.mean
     assert apart.mean
     assert width(alike.mean.interval) == pytest.approx(2 * 2.26 * 3, rel=0.3)
@@ -126,9 +128,12 @@ def test_what_examples_do_to_all_runs_alike_widens_the_interval() -> None:
 
 def test_noise_that_is_each_runs_own_is_not_counted_twice() -> None:
     random = np.random.default_rng(3)
-    own = np.array([shared_effects(random.normal(size=(8, 50))).std() for _ in range(100)])
+    own = np.array([estimate_shared_effects(random.normal(size=(8, 50))).std() for _ in range(100)])
     shared = np.array(
-        [shared_effects(random.normal(size=(8, 50)) + random.normal(size=50)).std() for _ in range(100)]
+        [
+            estimate_shared_effects(random.normal(size=(8, 50)) + random.normal(size=50)).std()
+            for _ in range(100)
+        ]
     )
     assert own.mean() < 0.15
     assert shared.mean() == pytest.approx(1.0, abs=0.05)
@@ -142,7 +147,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
     hits = 0
     for number in range(120):
         members = ranked_runs(simulated(random, 8, 40, run_sd, example_sd, noise_sd), f"{number}-")
-        found = cell(members).mean
+        found = compute_cell(members).mean
         assert found
         assert isinstance(found.interval, Interval)
         hits += found.interval.low <= 0 <= found.interval.high

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.analysis.claims import contradictions
-from agent2rl.analysis.evidence import Book
-from agent2rl.analysis.findings import Attempt, Contradiction, Route, RouteVerdict
-from agent2rl.core.claims import Claim, Claims
-from agent2rl.core.records import Counts, Interval, Rollouts, Score, Submission
+from agent2rl.analysis.claim_check import find_contradictions
+from agent2rl.analysis.evidence import EvidenceBook
+from agent2rl.analysis.findings import AttemptFindings, Contradiction, Route, RouteVerdict
+from agent2rl.core.attempt_claims import AttemptClaim, AttemptClaims
+from agent2rl.core.records import EvalScore, Interval, RolloutCounts, Rollouts, Submission
 
 BASELINE = 20.0
 
@@ -21,7 +21,7 @@ def submission(number: int, score: float | None = None, verdict: Any = "scored")
     given_score = None
     if score is not None:
         ci = Interval(low=0, high=100, method="wilson")
-        given_score = Score(value=score, ci=ci, n=100, split="feedback")
+        given_score = EvalScore(value=score, ci=ci, n=100, split="feedback")
     return Submission(
         id=number, path=f"output/{number}", accepted_at=100.0 * number, verdict=verdict, score=given_score
     )
@@ -34,9 +34,9 @@ def attempt(
     confidence: float = 0.9,
     episodes: int = 0,
     verdict: Any = "scored",
-) -> Attempt:
+) -> AttemptFindings:
     gain = None if score is None else score - BASELINE
-    return Attempt(
+    return AttemptFindings(
         number=number,
         began=0.0,
         ended=1.0,
@@ -46,23 +46,25 @@ def attempt(
         gain=gain,
         outcome="improved" if gain and gain > 0 else "no-gain",
         route=RouteVerdict(routes=tuple(routes), confidence=confidence),
-        rollouts=Rollouts(witnessed=Counts(episodes=episodes)),
+        rollouts=Rollouts(witnessed=RolloutCounts(episodes=episodes)),
     )
 
 
-def claim(number: int = 1, route: str = "sft", **more: Any) -> Claim:
-    return Claim(**{"attempt": number, "route": route, "what": "trained", "submission": number, **more})
+def claim(number: int = 1, route: str = "sft", **more: Any) -> AttemptClaim:
+    return AttemptClaim(
+        **{"attempt": number, "route": route, "what": "trained", "submission": number, **more}
+    )
 
 
 def against(
-    *claims: Claim,
-    attempts: Sequence[Attempt],
+    *claims: AttemptClaim,
+    attempts: Sequence[AttemptFindings],
     submissions: Sequence[Submission] | None = None,
     unread: int = 0,
 ) -> tuple[Contradiction, ...]:
     made = [submission(each.number, each.score, each.verdict) for each in attempts]
-    book = Book()
-    found = contradictions(Claims(claims=claims, unread=unread), attempts, made, book)
+    book = EvidenceBook()
+    found = find_contradictions(AttemptClaims(claims=claims, unread=unread), attempts, made, book)
     known = {piece.id for piece in book.pieces}
     assert all(each.evidence and set(each.evidence) <= known for each in found)
     return found
@@ -210,7 +212,7 @@ def test_what_may_have_been_mentioned_cannot_be_judged() -> None:
 
 
 CLAIM = st.builds(
-    Claim,
+    AttemptClaim,
     attempt=st.integers(-2, 5),
     route=st.sampled_from(["sft", "grpo+sft", "+", "online-rl", "a" * 200]) | st.text(max_size=20),
     what=st.text(max_size=50),
@@ -222,7 +224,7 @@ CLAIM = st.builds(
 
 @hypothesis.settings(max_examples=80)
 @given(st.lists(CLAIM, max_size=6))
-def test_any_account_is_judged_and_the_same_way_twice(claims: list[Claim]) -> None:
+def test_any_account_is_judged_and_the_same_way_twice(claims: list[AttemptClaim]) -> None:
     made = [
         attempt(1, 25.0),
         attempt(2, None, verdict="failed"),

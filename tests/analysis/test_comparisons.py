@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.campaigns import permutations
-from agent2rl.analysis.campaigns.comparisons import cliffs_delta, compare, holm
-from agent2rl.analysis.campaigns.ranking import rank
+from agent2rl.analysis.campaigns import permutation_tests
+from agent2rl.analysis.campaigns.comparisons import cliffs_delta, compare_groups, correct_holm
+from agent2rl.analysis.campaigns.ranking import rank_entries
 from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
 from agent2rl.core.records import Interval
 from tests.digests import a_run, ranked_runs, runs
@@ -27,7 +27,9 @@ def test_signs_are_tried_in_all_ways(differences: list[float]) -> None:
         for signs in product((1, -1), repeat=len(differences))
     ]
     expected = sum(way >= target - 1e-9 for way in ways) / len(ways)
-    assert permutations.signs(np.array(differences), np.ones(len(differences))) == pytest.approx(expected)
+    assert permutation_tests.permute_signs(np.array(differences), np.ones(len(differences))) == pytest.approx(
+        expected
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -41,7 +43,7 @@ def test_labels_are_mixed_in_all_ways(first: list[float], second: list[float]) -
         rest = [pool[place] for place in range(len(pool)) if place not in chosen]
         ways.append(abs(np.mean(mine) - np.mean(rest)))
     expected = sum(way >= target - 1e-9 for way in ways) / len(ways)
-    assert permutations.labels([(np.array(first), np.array(second))]) == pytest.approx(expected)
+    assert permutation_tests.permute_labels([(np.array(first), np.array(second))]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [12, 40, 400])
@@ -49,13 +51,13 @@ def test_permutations_agree_with_scipy_and_with_students_test(n: int) -> None:
     random = np.random.default_rng(n)
     first, second = random.normal(0.4, 1, n), random.normal(0, 1, n)
     unpaired, paired = stats.ttest_ind(first, second).pvalue, stats.ttest_rel(first, second).pvalue
-    assert permutations.labels([(first, second)]) == pytest.approx(unpaired, abs=0.015)
-    assert permutations.signs(first - second, np.ones(n)) == pytest.approx(paired, abs=0.015)
+    assert permutation_tests.permute_labels([(first, second)]) == pytest.approx(unpaired, abs=0.015)
+    assert permutation_tests.permute_signs(first - second, np.ones(n)) == pytest.approx(paired, abs=0.015)
 
 
 def test_strata_are_mixed_each_for_itself() -> None:
     easy, hard = np.array([50.0, 51.0]), np.array([0.0, 1.0])
-    p = permutations.labels([(easy + 1, easy), (hard + 1, hard)])
+    p = permutation_tests.permute_labels([(easy + 1, easy), (hard + 1, hard)])
     ways = [(a + b) / 2 for a, b in product(_halves([50, 51, 51, 52]), _halves([0, 1, 1, 2]))]
     assert p == pytest.approx(np.mean([abs(way) >= 1 - 1e-9 for way in ways]), abs=0.02)
 
@@ -65,13 +67,13 @@ def _halves(pool: list[float]) -> list[float]:
 
 
 def test_holms_correction_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
-    assert holm([]) == ()
+    assert correct_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
+    assert correct_holm([]) == ()
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_corrected_p_value_is_never_smaller_and_keeps_the_order(p_values: list[float]) -> None:
-    found = holm(p_values)
+    found = correct_holm(p_values)
     assert all(raw <= corrected <= 1 for raw, corrected in zip(p_values, found, strict=True))
     pairs = sorted(zip(p_values, found, strict=True))
     assert [each for _, each in pairs] == sorted(found)
@@ -85,7 +87,7 @@ def test_cliffs_delta_counts_pairs(first: list[float], second: list[float]) -> N
 
 def test_runs_with_the_same_seeds_are_paired_in_any_order() -> None:
     first, second = runs([11, 2, 23, 4, 35, 6], "a"), runs([10, 1, 22, 3, 34, 5], "b")
-    found = compare(first[::-1], second)
+    found = compare_groups(first[::-1], second)
     assert found.paired
     assert found.difference
     assert found.difference.value == pytest.approx(1.0)
@@ -96,7 +98,7 @@ def test_runs_with_the_same_seeds_are_paired_in_any_order() -> None:
 
 def test_runs_without_partners_are_compared_as_groups() -> None:
     first, second = runs([11, 12, 13, 14, 15], "a"), runs([1, 2, 3, 4, 5], "b", seed=99)
-    found = compare(first, second)
+    found = compare_groups(first, second)
     assert not found.paired
     assert found.difference
     assert found.difference.value == 10
@@ -111,7 +113,7 @@ def test_runs_without_partners_are_compared_as_groups() -> None:
 def test_what_is_left_out_of_a_comparison_is_counted() -> None:
     first = [*runs([1, 2, 3, 4, 5, 6], "a"), a_run(9, "x", task="other")]
     second = [*runs([1, 2, 3, 4, 5], "b"), a_run(run_id="y", ending="rate-limited")]
-    found = compare(first, second)
+    found = compare_groups(first, second)
     assert (found.paired, found.n, found.unmatched) == (True, (5, 5), (2, 0))
     assert found.excluded == ({}, {"rate-limited": 1})
     assert found.tasks == ("sums",)
@@ -120,16 +122,16 @@ def test_what_is_left_out_of_a_comparison_is_counted() -> None:
 def test_a_group_is_not_better_for_having_more_runs_of_an_easy_task() -> None:
     first = [*runs([50] * 9, "a", task="easy", seed=1), *runs([0] * 3, "b", task="hard", seed=1)]
     second = [*runs([50] * 3, "c", task="easy", seed=2), *runs([0] * 9, "d", task="hard", seed=2)]
-    found = compare(first, second)
+    found = compare_groups(first, second)
     assert found.difference
     assert (found.difference.value, found.p_value, found.effect) == (0.0, 1.0, 0.0)
 
 
 def test_few_runs_or_none_are_not_enough_to_compare() -> None:
-    found = compare(runs([5, 6], "a"), runs([1, 2], "b"))
+    found = compare_groups(runs([5, 6], "a"), runs([1, 2], "b"))
     assert found.difference
     assert (found.difference.value, found.difference.interval, found.p_value) == (4.0, NOT_ENOUGH, None)
-    assert compare(runs([1], task="x"), runs([1], task="y")).difference is None
+    assert compare_groups(runs([1], task="x"), runs([1], task="y")).difference is None
 
 
 def test_common_examples_cancel_in_a_comparison() -> None:
@@ -138,7 +140,7 @@ def test_common_examples_cancel_in_a_comparison() -> None:
     own = random.normal(0, 0.02, size=(2, 6, 60))
     first = ranked_runs((own[0] + shared + 0.05).tolist(), "a")
     second = ranked_runs((own[1] + shared).tolist(), "b")
-    found = compare(first, second).difference
+    found = compare_groups(first, second).difference
     assert found
     assert isinstance(found.interval, Interval)
     assert found.interval.high - found.interval.low < 2
@@ -146,19 +148,21 @@ def test_common_examples_cancel_in_a_comparison() -> None:
 
 def test_protocols_are_never_compared_with_each_other() -> None:
     with pytest.raises(ValueError, match="protocols"):
-        compare(runs([1]), runs([1], protocol="paper"))
+        compare_groups(runs([1]), runs([1], protocol="paper"))
     with pytest.raises(ValueError, match="protocols"):
-        rank({"a": runs([1]), "b": runs([1], protocol="paper")})
+        rank_entries({"a": runs([1]), "b": runs([1], protocol="paper")})
 
 
 def test_a_clear_order_is_sure_and_equals_share_their_ranks() -> None:
-    found = rank({"low": runs([0, 1] * 4, "l"), "high": runs([90, 91] * 4, "h"), "mid": runs([50] * 8, "m")})
+    found = rank_entries(
+        {"low": runs([0, 1] * 4, "l"), "high": runs([90, 91] * 4, "h"), "mid": runs([50] * 8, "m")}
+    )
     assert [(place.name, place.rank, place.chances) for place in found.places] == [
         ("high", 1.0, (1.0, 0.0, 0.0)),
         ("mid", 2.0, (0.0, 1.0, 0.0)),
         ("low", 3.0, (0.0, 0.0, 1.0)),
     ]
-    same = rank({"a": runs([0] * 6, "a"), "b": runs([0] * 6, "b")})
+    same = rank_entries({"a": runs([0] * 6, "a"), "b": runs([0] * 6, "b")})
     assert [place.chances for place in same.places] == [(0.5, 0.5)] * 2
     assert [place.rank for place in same.places] == [1.5, 1.5]
 
@@ -166,7 +170,7 @@ def test_a_clear_order_is_sure_and_equals_share_their_ranks() -> None:
 def test_chances_of_ranks_agree_with_the_normal_distribution() -> None:
     random = np.random.default_rng(5)
     noise = [(each - each.mean()) / each.std(ddof=1) for each in random.normal(size=(2, 40))]
-    found = rank({"a": runs(noise[0] + 0.2, "a"), "b": runs(noise[1], "b")})
+    found = rank_entries({"a": runs(noise[0] + 0.2, "a"), "b": runs(noise[1], "b")})
     expected = stats.norm.cdf(0.2 / np.sqrt(2 / 40))
     assert found.places[0].chances[0] == pytest.approx(expected, abs=0.03)
 
@@ -175,7 +179,7 @@ def test_chances_of_ranks_agree_with_the_normal_distribution() -> None:
 @given(st.lists(st.lists(st.integers(-3, 3).map(float), min_size=5, max_size=7), min_size=1, max_size=5))
 def test_every_rank_is_given_once(gains: list[list[float]]) -> None:
     entries = {f"e{place}": runs(each, f"{place}-") for place, each in enumerate(gains)}
-    found = rank(entries)
+    found = rank_entries(entries)
     table = np.array([place.chances for place in found.places])
     assert np.allclose(table.sum(axis=0), 1)
     assert np.allclose(table.sum(axis=1), 1)
@@ -184,12 +188,12 @@ def test_every_rank_is_given_once(gains: list[list[float]]) -> None:
         assert isinstance(place.rank_interval, tuple)
         assert place.rank == pytest.approx(np.dot(place.chances, np.arange(1, len(gains) + 1)))
         assert 1 <= place.rank_interval[0] <= place.rank_interval[1] <= len(gains)
-    assert rank(dict(reversed(entries.items()))) == found
+    assert rank_entries(dict(reversed(entries.items()))) == found
 
 
 def test_an_entry_without_enough_runs_is_named_and_not_ranked() -> None:
     both = [*runs([1] * 5, "a", task="x"), *runs([1] * 5, "b", task="y")]
-    found = rank(
+    found = rank_entries(
         {"full": both, "short": runs([9, 9], "c", task="x"), "one": [*both[:5], a_run(1, "z", task="y")]}
     )
     places = {place.name: place for place in found.places}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent2rl.analysis.compliance import FORBIDDEN, check
-from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.findings import RouteVerdict
+from agent2rl.analysis.mode_compliance import FORBIDDEN, check_compliance
 from agent2rl.core.records import Mode
 from agent2rl.runner.workspace import MODES
 
@@ -36,26 +36,29 @@ def by(*names: str, confidence: float = 0.9) -> RouteVerdict:
     ],
 )
 def test_each_mode_allows_what_its_words_say(mode: Mode, routes: tuple[str, ...], verdict: str) -> None:
-    found = check(mode, by(*routes), "derived", Book())
+    found = check_compliance(mode, by(*routes), "derived", EvidenceBook())
     assert found.verdict == verdict
     assert verdict == "free" or found.evidence == ("E1",)
 
 
 def test_a_broken_mode_says_by_what() -> None:
-    found = check("rl-only", by("sft"), "derived", Book())
+    found = check_compliance("rl-only", by("sft"), "derived", EvidenceBook())
     assert found.message == "The best weights came by sft alone, and rl-only forbids sft."
 
 
 def test_an_unsure_route_breaks_nothing() -> None:
-    assert check("rl-only", by("sft", confidence=0.45), "derived", Book()).verdict == "unknown"
+    assert (
+        check_compliance("rl-only", by("sft", confidence=0.45), "derived", EvidenceBook()).verdict
+        == "unknown"
+    )
 
 
 def test_without_a_best_submission_nothing_is_known() -> None:
-    assert check("sft-only", None, "unknown", Book()).verdict == "unknown"
+    assert check_compliance("sft-only", None, "unknown", EvidenceBook()).verdict == "unknown"
 
 
 def test_a_copy_keeps_every_mode() -> None:
-    assert check("rl-only", by("sft"), "copied", Book()).verdict == "kept"
+    assert check_compliance("rl-only", by("sft"), "copied", EvidenceBook()).verdict == "kept"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,10 @@ def test_a_copy_keeps_every_mode() -> None:
 def test_multi_wants_submissions_of_more_than_one_paradigm(
     submitted: list[RouteVerdict], verdict: str
 ) -> None:
-    assert check("multi", submitted[0], "derived", Book(), submitted=submitted).verdict == verdict
+    assert (
+        check_compliance("multi", submitted[0], "derived", EvidenceBook(), submitted=submitted).verdict
+        == verdict
+    )
 
 
 def test_every_mode_that_agents_are_told_of_is_known_here() -> None:

@@ -6,24 +6,24 @@ from typing import get_args
 import pytest
 
 from agent2rl.analysis import timeline
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded, digest, group_by
-from agent2rl.analysis.findings import Attempt, Compliance, Findings, RouteVerdict
-from agent2rl.analysis.gain import gain
-from agent2rl.analysis.metrics import measure
-from agent2rl.analysis.recorded import Recorded
-from agent2rl.core.events import Event, Gpu, Sample
-from agent2rl.core.llm import Exchange, Tokens, Usage
+from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, digest_run, group_by
+from agent2rl.analysis.findings import AttemptFindings, Compliance, Findings, RouteVerdict
+from agent2rl.analysis.gain import compare_examples
+from agent2rl.analysis.process_metrics import measure_run
+from agent2rl.analysis.recorded_run import RecordedRun
+from agent2rl.core.events import GpuSample, ResourceSample, TimelineEvent
+from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
 from agent2rl.core.records import (
     Budget,
-    Comparison,
     Ending,
+    EvalScore,
     ExampleResult,
+    HeldoutComparison,
     Interval,
     Lineage,
-    Protocol,
     RunResult,
     RunSpec,
-    Score,
+    ScoringProtocol,
     Submission,
 )
 from agent2rl.store import ledger
@@ -35,8 +35,8 @@ START = 1000.0
 CI = Interval(low=0, high=20, method="paired-bootstrap")
 
 
-def score(value: float) -> Score:
-    return Score(value=value, ci=CI, n=10, split="feedback")
+def score(value: float) -> EvalScore:
+    return EvalScore(value=value, ci=CI, n=10, split="feedback")
 
 
 def submission(number: int, at: float, value: float | None, lineage: Lineage = "derived") -> Submission:
@@ -61,17 +61,17 @@ def recorded(
     *submissions: Submission,
     ending: Ending = "completed",
     state: State = "finished",
-    protocol: Protocol = "heldout",
-    usage: tuple[Exchange, ...] = (),
-    used: Usage | None = None,
-    events: tuple[Event, ...] = (),
-) -> Recorded:
+    protocol: ScoringProtocol = "heldout",
+    usage: tuple[LlmExchange, ...] = (),
+    used: LlmUsage | None = None,
+    events: tuple[TimelineEvent, ...] = (),
+) -> RecordedRun:
     spec = RunSpec(
         task="sums", agent="a", model="m", engine="e", budget=Budget(wall_seconds=100), protocol=protocol
     )
     scored = [each for each in submissions if each.score and each.lineage == "derived"]
     best = max(scored, key=lambda each: each.score.value if each.score else 0, default=None)
-    heldout = Comparison(improvement=10.0, ci=CI) if best and protocol == "heldout" else None
+    heldout = HeldoutComparison(improvement=10.0, ci=CI) if best and protocol == "heldout" else None
     result = RunResult(
         run_id="r",
         spec=spec,
@@ -95,30 +95,30 @@ def recorded(
         baseline=score(20),
         submissions=submissions,
         contamination=None,
-        chain=ledger.Reading((), None, False),
+        chain=ledger.LedgerReading((), None, False),
         notes=(),
     )
     told = (
-        Event(time=START, kind="started", data={}),
+        TimelineEvent(time=START, kind="started", data={}),
         *events,
-        Event(time=START + 90, kind="ended", data={}),
+        TimelineEvent(time=START + 90, kind="ended", data={}),
     )
     results = {"heldout": {0: answers(0, 1, 0.25)}, "feedback": {0: answers(0, 0)}}
     if best:
         results["heldout"][best.id], results["feedback"][best.id] = answers(1, 0, 0.5), answers(1, 1)
-    return Recorded(view, told, timeline.read(told), usage, None, results, ())  # type: ignore[arg-type]
+    return RecordedRun(view, told, timeline.read_timeline(told), usage, None, results, ())  # type: ignore[arg-type]
 
 
-def findings(record: Recorded) -> Findings:
+def findings(record: RecordedRun) -> Findings:
     split, best = record.view.spec.protocol, record.best
     name = "heldout" if split == "heldout" else "feedback"
     result = record.view.result
     found = (
-        gain(name, record.results[name][0], record.results[name][best.id], result.heldout, None)  # type: ignore[index]
+        compare_examples(name, record.results[name][0], record.results[name][best.id], result.heldout, None)  # type: ignore[index]
         if best and result
         else None
     )
-    attempt = Attempt(
+    attempt = AttemptFindings(
         number=1,
         began=0,
         ended=10,
@@ -128,7 +128,7 @@ def findings(record: Recorded) -> Findings:
     )
     return Findings(
         attempts=(attempt,),
-        metrics=measure(record.view.submissions, score(20), record.timeline, 100),
+        metrics=measure_run(record.view.submissions, score(20), record.timeline, 100),
         time=None,
         gain=found,
         compliance=Compliance(mode="free", verdict="free", message=""),
@@ -138,9 +138,9 @@ def findings(record: Recorded) -> Findings:
     )
 
 
-def digested(*submissions: Submission, **how: object) -> Digest:
+def digested(*submissions: Submission, **how: object) -> RunDigest:
     record = recorded(*submissions, **how)  # type: ignore[arg-type]
-    return digest(record, findings(record))
+    return digest_run(record, findings(record))
 
 
 def test_the_gain_is_the_held_out_improvement_of_the_submission_that_feedback_chose() -> None:
@@ -215,8 +215,8 @@ def test_the_curve_has_a_point_for_each_score_and_never_falls() -> None:
     ]
 
 
-def asked(at: float, tokens: int, usd: float | None) -> Exchange:
-    return Exchange(
+def asked(at: float, tokens: int, usd: float | None) -> LlmExchange:
+    return LlmExchange(
         at=START + at,
         wire="anthropic",
         model="m",
@@ -225,14 +225,14 @@ def asked(at: float, tokens: int, usd: float | None) -> Exchange:
         status=200,
         outcome="answered",
         seconds=2.0,
-        tokens=Tokens(input=tokens),
+        tokens=TokenCounts(input=tokens),
         usd=usd,
     )
 
 
 def test_what_was_spent_is_told_for_each_point() -> None:
-    gpu = Gpu(index=0, busy=0.5, memory_bytes=1)
-    sample = Sample(seconds=10, cores=1, resident_bytes=1, processes=1, gpus=(gpu, gpu)).model_dump(
+    gpu = GpuSample(index=0, busy=0.5, memory_bytes=1)
+    sample = ResourceSample(seconds=10, cores=1, resident_bytes=1, processes=1, gpus=(gpu, gpu)).model_dump(
         mode="json"
     )
     found = digested(
@@ -240,12 +240,12 @@ def test_what_was_spent_is_told_for_each_point() -> None:
         submission(2, 60, 35.0),
         usage=(asked(1, 100, 0.5), asked(23, 50, 0.25), asked(24, 1000, None)),
         events=(
-            Event(time=START + 15, kind="sample", data=sample),
-            Event(time=START + 18, kind="rollouts", data={"source": "claimed", "steps": 7}),
-            Event(time=START + 20, kind="submitted", data={"submission": {"id": 1}}),
-            Event(time=START + 25, kind="sample", data=sample),
-            Event(time=START + 25, kind="graded", data={"submission": {"id": 1}}),
-            Event(time=START + 40, kind="rollouts", data={"source": "witnessed", "steps": 3}),
+            TimelineEvent(time=START + 15, kind="sample", data=sample),
+            TimelineEvent(time=START + 18, kind="rollouts", data={"source": "claimed", "steps": 7}),
+            TimelineEvent(time=START + 20, kind="submitted", data={"submission": {"id": 1}}),
+            TimelineEvent(time=START + 25, kind="sample", data=sample),
+            TimelineEvent(time=START + 25, kind="graded", data={"submission": {"id": 1}}),
+            TimelineEvent(time=START + 40, kind="rollouts", data={"source": "witnessed", "steps": 3}),
         ),
     )
     first, last = (point.spent for point in found.curve)
@@ -258,26 +258,28 @@ def test_what_was_spent_is_told_for_each_point() -> None:
 def test_where_nobody_knows_gpu_time_is_unknown_and_not_nothing(
     busy: float | None, expected: float | None
 ) -> None:
-    gpus = (Gpu(index=0, busy=busy, memory_bytes=1),)
-    sample = Sample(seconds=10, cores=1, resident_bytes=1, processes=1, gpus=gpus).model_dump(mode="json")
+    gpus = (GpuSample(index=0, busy=busy, memory_bytes=1),)
+    sample = ResourceSample(seconds=10, cores=1, resident_bytes=1, processes=1, gpus=gpus).model_dump(
+        mode="json"
+    )
     assert digested().total.gpu_seconds is None
-    told = digested(events=(Event(time=START + 15, kind="sample", data=sample),))
+    told = digested(events=(TimelineEvent(time=START + 15, kind="sample", data=sample),))
     assert told.total.gpu_seconds == expected
 
 
 def test_the_runs_own_sums_go_before_what_its_events_add_up_to() -> None:
     assert digested(usage=(asked(1, 100, 0.5),)).total.usd == 0.5
-    told = digested(usage=(asked(1, 100, 0.5),), used=Usage(tokens=Tokens(input=120), usd=0.6)).total
+    told = digested(usage=(asked(1, 100, 0.5),), used=LlmUsage(tokens=TokenCounts(input=120), usd=0.6)).total
     assert (told.tokens, told.usd) == (120, 0.6)
-    assert digested(used=Usage(tokens=Tokens(input=120), usd=None)).total.usd is None
-    assert digested(used=Usage(usd=None)).total.usd == 0.0
+    assert digested(used=LlmUsage(tokens=TokenCounts(input=120), usd=None)).total.usd is None
+    assert digested(used=LlmUsage(usd=None)).total.usd == 0.0
 
 
 def test_a_digest_is_small_and_comes_back_as_it_was() -> None:
     found = digested(*(submission(number, 5.0 * number, 20.0 + number) for number in range(1, 16)))
     text = found.model_dump_json()
     assert len(text) < 5000
-    assert Digest.model_validate_json(text) == found
+    assert RunDigest.model_validate_json(text) == found
 
 
 def test_runs_without_a_gain_are_counted_by_why() -> None:

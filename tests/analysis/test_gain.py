@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.gain import gain, mcnemar, sign_permutation
-from agent2rl.core.records import Comparison, ExampleResult, Interval
+from agent2rl.analysis.gain import compare_examples, mcnemar, sign_permutation
+from agent2rl.core.records import ExampleResult, HeldoutComparison, Interval
 
 
 def results(scores: Sequence[float], output: str = "x") -> list[ExampleResult]:
@@ -19,7 +19,7 @@ def results(scores: Sequence[float], output: str = "x") -> list[ExampleResult]:
 
 
 def test_flips_are_counted_each_way() -> None:
-    found = gain("heldout", results([0, 0, 1, 1]), results([1, 1, 0, 1]), None, 2.5)
+    found = compare_examples("heldout", results([0, 0, 1, 1]), results([1, 1, 0, 1]), None, 2.5)
     assert found
     assert (found.better, found.worse, found.same, found.n) == (2, 1, 1, 4)
     assert found.comparison.improvement == 25.0
@@ -29,7 +29,7 @@ def test_flips_are_counted_each_way() -> None:
 
 
 def test_what_was_lost_is_shown_with_what_was_said_before_and_after() -> None:
-    found = gain("heldout", results([1, 0], "before"), results([0, 0], "after"), None, None)
+    found = compare_examples("heldout", results([1, 0], "before"), results([0, 0], "after"), None, None)
     assert found
     (flip,) = found.flips
     assert (flip.id, flip.before, flip.after) == ("e0", 1, 0)
@@ -37,14 +37,14 @@ def test_what_was_lost_is_shown_with_what_was_said_before_and_after() -> None:
 
 
 def test_a_gain_on_the_split_that_chose_it_is_never_called_real() -> None:
-    found = gain("feedback", results([0] * 50), results([1] * 50), None, None)
+    found = compare_examples("feedback", results([0] * 50), results([1] * 50), None, None)
     assert found
     assert found.real is None
 
 
 def test_a_clear_gain_on_the_held_out_split_is_real_and_a_small_one_is_not() -> None:
-    clear = gain("heldout", results([0] * 50), results([1] * 30 + [0] * 20), None, None)
-    small = gain("heldout", results([0, 1] * 25), results([1, 1, 0, 1] * 12 + [0, 1]), None, None)
+    clear = compare_examples("heldout", results([0] * 50), results([1] * 30 + [0] * 20), None, None)
+    small = compare_examples("heldout", results([0, 1] * 25), results([1, 1, 0, 1] * 12 + [0, 1]), None, None)
     assert clear
     assert small
     assert clear.real is True
@@ -53,7 +53,7 @@ def test_a_clear_gain_on_the_held_out_split_is_real_and_a_small_one_is_not() -> 
 
 
 def test_four_better_and_none_worse_may_be_chance_though_the_interval_is_above_zero() -> None:
-    found = gain("heldout", results([0] * 50), results([1] * 4 + [0] * 46), None, None)
+    found = compare_examples("heldout", results([0] * 50), results([1] * 4 + [0] * 46), None, None)
     assert found
     assert found.comparison.ci.low > 0
     assert found.p_value == 0.125
@@ -61,21 +61,21 @@ def test_four_better_and_none_worse_may_be_chance_though_the_interval_is_above_z
 
 
 def test_what_the_run_recorded_is_taken_over() -> None:
-    recorded = Comparison(improvement=7.0, ci=Interval(low=-1, high=15, method="paired-bootstrap"))
-    found = gain("heldout", results([0, 1]), results([1, 1]), recorded, None)
+    recorded = HeldoutComparison(improvement=7.0, ci=Interval(low=-1, high=15, method="paired-bootstrap"))
+    found = compare_examples("heldout", results([0, 1]), results([1, 1]), recorded, None)
     assert found
     assert found.comparison == recorded
     assert found.real is False
 
 
 def test_examples_that_one_side_misses_are_left_out() -> None:
-    found = gain("heldout", results([0, 0, 0]), results([1, 1]), None, None)
+    found = compare_examples("heldout", results([0, 0, 0]), results([1, 1]), None, None)
     assert found
     assert found.n == 2
 
 
 def test_without_a_common_example_there_is_no_gain_to_speak_of() -> None:
-    assert gain("heldout", [], results([1]), None, None) is None
+    assert compare_examples("heldout", [], results([1]), None, None) is None
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
@@ -109,7 +109,7 @@ def test_what_a_regression_expects_of_every_example_alike_is_no_evidence_of_its_
         each.model_copy(update={"score": 0.6, "residual": s - 0.6})
         for each, s in zip(results(seen), seen, strict=True)
     ]
-    found = gain("heldout", before, after, None, None)
+    found = compare_examples("heldout", before, after, None, None)
     assert found
     assert (found.better, found.worse, found.p_value) == (0, 0, 1.0)
     assert found.real is False

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.analysis.attempts import Printed
-from agent2rl.analysis.evidence import Book
-from agent2rl.analysis.findings import Curve
-from agent2rl.analysis.logs import MOST_CURVES, MOST_POINTS, curves, settings
-from agent2rl.training.progress import Moment
+from agent2rl.analysis.attempts import PrintedText
+from agent2rl.analysis.evidence import EvidenceBook
+from agent2rl.analysis.findings import PrintedCurve
+from agent2rl.analysis.logs import MOST_CURVES, MOST_POINTS, extract_curves, extract_settings
+from agent2rl.training.progress import TrainingProgressEntry
 
 
 def read(text: str, name: str = "agent.log") -> dict[str, list[tuple[float, float | None]]]:
     """The curves of one text, by name; each name once."""
-    found = curves([Printed(name, text)])
+    found = extract_curves([PrintedText(name, text)])
     assert len({curve.name for curve in found}) == len(found)
     return {curve.name: list(curve.points) for curve in found}
 
 
-def named(text: str, name: str) -> list[Curve]:
-    return [curve for curve in curves([Printed("agent.log", text)]) if curve.name == name]
+def named(text: str, name: str) -> list[PrintedCurve]:
+    return [curve for curve in extract_curves([PrintedText("agent.log", text)]) if curve.name == name]
 
 
 BAR = "\r 10%|█         | {step}/100 [00:05<00:45,  2.00it/s]\r{blank}\r"
@@ -144,7 +144,7 @@ def test_a_style_of_printing_is_read(style: str) -> None:
 
 def test_our_own_recipe_is_read_in_its_log_and_in_its_file_as_one() -> None:
     moments = [
-        Moment(
+        TrainingProgressEntry(
             stage=stage,
             step=step,
             seconds=1.0,
@@ -158,7 +158,7 @@ def test_our_own_recipe_is_read_in_its_log_and_in_its_file_as_one() -> None:
     ]
     log = "\n".join([*map(str, moments), "1-sft: scored, score 12.5. It is the best so far."])
     file = "\n".join(moment.model_dump_json() for moment in moments)
-    found = curves([Printed("agent.log", log), Printed("code/progress.jsonl", file)])
+    found = extract_curves([PrintedText("agent.log", log), PrintedText("code/progress.jsonl", file)])
     assert [curve.name for curve in found] == ["loss", "loss", "reward"]
     assert {tuple(step for step, _ in curve.points) for curve in found} == {(4, 8, 16)}
     assert found[2].points[0] == (4, 0.125)
@@ -167,7 +167,7 @@ def test_our_own_recipe_is_read_in_its_log_and_in_its_file_as_one() -> None:
 def test_small_numbers_that_differ_are_different_curves() -> None:
     one = "".join(f"step {step} lr {step}e-5\n" for step in (1, 2, 3))
     other = one.replace("e-5", "e-6")
-    assert len(curves([Printed("code/a.log", one), Printed("code/b.log", other)])) == 2
+    assert len(extract_curves([PrintedText("code/a.log", one), PrintedText("code/b.log", other)])) == 2
 
 
 def test_what_is_no_number_any_more_is_none() -> None:
@@ -188,8 +188,8 @@ def test_each_training_of_a_log_has_its_own_curve() -> None:
 
 def test_a_log_that_is_looked_at_again_and_again_is_one_curve() -> None:
     lines = [f"step {step} loss {1 / step:.3f}" for step in range(1, 41)]
-    looks = [Printed(f"agent.log line {end}", "\n".join(lines[end - 8 : end])) for end in (8, 14, 20, 40)]
-    (curve,) = curves(looks)
+    looks = [PrintedText(f"agent.log line {end}", "\n".join(lines[end - 8 : end])) for end in (8, 14, 20, 40)]
+    (curve,) = extract_curves(looks)
     assert [step for step, _ in curve.points] == [*range(1, 21), *range(33, 41)]
 
 
@@ -201,7 +201,9 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_the_same() -> None:
 def test_a_long_curve_keeps_its_ends_its_extremes_and_its_gaps() -> None:
     values = [math.sin(step / 50) for step in range(5000)]
     values[1234], values[3210], values[2000] = 9.0, -9.0, math.nan
-    (curve,) = curves([Printed("train.log", "".join(f"step {n} loss {v}\n" for n, v in enumerate(values)))])
+    (curve,) = extract_curves(
+        [PrintedText("train.log", "".join(f"step {n} loss {v}\n" for n, v in enumerate(values)))]
+    )
     assert len(curve.points) <= MOST_POINTS
     assert (curve.points[0][0], curve.points[-1][0]) == (0, 4999)
     assert {(1234.0, 9.0), (3210.0, -9.0), (2000.0, None)} <= set(curve.points)
@@ -211,7 +213,7 @@ def test_the_best_known_names_come_first_and_there_are_not_too_many() -> None:
     names = [f"rewards/check_{n}/mean" for n in range(40)]
     line = "{{'loss': {0}, {1}, 'reward': {0}, 'kl': {0}, 'step': {0}}}\n"
     text = "".join(line.format(step, ", ".join(f"'{name}': {step}" for name in names)) for step in (1, 2, 3))
-    found = [curve.name for curve in curves([Printed("agent.log", text)])]
+    found = [curve.name for curve in extract_curves([PrintedText("agent.log", text)])]
     assert found[:3] == ["loss", "reward", "kl"]
     assert len(found) == MOST_CURVES
 
@@ -235,7 +237,7 @@ def test_prose_and_code_are_no_curves(text: str) -> None:
 
 def told(text: str) -> dict[str, list[object]]:
     found: dict[str, list[object]] = {}
-    for each in settings([Printed("agent.log", text)], Book()):
+    for each in extract_settings([PrintedText("agent.log", text)], EvidenceBook()):
         found.setdefault(each.name, []).append(each.value)
     return found
 
@@ -288,8 +290,10 @@ def test_a_moment_of_a_training_and_a_program_are_no_settings() -> None:
 
 
 def test_a_setting_cites_the_line_that_told_it() -> None:
-    book = Book()
-    (found,) = settings([Printed("code/train.log", "hello\nlearning_rate: 1e-5\n", first_line=7)], book)
+    book = EvidenceBook()
+    (found,) = extract_settings(
+        [PrintedText("code/train.log", "hello\nlearning_rate: 1e-5\n", first_line=7)], book
+    )
     (piece,) = book.pieces
     assert found.evidence == (piece.id,)
     assert (piece.where, piece.text) == ("code/train.log:8", "learning_rate: 1e-5")
@@ -303,12 +307,12 @@ NOISE = st.text(
 @hypothesis.settings(max_examples=60)
 @given(NOISE | st.text())
 def test_any_text_is_read_and_the_same_way_twice(text: str) -> None:
-    printed = [Printed("agent.log", text), Printed("code/a.log", text[::-1])]
-    found = curves(printed)
-    assert found == curves([Printed(each.name, each.text) for each in printed])
+    printed = [PrintedText("agent.log", text), PrintedText("code/a.log", text[::-1])]
+    found = extract_curves(printed)
+    assert found == extract_curves([PrintedText(each.name, each.text) for each in printed])
     assert all(value is None or math.isfinite(value) for curve in found for _, value in curve.points)
-    one, other = Book(), Book()
-    assert settings(printed, one) == settings(printed, other)
+    one, other = EvidenceBook(), EvidenceBook()
+    assert extract_settings(printed, one) == extract_settings(printed, other)
     assert one.pieces == other.pieces
 
 
@@ -332,10 +336,10 @@ def test_any_text_is_read_and_the_same_way_twice(text: str) -> None:
 )
 def test_work_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
     def seconds(size: int) -> float:
-        printed = [Printed("agent.log", unit * (size // len(unit)))]
+        printed = [PrintedText("agent.log", unit * (size // len(unit)))]
         began = time.process_time()
-        curves(printed)
-        settings(printed, Book())
+        extract_curves(printed)
+        extract_settings(printed, EvidenceBook())
         return time.process_time() - began
 
     assert seconds(80_000) < 20 * seconds(10_000) + 0.3

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.analysis.findings import Metrics
-from agent2rl.analysis.metrics import best_area, measure
-from agent2rl.analysis.timeline import Timeline
-from agent2rl.core.events import Gpu, Sample
-from agent2rl.core.records import Interval, Lineage, Score, Submission, Verdict
+from agent2rl.analysis.findings import ProcessMetrics
+from agent2rl.analysis.process_metrics import compute_best_area, measure_run
+from agent2rl.analysis.timeline import AgentTimeline
+from agent2rl.core.events import GpuSample, ResourceSample
+from agent2rl.core.records import EvalScore, Interval, Lineage, Submission, Verdict
 
 START = 1_000_000.0
 CI = Interval(low=0, high=100, method="wilson")
 
 
-def scored(value: float) -> Score:
-    return Score(value=value, ci=CI, n=10, split="feedback")
+def scored(value: float) -> EvalScore:
+    return EvalScore(value=value, ci=CI, n=10, split="feedback")
 
 
 def submission(
@@ -32,8 +32,8 @@ def submission(
     )
 
 
-def measured(*submissions: Submission, seconds: float = 100.0, budget: float = 200.0) -> Metrics:
-    return measure(submissions, scored(10.0), Timeline(START, seconds), budget)
+def measured(*submissions: Submission, seconds: float = 100.0, budget: float = 200.0) -> ProcessMetrics:
+    return measure_run(submissions, scored(10.0), AgentTimeline(START, seconds), budget)
 
 
 def test_a_run_with_a_rejected_start_and_two_gains() -> None:
@@ -71,21 +71,24 @@ def test_a_score_of_zero_is_valid() -> None:
 
 def test_busy_shares_are_weighed_by_time() -> None:
     samples = (
-        (10.0, Sample(seconds=10, cores=2, resident_bytes=1, processes=1)),
-        (40.0, Sample(seconds=30, cores=0, resident_bytes=1, processes=1, gpus=(_gpu(0.5), _gpu(0.1)))),
+        (10.0, ResourceSample(seconds=10, cores=2, resident_bytes=1, processes=1)),
+        (
+            40.0,
+            ResourceSample(seconds=30, cores=0, resident_bytes=1, processes=1, gpus=(_gpu(0.5), _gpu(0.1))),
+        ),
     )
-    found = measure([], None, Timeline(START, 40.0, samples=samples), 100)
+    found = measure_run([], None, AgentTimeline(START, 40.0, samples=samples), 100)
     assert found.cpu_busy == 0.5
     assert found.gpu_busy == pytest.approx(0.3)
 
 
-def _gpu(busy: float) -> Gpu:
-    return Gpu(index=0, busy=busy, memory_bytes=0)
+def _gpu(busy: float) -> GpuSample:
+    return GpuSample(index=0, busy=busy, memory_bytes=0)
 
 
 def test_an_early_gain_has_a_greater_area_than_a_late_one() -> None:
-    assert best_area([(50, 30)], 10, 100) == 10.0
-    assert best_area([(90, 30)], 10, 100) == 2.0
+    assert compute_best_area([(50, 30)], 10, 100) == 10.0
+    assert compute_best_area([(90, 30)], 10, 100) == 2.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 150), st.floats(0, 100)), max_size=8), st.floats(0, 100))
@@ -93,4 +96,4 @@ def test_the_area_lies_between_nothing_and_the_greatest_gain(
     course: list[tuple[float, float]], baseline: float
 ) -> None:
     greatest = max([0.0, *(value - baseline for _, value in course)])
-    assert -1e-6 <= best_area(course, baseline, 100.0) <= greatest + 1e-6
+    assert -1e-6 <= compute_best_area(course, baseline, 100.0) <= greatest + 1e-6

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis import routes
-from agent2rl.analysis import settings as hyperparameters
-from agent2rl.analysis.attempts import Printed, Source, Span, Weights
-from agent2rl.analysis.evidence import Book
+from agent2rl.analysis import code_settings as hyperparameters
+from agent2rl.analysis import route_attribution
+from agent2rl.analysis.attempts import AgentSourceFile, AttemptSpan, PrintedText, SavedWeights
+from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.findings import RouteVerdict
 from tests.analysis.labelled_scripts import HERE, PAGE, cases, first_look, page, sources, span_of
 
@@ -25,24 +25,24 @@ trainer = GRPOTrainer(model="{start}", reward_funcs=right, args=GRPOConfig(outpu
 trainer.train()
 """
 WORLD = """
-from agent2rl.environments.faces.trl import environment_factory
+from agent2rl.environments.adapters.trl import environment_factory
 from trl import GRPOConfig, GRPOTrainer
 trainer = GRPOTrainer("models/base", args=GRPOConfig("output/w"), environment_factory=environment_factory())
 trainer.train()
 """
 
 
-def sft(target: str = "output/a", start: str = "models/base", path: str = "code/sft.py") -> Source:
-    return Source(3, path, SFT.format(start=start, target=target))
+def sft(target: str = "output/a", start: str = "models/base", path: str = "code/sft.py") -> AgentSourceFile:
+    return AgentSourceFile(3, path, SFT.format(start=start, target=target))
 
 
-def grpo(target: str = "output/b", start: str = "models/base", path: str = "code/grpo.py") -> Source:
-    return Source(3, path, GRPO.format(start=start, target=target))
+def grpo(target: str = "output/b", start: str = "models/base", path: str = "code/grpo.py") -> AgentSourceFile:
+    return AgentSourceFile(3, path, GRPO.format(start=start, target=target))
 
 
-def verdict(span: Span, **known: RouteVerdict) -> RouteVerdict:
+def verdict(span: AttemptSpan, **known: RouteVerdict) -> RouteVerdict:
     paths = {name.replace("_", "/"): one for name, one in known.items()}
-    return routes.attribute(span, {}, Book(), known=paths)
+    return route_attribution.attribute_route(span, {}, EvidenceBook(), known=paths)
 
 
 def by(*names: str, confidence: float = 0.9) -> RouteVerdict:
@@ -67,8 +67,8 @@ def test_the_page_tells_what_is_measured_now() -> None:
 
 
 def test_a_verdict_cites_the_line_and_the_process() -> None:
-    book = Book()
-    found = routes.attribute(span_of([sft()], ["python code/sft.py"], "output/a"), {}, book)
+    book = EvidenceBook()
+    found = route_attribution.attribute_route(span_of([sft()], ["python code/sft.py"], "output/a"), {}, book)
     cited = {piece.id: piece for piece in book.pieces}
     assert [(cited[name].where, cited[name].text) for name in found.evidence] == [
         ("revision 3, code/sft.py:4", "trainer.train()"),
@@ -84,13 +84,15 @@ def test_a_copy_is_no_training_whatever_the_code_says() -> None:
 
 def test_the_same_weights_again_came_about_as_before() -> None:
     span = span_of([sft()], ["python code/sft.py"], "output/again", same_as=1)
-    assert routes.attribute(span, {1: by("online-rl")}, Book()).routes == ("online-rl",)
+    assert route_attribution.attribute_route(span, {1: by("online-rl")}, EvidenceBook()).routes == (
+        "online-rl",
+    )
 
 
 def test_a_script_that_was_not_run_does_not_count_beside_one_that_was() -> None:
     both = [sft(), grpo()]
     assert verdict(span_of(both, ["python code/grpo.py"], "output/b")).routes == ("policy-gradient",)
-    evaluated = [sft(), Source(3, "code/look.py", "print(open('x').read())")]
+    evaluated = [sft(), AgentSourceFile(3, "code/look.py", "print(open('x').read())")]
     assert verdict(span_of(evaluated, ["python code/look.py"], "output/a")).routes == ("unknown",)
 
 
@@ -136,7 +138,7 @@ def test_a_training_goes_on_from_an_earlier_submission() -> None:
 
 def test_where_the_start_is_not_known_the_newest_is_taken_with_less_confidence() -> None:
     text = "import sys\n" + GRPO.format(start="X", target="output/next").replace('"X"', 'f"output/{pick()}"')
-    span = span_of([Source(1, "code/go.py", text)], ["python code/go.py"], "output/next")
+    span = span_of([AgentSourceFile(1, "code/go.py", text)], ["python code/go.py"], "output/next")
     alike = verdict(span, output_a=by("sft"), output_b=by("sft"))
     unlike = verdict(span, output_a=by("sft"), output_b=by("rejection"))
     assert alike.routes == ("sft", "policy-gradient")
@@ -147,18 +149,20 @@ def test_where_the_start_is_not_known_the_newest_is_taken_with_less_confidence()
 def test_weights_that_were_written_before_a_training_began_are_not_its() -> None:
     again = grpo("output/sft", "output/sft")
     commands = ["python code/sft.py", "python code/grpo.py"]
-    written = Weights("output/sft", 9.0, 1000)
+    written = SavedWeights("output/sft", 9.0, 1000)
     span = span_of([sft("output/sft"), again], commands, "output/sft", weights=[written])
     assert verdict(span).routes == ("sft",)
     later = span_of(
-        [sft("output/sft"), again], commands, "output/sft", weights=[Weights("output/sft", 18.0, 1)]
+        [sft("output/sft"), again], commands, "output/sft", weights=[SavedWeights("output/sft", 18.0, 1)]
     )
     assert verdict(later).routes == ("sft", "policy-gradient")
 
 
 def test_it_is_online_where_the_world_was_played() -> None:
-    played = verdict(span_of([Source(1, "code/w.py", WORLD)], ["python code/w.py"], "output/w", rollouts=9))
-    silent = verdict(span_of([Source(1, "code/w.py", WORLD)], ["python code/w.py"], "output/w"))
+    played = verdict(
+        span_of([AgentSourceFile(1, "code/w.py", WORLD)], ["python code/w.py"], "output/w", rollouts=9)
+    )
+    silent = verdict(span_of([AgentSourceFile(1, "code/w.py", WORLD)], ["python code/w.py"], "output/w"))
     assert played.routes == ("online-rl",)
     assert silent.routes == ("policy-gradient",)
     assert silent.confidence <= 0.5 < played.confidence
@@ -172,22 +176,28 @@ def test_an_experts_games_make_it_no_reinforcement() -> None:
 
 def test_the_recipe_tells_by_its_command_and_its_log() -> None:
     log = "round 1: sft from seedling, 30 s, rate x 1\nround 2: grpo from 1-sft, 60 s, rate x 1\n"
-    printed = [Printed("agent.log", log, first_line=7)]
+    printed = [PrintedText("agent.log", log, first_line=7)]
     command = ["python -m agent2rl.agents.recipe.train sft grpo"]
-    book = Book()
-    first = routes.attribute(span_of([], command, "output/1-sft", printed=printed), {}, book)
+    book = EvidenceBook()
+    first = route_attribution.attribute_route(span_of([], command, "output/1-sft", printed=printed), {}, book)
     assert first.routes == ("sft",)
     half = span_of([], command, "output/2-grpo-half", printed=printed)
-    assert routes.attribute(half, {}, book, known={"output/1-sft": first}).routes == (
+    assert route_attribution.attribute_route(half, {}, book, known={"output/1-sft": first}).routes == (
         "sft",
         "policy-gradient",
     )
     world = span_of([], command, "output/2-grpo", printed=printed, rollouts=50)
-    assert routes.attribute(world, {}, book, known={"output/1-sft": first}).routes == ("sft", "online-rl")
+    assert route_attribution.attribute_route(world, {}, book, known={"output/1-sft": first}).routes == (
+        "sft",
+        "online-rl",
+    )
     assert "agent.log:8" in {piece.where for piece in book.pieces}
     later = span_of([], command, "output/2-grpo", rollouts=50)
-    known = {"output/1-sft": first, "output/2-grpo-half": routes.attribute(half, {}, book, known={})}
-    assert routes.attribute(later, {}, book, known=known).routes[-1] == "online-rl"
+    known = {
+        "output/1-sft": first,
+        "output/2-grpo-half": route_attribution.attribute_route(half, {}, book, known={}),
+    }
+    assert route_attribution.attribute_route(later, {}, book, known=known).routes[-1] == "online-rl"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_code_is_read_as_far_as_it_goes(text: str) -> None:
-    both = [Source(1, "code/x.py", text), sft()]
+    both = [AgentSourceFile(1, "code/x.py", text), sft()]
     assert verdict(span_of(both[:1], ["python code/x.py"], "output/x")).routes == ("unknown",)
     commands = ["python code/x.py", "python code/sft.py"]
     assert verdict(span_of(both, commands, "output/a")).routes == ("sft",)
@@ -245,7 +255,7 @@ def test_hostile_code_is_read_as_far_as_it_goes(text: str) -> None:
 
 def test_a_shell_script_that_starts_itself_ends() -> None:
     text = "for i in 1 2 3 4 5 6 7 8; do\n bash code/x.sh $i\n python code/sft.py\ndone\n" * 20
-    both = [Source(1, "code/x.sh", text), sft()]
+    both = [AgentSourceFile(1, "code/x.sh", text), sft()]
     assert verdict(span_of(both, ["bash code/x.sh"], "output/a")).routes == ("sft",)
 
 
@@ -270,8 +280,11 @@ def shuffled_code(draw: st.DrawFn) -> str:
 def test_any_text_is_read_without_an_error_and_twice_alike(text: str, suffix: str, command: str) -> None:
     path = f"code/x{suffix}"
     starting = f"{STARTERS.get(suffix, 'llamafactory-cli train')} {path}"
-    span = span_of([Source(1, path, text)], [starting, command], "output/x")
-    books = Book(), Book()
-    found = [(routes.attribute(span, {}, book), hyperparameters.found(span, book)) for book in books]
+    span = span_of([AgentSourceFile(1, path, text)], [starting, command], "output/x")
+    books = EvidenceBook(), EvidenceBook()
+    found = [
+        (route_attribution.attribute_route(span, {}, book), hyperparameters.find_settings(span, book))
+        for book in books
+    ]
     assert found[0] == found[1]
     assert books[0].pieces == books[1].pieces

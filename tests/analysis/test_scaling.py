@@ -6,42 +6,48 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.campaigns.heatmap import heatmap
-from agent2rl.analysis.campaigns.scaling import scaling, scalings
-from agent2rl.analysis.campaigns.shares import Traits, coverage, route_shares, routes, untold
+from agent2rl.analysis.campaigns.heatmap import build_heatmap
+from agent2rl.analysis.campaigns.route_shares import (
+    TaskTraits,
+    count_routes,
+    count_routes_by,
+    list_unknown_tasks,
+    measure_coverage,
+)
+from agent2rl.analysis.campaigns.scaling import compute_all_scalings, compute_scaling
 from tests.digests import SPENT, a_run, course, runs
 
 
 def test_a_run_is_worth_its_best_so_far_and_keeps_it() -> None:
     one = a_run(1, "a", curve=course((10, 5.0), (50, 20.0)))
-    found = scaling([one], "seconds", grid=[0, 9, 10, 49, 50, 1000])
+    found = compute_scaling([one], "seconds", grid=[0, 9, 10, 49, 50, 1000])
     assert found.quantiles[0.5] == (0.0, 0.0, 5.0, 5.0, 20.0, 20.0)
     assert found.reached == (1, 1, 1, 1, 1, 0)
 
 
 def test_the_median_and_the_band_are_over_runs() -> None:
     many = [a_run(1, str(place), curve=course((10, float(place)))) for place in range(5)]
-    found = scaling(many, "seconds", grid=[5, 20], quantiles=(0.0, 0.5, 1.0))
+    found = compute_scaling(many, "seconds", grid=[5, 20], quantiles=(0.0, 0.5, 1.0))
     assert found.quantiles == {0.0: (0.0, 0.0), 0.5: (0.0, 2.0), 1.0: (0.0, 4.0)}
     assert found.mean == (0.0, 2.0)
 
 
 def test_a_run_without_scores_stays_at_the_untouched_model() -> None:
-    found = scaling([a_run(None)], "tokens")
+    found = compute_scaling([a_run(None)], "tokens")
     assert set(found.mean) == {0.0}
     assert found.grid[-1] == 1000
 
 
 def test_runs_of_which_the_cost_is_unknown_are_counted_and_left_out() -> None:
     unknown = a_run(1, "u", total=SPENT.model_copy(update={"usd": None}))
-    found = scaling([a_run(1, "k"), unknown, a_run(1, "f", ending="failed")], "usd")
+    found = compute_scaling([a_run(1, "k"), unknown, a_run(1, "f", ending="failed")], "usd")
     assert (found.n, found.unknown, found.excluded) == (1, 1, {"failed": 1})
-    assert scaling([unknown], "usd").grid == ()
-    assert scaling([unknown], "seconds").n == 1
+    assert compute_scaling([unknown], "usd").grid == ()
+    assert compute_scaling([unknown], "seconds").n == 1
 
 
 def test_a_grade_after_the_agents_end_is_still_reached() -> None:
-    found = scaling([a_run(1, curve=course((120, 5.0)))], "seconds")
+    found = compute_scaling([a_run(1, curve=course((120, 5.0)))], "seconds")
     assert (found.grid[-1], found.mean[-1], found.reached[-1]) == (120.0, 5.0, 1)
 
 
@@ -52,11 +58,11 @@ def test_lines_never_fall(curves: list[list[tuple[float, float]]]) -> None:
     for place, points in enumerate(curves):
         times, gains = sorted(at for at, _ in points), sorted(gain for _, gain in points)
         many.append(a_run(1, str(place), curve=course(*zip(times, gains, strict=True))))
-    for found in scalings(many).values():
+    for found in compute_all_scalings(many).values():
         for line in (*found.quantiles.values(), found.mean):
             assert all(after >= before - 1e-5 for before, after in pairwise(line))
         assert list(found.reached) == sorted(found.reached, reverse=True)
-    assert scaling(many[::-1], "seconds") == scaling(many, "seconds")
+    assert compute_scaling(many[::-1], "seconds") == compute_scaling(many, "seconds")
 
 
 def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
@@ -66,7 +72,7 @@ def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
         *runs([1, 0], "c", task="y", mode="free"),
         *runs([-9, -10, -11, -10, -9, -10], "d", task="z", mode="free"),
     ]
-    found = heatmap(digests, "mode", "task")
+    found = build_heatmap(digests, "mode", "task")
     assert (found.rows, found.columns, found.tested) == (("free", "sft-only"), ("x", "y", "z"), 3)
     assert {(each.row, each.column): each.star for each in found.cells} == {
         ("free", "x"): True,
@@ -80,7 +86,10 @@ def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
 def test_one_clear_cell_among_many_is_held_to_a_higher_standard() -> None:
     borderline = runs([4, 1, 5, -1, 4], "a", task="x")
     nothing = [each for k in range(20) for each in runs([1, -1, 2, -2, 0.5], f"{k}-", task=f"t{k:02d}")]
-    alone, among = heatmap(borderline, "mode", "task"), heatmap([*borderline, *nothing], "mode", "task")
+    alone, among = (
+        build_heatmap(borderline, "mode", "task"),
+        build_heatmap([*borderline, *nothing], "mode", "task"),
+    )
     p_alone = next(each.p_holm for each in alone.cells)
     p_among = next(each.p_holm for each in among.cells if each.column == "x")
     assert p_alone is not None
@@ -94,26 +103,26 @@ def test_routes_are_those_of_the_models_that_runs_left() -> None:
         a_run(-1, "c", chosen_gain=-1.0),
         a_run(run_id="d", ending="failed"),
     ]
-    found = routes(members)
+    found = count_routes(members)
     assert found.counts == {"sft": 3, "unknown": 1, "untouched model": 1}
     assert found.shares["sft"].value == 60.0
     assert (found.n, found.excluded) == (5, {"failed": 1})
-    assert list(route_shares(members)) == [("sums", "tester")]
+    assert list(count_routes_by(members)) == [("sums", "tester")]
 
 
 def test_coverage_tells_which_kinds_of_task_were_run() -> None:
     tasks = [
-        Traits("sums", 1, world=False),
-        Traits("essays", 2, world=False, judged=True, judge_offered=True),
-        Traits("house", 3, world=True),
-        Traits("quiz", 3, world=True, judge_offered=True),
+        TaskTraits("sums", 1, world=False),
+        TaskTraits("essays", 2, world=False, judged=True, judge_offered=True),
+        TaskTraits("house", 3, world=True),
+        TaskTraits("quiz", 3, world=True, judge_offered=True),
     ]
     digests = [*runs([1, 2]), a_run(run_id="x", task="house", ending="failed"), a_run(run_id="y", task="odd")]
-    found = {(each.dimension, each.value): each for each in coverage(tasks, digests)}
+    found = {(each.dimension, each.value): each for each in measure_coverage(tasks, digests)}
     assert found["data", "static"].tasks == ("essays", "sums")
     assert (found["data", "static"].run, found["data", "static"].runs) == (("sums",), 2)
     assert (found["data", "interactive"].runs, found["data", "interactive"].excluded) == (0, 1)
     assert found["grading", "rule or judge"].tasks == ("quiz",)
     assert found["grading", "judge"].tasks == ("essays",)
     assert found["level", "3"].tasks == ("house", "quiz")
-    assert untold(tasks, digests) == ("odd",)
+    assert list_unknown_tasks(tasks, digests) == ("odd",)

@@ -7,39 +7,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis import timeline
-from agent2rl.analysis.alive import AgentTime
-from agent2rl.core.events import Asked, Began, Event, Sample
+from agent2rl.analysis.agent_time import AgentTime
+from agent2rl.core.events import DriverRequest, ProcessStart, ResourceSample, TimelineEvent
 from agent2rl.core.record import Record
 from agent2rl.store.revisions import Revision
 
 START = 5000.0
 
 
-def event(when: float, kind: str, **data: object) -> Event:
-    return Event.model_validate({"time": START + when, "kind": kind, "data": data})
+def event(when: float, kind: str, **data: object) -> TimelineEvent:
+    return TimelineEvent.model_validate({"time": START + when, "kind": kind, "data": data})
 
 
-def noted(when: float, kind: str, record: Record) -> Event:
+def noted(when: float, kind: str, record: Record) -> TimelineEvent:
     return event(when, kind, **record.model_dump(mode="json"))
 
 
-def sample(at: float, cores: float, seconds: float = 10.0) -> Event:
-    return noted(at, "sample", Sample(seconds=seconds, cores=cores, resident_bytes=0, processes=1))
+def sample(at: float, cores: float, seconds: float = 10.0) -> TimelineEvent:
+    return noted(at, "sample", ResourceSample(seconds=seconds, cores=cores, resident_bytes=0, processes=1))
 
 
-def asked(at: float, seconds: float, outcome: str = "answered", stalled: float = 0.0) -> Event:
-    told = Asked(began=START + at, seconds=seconds, outcome=outcome, stalled_seconds=stalled)
+def asked(at: float, seconds: float, outcome: str = "answered", stalled: float = 0.0) -> TimelineEvent:
+    told = DriverRequest(began=START + at, seconds=seconds, outcome=outcome, stalled_seconds=stalled)
     return noted(at + seconds, "request", told)
 
 
-def course(*events: Event, seconds: float = 100.0) -> list[tuple[str, float, float]]:
+def course(*events: TimelineEvent, seconds: float = 100.0) -> list[tuple[str, float, float]]:
     told = [event(0, "started"), *events, event(seconds, "ended")]
-    return [(each.kind, each.began, each.ended) for each in timeline.read(told).stretches]
+    return [(each.kind, each.began, each.ended) for each in timeline.read_timeline(told).stretches]
 
 
 def test_a_run_whose_agent_never_started_has_no_time() -> None:
-    found = timeline.read([event(0, "opened")])
-    assert found.split() is None
+    found = timeline.read_timeline([event(0, "opened")])
+    assert found.split_time() is None
     assert found.stretches == ()
 
 
@@ -101,7 +101,7 @@ def test_an_event_of_another_form_is_passed_over() -> None:
         max_size=12,
     )
 )
-def test_the_stretches_cover_the_whole_time_once(events: list[Event]) -> None:
+def test_the_stretches_cover_the_whole_time_once(events: list[TimelineEvent]) -> None:
     found = course(*events)
     assert found[0][1] == 0
     assert found[-1][2] == pytest.approx(100.0)
@@ -112,11 +112,11 @@ def test_the_stretches_cover_the_whole_time_once(events: list[Event]) -> None:
 
 def test_an_agent_that_was_told_to_go_on_is_not_over() -> None:
     told = [event(0, "started"), event(10, "ended"), event(11, "continued"), sample(60, 1.0)]
-    assert timeline.read(told).seconds == 60
-    assert timeline.read([*told, event(70, "ended"), event(90, "usage")]).seconds == 70
+    assert timeline.read_timeline(told).seconds == 60
+    assert timeline.read_timeline([*told, event(70, "ended"), event(90, "usage")]).seconds == 70
 
 
-def resumed_course(*events: Event) -> timeline.Timeline:
+def resumed_course(*events: TimelineEvent) -> timeline.AgentTimeline:
     """40 s, then a death, 1,000 s of dead time, and 60 s more."""
     told = [
         event(0, "started", used_seconds=0.0),
@@ -126,7 +126,7 @@ def resumed_course(*events: Event) -> timeline.Timeline:
         *[each for each in events if each.time > START + 900],
         event(1100, "ended"),
     ]
-    return timeline.read(told)
+    return timeline.read_timeline(told)
 
 
 def test_dead_time_is_no_part_of_the_agents_time() -> None:
@@ -148,15 +148,15 @@ def test_what_is_graded_while_the_agent_is_dead_costs_it_no_time() -> None:
         sample(1060, 0.0),
     )
     assert found.graded == ((30.0, 40.0),)
-    split = found.split()
+    split = found.split_time()
     assert split is not None
     assert (split.grading, split.idle) == (10.0, 90.0)
 
 
 def test_a_process_of_a_dead_harness_ended_with_it() -> None:
     found = resumed_course(
-        noted(5, "began", Began(pid=1, began=START + 5, parent=0, name="a", command="a")),
-        noted(1050, "began", Began(pid=1, began=START + 1050, parent=0, name="b", command="b")),
+        noted(5, "began", ProcessStart(pid=1, began=START + 5, parent=0, name="a", command="a")),
+        noted(1050, "began", ProcessStart(pid=1, began=START + 1050, parent=0, name="b", command="b")),
     )
     assert [(each.began, each.ended) for each in found.processes] == [(5.0, 40.0), (50.0, None)]
 
@@ -170,6 +170,6 @@ def test_the_agents_time_never_runs_backwards(lives: list[tuple[float, float]], 
         at, used = at + alive + dead, used + alive
     clock = AgentTime(tuple(starts))
     times = sorted(data.draw(st.lists(st.floats(-10, at + 10), min_size=2)))
-    found = [clock.at(time) for time in times]
+    found = [clock.seconds_at(time) for time in times]
     assert all(before <= after for before, after in pairwise(found))
     assert all(one <= max(time, 0) + 1e-6 for one, time in zip(found, times, strict=True))

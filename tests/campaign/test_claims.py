@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.claims import Claim, Claims
+from agent2rl.campaign.experiment_claims import ExperimentClaim, ExperimentClaims
 from agent2rl.core.errors import UserError
 
 PROCESSES, EXPERIMENTS = 8, 100
@@ -29,9 +29,9 @@ def start(count: int, function: Callable[..., None], *arguments: object) -> list
 
 def grab(number: int, folder: Path, notes: Path) -> None:
     """Takes all it can get, in an order of its own, and stays until it is ended."""
-    claims, order = Claims(folder), [f"e{index}" for index in range(EXPERIMENTS)]
+    claims, order = ExperimentClaims(folder), [f"e{index}" for index in range(EXPERIMENTS)]
     random.Random(number).shuffle(order)
-    held = [(name, claims.take(name)) for name in order]
+    held = [(name, claims.claim_experiment(name)) for name in order]
     (notes / str(number)).write_text("\n".join(name for name, mine in held if mine))
     time.sleep(60)
 
@@ -53,10 +53,10 @@ def test_eight_processes_that_race_for_a_hundred_experiments_take_each_once(tmp_
 
 def labour(number: int, folder: Path, done: Path) -> None:
     """Does what is not done, as a campaign does: claim, look whether it is done, do it, give it back."""
-    claims, dice, claimed = Claims(folder), random.Random(number), 0
+    claims, dice, claimed = ExperimentClaims(folder), random.Random(number), 0
     while left := [name for name in (f"e{i}" for i in range(EXPERIMENTS)) if not (done / name).exists()]:
         name = dice.choice(left)
-        held = claims.take(name)
+        held = claims.claim_experiment(name)
         if held is None:
             continue
         if not (done / name).exists():
@@ -82,7 +82,7 @@ def test_what_killed_processes_had_claimed_is_done_by_others_exactly_once(tmp_pa
 
 
 def take_once(number: int, folder: Path, notes: Path, lease: float) -> None:
-    if Claims(folder, lease).take("one"):
+    if ExperimentClaims(folder, lease).claim_experiment("one"):
         (notes / str(number)).touch()
         time.sleep(60)
 
@@ -92,7 +92,7 @@ def elsewhere(folder: Path, experiment: str) -> None:
     place = folder / experiment
     path = max(place.iterdir(), key=lambda path: int(path.name))
     before = path.stat().st_mtime
-    claim = Claim.model_validate_json(path.read_text())
+    claim = ExperimentClaim.model_validate_json(path.read_text())
     path.write_text(claim.model_copy(update={"machine": "another"}).model_dump_json())
     os.utime(path, (before, before))
 
@@ -100,16 +100,16 @@ def elsewhere(folder: Path, experiment: str) -> None:
 def test_a_claim_of_another_machine_is_taken_over_after_the_lease_and_by_one_alone(tmp_path: Path) -> None:
     folder, notes, lease = tmp_path / "claims", tmp_path / "notes", 0.8
     notes.mkdir()
-    claims = Claims(folder, lease)
-    first = claims.take("one")
+    claims = ExperimentClaims(folder, lease)
+    first = claims.claim_experiment("one")
     assert first is not None
     elsewhere(folder, "one")
-    assert claims.take("one") is None
-    assert claims.holder("one") is not None
+    assert claims.claim_experiment("one") is None
+    assert claims.find_holder("one") is not None
     until = time.monotonic() + 30
-    while claims.holder("one") and time.monotonic() < until:
+    while claims.find_holder("one") and time.monotonic() < until:
         time.sleep(0.05)
-    assert claims.holder("one") is None
+    assert claims.find_holder("one") is None
     processes = start(PROCESSES, take_once, folder, notes, 60.0 * 60)
     for process in processes:
         process.join(0.1)
@@ -126,58 +126,58 @@ def test_a_claim_of_another_machine_is_taken_over_after_the_lease_and_by_one_alo
     for process in processes:
         process.kill()
         process.join()
-    assert first.beat() is False, "whoever was taken over from is told"
+    assert first.renew_claim() is False, "whoever was taken over from is told"
 
 
 def test_a_holder_that_gives_signs_of_life_keeps_its_claim(tmp_path: Path) -> None:
-    claims = Claims(tmp_path, lease=0.4)
-    held = claims.take("one", session="s")
+    claims = ExperimentClaims(tmp_path, lease=0.4)
+    held = claims.claim_experiment("one", session="s")
     assert held is not None
     elsewhere(tmp_path, "one")
     until = time.monotonic() + 1.2
     while time.monotonic() < until:
-        assert held.beat()
-        assert claims.take("one") is None
+        assert held.renew_claim()
+        assert claims.claim_experiment("one") is None
         time.sleep(0.05)
-    holder = claims.holder("one")
+    holder = claims.find_holder("one")
     assert holder is not None
     assert holder.session == "s"
 
 
 def test_a_holder_that_slept_through_its_lease_gives_up_though_nobody_came(tmp_path: Path) -> None:
-    held = Claims(tmp_path, lease=0.2).take("one")
+    held = ExperimentClaims(tmp_path, lease=0.2).claim_experiment("one")
     assert held is not None
     time.sleep(0.25)
-    assert held.beat() is False
+    assert held.renew_claim() is False
 
 
 def test_what_is_given_back_can_be_taken_at_once(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
+    claims = ExperimentClaims(tmp_path)
     for _ in range(3):
-        held = claims.take("one")
+        held = claims.claim_experiment("one")
         assert held is not None
-        assert claims.take("one") is None
+        assert claims.claim_experiment("one") is None
         held.release()
-        assert held.beat() is False, "at once, so that nothing is begun under it"
-        assert claims.holder("one") is None
+        assert held.renew_claim() is False, "at once, so that nothing is begun under it"
+        assert claims.find_holder("one") is None
     assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["1", "2", "3"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_whoever_cannot_claim_is_told_before_anything_is_begun(tmp_path: Path) -> None:
-    Claims(tmp_path / "none").require()
+    ExperimentClaims(tmp_path / "none").require_writable()
     tmp_path.chmod(0o555)
     with pytest.raises(UserError, match="belongs to another user"):
-        Claims(tmp_path).require()
+        ExperimentClaims(tmp_path).require_writable()
 
 
 def test_a_claim_that_cannot_be_read_is_somebodys_until_its_time_is_over(tmp_path: Path) -> None:
-    claims = Claims(tmp_path, lease=0.3)
+    claims = ExperimentClaims(tmp_path, lease=0.3)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "1").write_bytes(b"\xff\x00")
-    assert claims.take("one") is None
+    assert claims.claim_experiment("one") is None
     time.sleep(0.3)
-    assert claims.take("one") is not None
+    assert claims.claim_experiment("one") is not None
 
 
 def test_the_claim_of_a_process_that_is_gone_is_nobodys_at_once(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_the_claim_of_a_process_that_is_gone_is_nobodys_at_once(tmp_path: Path) 
     until = time.monotonic() + 30
     while not list(notes.iterdir()) and time.monotonic() < until:
         time.sleep(0.02)
-    claims = Claims(tmp_path / "claims")
-    assert claims.take("one") is None
+    claims = ExperimentClaims(tmp_path / "claims")
+    assert claims.claim_experiment("one") is None
     process.kill()
     process.join()
-    assert claims.take("one") is not None
+    assert claims.claim_experiment("one") is not None

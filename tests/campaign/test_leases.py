@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.leases import Cores, Gpus, capacity
-from agent2rl.campaign.record import Resources
-from agent2rl.campaign.work import LAUNCH
+from agent2rl.campaign.campaign_file import RunResources
+from agent2rl.campaign.job_worker import LAUNCH
+from agent2rl.campaign.resource_leases import CoreLeases, GpuLeases, count_parallel_runs
 from agent2rl.core.errors import MachineError
-from agent2rl.runner.machine import gpus
+from agent2rl.runner.machine import list_visible_gpus
 
 
 def never() -> bool:
@@ -21,86 +21,86 @@ def never() -> bool:
 
 
 def test_two_campaigns_never_have_the_same_gpu(tmp_path: Path) -> None:
-    mine, theirs = Gpus(["0", "1", "2"], tmp_path), Gpus(["0", "1", "2"], tmp_path)
-    with mine.some(2, never) as first, theirs.some(1, never) as second:
+    mine, theirs = GpuLeases(["0", "1", "2"], tmp_path), GpuLeases(["0", "1", "2"], tmp_path)
+    with mine.lease_gpus(2, never) as first, theirs.lease_gpus(1, never) as second:
         assert first is not None
         assert second is not None
         assert {*first, *second} == {"0", "1", "2"}
-        with theirs.some(1, never) as third:
+        with theirs.lease_gpus(1, never) as third:
             assert third is None
-    with theirs.some(3, never) as all_of_them:
+    with theirs.lease_gpus(3, never) as all_of_them:
         assert all_of_them is not None
 
 
 def test_a_gpu_is_the_same_by_its_number_and_by_its_name(tmp_path: Path) -> None:
     known = ("GPU-0a55aa7a-0f32", "GPU-1b66bb8b-1e43")
-    numbers, names = Gpus(["0", "1"], tmp_path, known), Gpus(["GPU-1b66", "MIG-2"], tmp_path, known)
-    with numbers.some(2, never) as both, names.some(1, never) as other:
+    numbers, names = GpuLeases(["0", "1"], tmp_path, known), GpuLeases(["GPU-1b66", "MIG-2"], tmp_path, known)
+    with numbers.lease_gpus(2, never) as both, names.lease_gpus(1, never) as other:
         assert both is not None
         assert tuple(other or ()) == ("MIG-2",), "what the driver does not know is called as it is"
-    with names.some(1, never) as first, numbers.some(1, never) as second:
+    with names.lease_gpus(1, never) as first, numbers.lease_gpus(1, never) as second:
         assert (tuple(first or ()), tuple(second or ())) == (("GPU-1b66",), ("0",))
 
 
 def test_a_gpu_that_is_named_twice_is_one() -> None:
-    assert gpus("1, 3,1") == ("1", "3")
-    assert gpus("GPU-1b66,-1,0") == ("GPU-1b66",)
+    assert list_visible_gpus("1, 3,1") == ("1", "3")
+    assert list_visible_gpus("GPU-1b66,-1,0") == ("GPU-1b66",)
 
 
 def test_leases_that_somebody_else_has_shut_are_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "gpus").symlink_to("/nowhere")
     with (
         pytest.raises(MachineError, match="No GPU can be leased"),
-        Gpus(["0"], tmp_path / "gpus").some(1, never),
+        GpuLeases(["0"], tmp_path / "gpus").lease_gpus(1, never),
     ):
         pass
 
 
 def test_whoever_waits_for_several_gpus_holds_none_meanwhile(tmp_path: Path) -> None:
-    gpus, asked = Gpus(["0", "1"], tmp_path), []
+    gpus, asked = GpuLeases(["0", "1"], tmp_path), []
 
     def wait() -> bool:
-        with gpus.some(1, never) as other:
+        with gpus.lease_gpus(1, never) as other:
             asked.append(other is not None)
         return len(asked) < 3
 
-    with gpus.some(1, never), gpus.some(2, wait) as both:
+    with gpus.lease_gpus(1, never), gpus.lease_gpus(2, wait) as both:
         assert both is None
     assert asked == [True, True, True]
 
 
 def test_a_gpu_is_leased_as_long_as_the_run_lives_that_was_given_it(tmp_path: Path) -> None:
-    gpus = Gpus(["0"], tmp_path)
-    with gpus.some(1, never) as leased:
+    gpus = GpuLeases(["0"], tmp_path)
+    with gpus.lease_gpus(1, never) as leased:
         assert leased is not None
         run = subprocess.Popen(["sleep", "60"], pass_fds=tuple(leased.values()))
-    with gpus.some(1, never) as taken:
+    with gpus.lease_gpus(1, never) as taken:
         assert taken is None
     run.kill()
     run.wait()
-    with gpus.some(1, never) as free:
+    with gpus.lease_gpus(1, never) as free:
         assert free is not None
 
 
 def test_runs_that_fit_have_cores_of_their_own() -> None:
-    cores = Cores(1, len(os.sched_getaffinity(0)))
-    with cores.some() as first:
+    cores = CoreLeases(1, len(os.sched_getaffinity(0)))
+    with cores.lease_cores() as first:
         assert first is not None
         assert len(first) == 1
-    with Cores(10**6, 1).some() as none:
+    with CoreLeases(10**6, 1).lease_cores() as none:
         assert none is None
 
 
 def test_as_many_runs_go_at_once_as_fit() -> None:
     every = len(os.sched_getaffinity(0))
-    assert capacity(Resources(), ()) == 1
-    assert capacity(Resources(cpus=1), ()) == every
-    assert capacity(Resources(cpus=every), ()) == 1
-    assert capacity(Resources(gpus=1), ("0",)) == 1
+    assert count_parallel_runs(RunResources(), ()) == 1
+    assert count_parallel_runs(RunResources(cpus=1), ()) == every
+    assert count_parallel_runs(RunResources(cpus=every), ()) == 1
+    assert count_parallel_runs(RunResources(gpus=1), ("0",)) == 1
     with pytest.raises(MachineError, match="needs 3 GPUs, and this machine has 2"):
-        capacity(Resources(gpus=3), ("0", "1"))
+        count_parallel_runs(RunResources(gpus=3), ("0", "1"))
     with pytest.raises(MachineError, match="bytes of memory"):
-        capacity(Resources(memory="900T"), ())
+        count_parallel_runs(RunResources(memory="900T"), ())
 
 
 def test_what_is_launched_has_its_cores_and_its_gpus_and_dies_with_its_parent(tmp_path: Path) -> None:

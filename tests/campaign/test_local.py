@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.experiments import identity
-from agent2rl.campaign.record import Resources
-from agent2rl.campaign.sessions import Asked, Session
-from agent2rl.campaign.work import Job, Outcome, Share, Work
-from agent2rl.core.records import Budget, LimitsAsked, RunSpec
+from agent2rl.campaign.campaign_file import RunResources
+from agent2rl.campaign.campaign_sessions import CampaignSession, StopRequest
+from agent2rl.campaign.experiments import compute_experiment_id
+from agent2rl.campaign.job_worker import CampaignJob, JobOutcome, JobWorker, MachineShare
+from agent2rl.core.records import Budget, RequestedLimits, RunSpec
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
 from tests.campaign.campaigns import (
@@ -53,7 +53,7 @@ def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(b
     once_more = json.loads(bench.cli("campaign", "plan", file, "--again", "--limit", "1", "--json").stdout)
     assert [run["chosen"] for run in once_more["runs"]] == [True, False]
     (view, *_) = [read_run(paths) for paths in runs(bench)]
-    assert view.spec.limits == LimitsAsked(memory_bytes=2 << 30), "no more than was asked for"
+    assert view.spec.limits == RequestedLimits(memory_bytes=2 << 30), "no more than was asked for"
     (held,) = [entry.data for entry in view.chain.entries if entry.kind == "limits"]
     assert held["memory_bytes"] == 2 << 30
     assert held["disk_bytes"], "and what the machine made of it"
@@ -89,14 +89,14 @@ def test_stop_waits_for_a_session_that_has_claimed_nothing_yet(bench: Bench) -> 
 
 
 def test_whoever_asks_for_the_end_is_heard_though_nothing_can_be_written(tmp_path: Path) -> None:
-    session = Session.open(tmp_path, "small", "local")
-    assert session.asked() == ""
+    session = CampaignSession.open(tmp_path, "small", "local")
+    assert session.read_stop_request() == ""
     shutil.rmtree(session.paths.root)
-    asking: tuple[Asked, ...] = ("stop", "now")
+    asking: tuple[StopRequest, ...] = ("stop", "now")
     for how in asking:
         with pytest.raises(OSError, match="No such file"):
-            session.ask(how)
-        assert session.asked() == how
+            session.request_stop(how)
+        assert session.read_stop_request() == how
 
 
 def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it(bench: Bench) -> None:
@@ -169,8 +169,8 @@ def test_a_run_that_cannot_begin_is_said_and_not_held_against_the_experiment(ben
 
 def test_a_run_that_somebody_began_by_hand_is_waited_for_without_a_claim(tmp_path: Path) -> None:
     spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
-    job = Job(
-        experiment=identity(spec),
+    job = CampaignJob(
+        experiment=compute_experiment_id(spec),
         label="",
         arguments=(),
         runs=str(tmp_path),
@@ -178,9 +178,9 @@ def test_a_run_that_somebody_began_by_hand_is_waited_for_without_a_claim(tmp_pat
         directory="",
         settled=0,
         resume=True,
-        resources=Resources(),
+        resources=RunResources(),
         wall_seconds=60,
     )
     with Recorder.create(tmp_path, spec, lambda _: None):
-        assert Work(job, Share()).run() == Outcome(kind="busy")
+        assert JobWorker(job, MachineShare()).run() == JobOutcome(kind="busy")
     assert not (tmp_path / ".claims").exists(), "claims stay for good, and many looks would leave many"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.claims import Claims
-from agent2rl.campaign.experiments import Experiment, experiments
-from agent2rl.campaign.past import ENDINGS, NOT_THE_AGENTS, Past
-from agent2rl.campaign.plan import Experience, makespan, plan
-from agent2rl.campaign.record import parse
-from agent2rl.campaign.standing import failed, free, stand
-from agent2rl.core.llm import Usage
-from agent2rl.core.records import Budget, Clock, Ending, RunResult, RunSpec
+from agent2rl.campaign.campaign_file import parse_campaign
+from agent2rl.campaign.experiment_claims import ExperimentClaims
+from agent2rl.campaign.experiment_status import find_statuses, select_failed, select_runnable
+from agent2rl.campaign.experiments import Experiment, expand_experiments
+from agent2rl.campaign.plan import CostEstimator, estimate_makespan, make_plan
+from agent2rl.campaign.run_history import BLAMELESS_ENDINGS, ENDINGS, RunHistory
+from agent2rl.core.llm import LlmUsage
+from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, TimeBreakdown
 from agent2rl.store.files import write_record
 from agent2rl.store.paths import RunPaths
 from tests.runs import Bench
@@ -47,8 +47,8 @@ def finished(
             ending=ending,
             started_at=1000,
             ended_at=1130,
-            clock=Clock(agent=100, queue=0, grading=10),
-            usage=Usage(usd=usd),
+            clock=TimeBreakdown(agent=100, queue=0, grading=10),
+            usage=LlmUsage(usd=usd),
         ),
     )
 
@@ -60,7 +60,7 @@ def crashed(runs: Path, name: str, made: RunSpec) -> None:
 
 
 def made(text: str = TEXT) -> tuple[Experiment, ...]:
-    return experiments(parse(text, "n"), spec)
+    return expand_experiments(parse_campaign(text, "n"), spec)
 
 
 def test_an_experiment_stands_where_its_runs_left_it(tmp_path: Path) -> None:
@@ -69,61 +69,68 @@ def test_an_experiment_stands_where_its_runs_left_it(tmp_path: Path) -> None:
     finished(tmp_path, "2", first.spec)
     finished(tmp_path, "3", second.spec, "rate-limited")
     crashed(tmp_path, "4", third.spec)
-    standings = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
+    standings = find_statuses(made(), RunHistory(tmp_path), ExperimentClaims(tmp_path / ".claims"))
     assert [one.state for one in standings] == ["done", "failed", "crashed", "todo"]
-    assert [one.experiment.id for one in free(standings, again=False)] == [third.id, fourth.id]
-    assert len(free(standings, again=True)) == 4
-    assert [one.experiment.id for one in failed(standings, True, ())] == [second.id]
-    assert [one.experiment.id for one in failed(standings, False, ("completed",))] == [first.id]
+    assert [one.experiment.id for one in select_runnable(standings, again=False)] == [third.id, fourth.id]
+    assert len(select_runnable(standings, again=True)) == 4
+    assert [one.experiment.id for one in select_failed(standings, True, ())] == [second.id]
+    assert [one.experiment.id for one in select_failed(standings, False, ("completed",))] == [first.id]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ending_is_a_result_a_failure_or_a_stop(tmp_path: Path, ending: Ending) -> None:
     first, *_ = made()
     finished(tmp_path, "1", first.spec, ending)
-    (one, *_) = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
-    expected = "failed" if ending in NOT_THE_AGENTS else "stopped" if ending == "interrupted" else "done"
+    (one, *_) = find_statuses(made(), RunHistory(tmp_path), ExperimentClaims(tmp_path / ".claims"))
+    expected = "failed" if ending in BLAMELESS_ENDINGS else "stopped" if ending == "interrupted" else "done"
     assert one.state == expected
 
 
 def test_what_somebody_has_claimed_is_running_and_comes_last(tmp_path: Path) -> None:
     first, *_ = made()
-    claims = Claims(tmp_path / ".claims")
-    held = claims.take(first.id)
+    claims = ExperimentClaims(tmp_path / ".claims")
+    held = claims.claim_experiment(first.id)
     assert held is not None
-    standings = stand(made(), Past(tmp_path), claims)
+    standings = find_statuses(made(), RunHistory(tmp_path), claims)
     assert standings[0].state == "running"
-    assert free(standings, again=False)[-1].experiment == first
+    assert select_runnable(standings, again=False)[-1].experiment == first
     held.release()
-    assert stand(made(), Past(tmp_path), claims)[0].state == "todo"
+    assert find_statuses(made(), RunHistory(tmp_path), claims)[0].state == "todo"
 
 
 def test_a_run_of_another_version_is_nobodys_experiment(tmp_path: Path) -> None:
     crashed(tmp_path, "1", made()[0].spec)
     (tmp_path / "1" / "spec.json").write_text('{"unheard": "of"}')
-    assert Past(tmp_path).look() == {}
+    assert RunHistory(tmp_path).list_runs_by_experiment() == {}
 
 
 def test_what_is_settled_is_read_once_and_what_is_new_is_seen(tmp_path: Path) -> None:
-    past, (first, second, *_) = Past(tmp_path), made()
+    past, (first, second, *_) = RunHistory(tmp_path), made()
     finished(tmp_path, "1", first.spec)
     crashed(tmp_path, "2", second.spec)
-    assert {key: [run.state for run in runs] for key, runs in past.look().items()} == {
+    assert {key: [run.state for run in runs] for key, runs in past.list_runs_by_experiment().items()} == {
         first.id: ["done"],
         second.id: ["crashed"],
     }
     (tmp_path / "1" / "result.json").unlink()
     finished(tmp_path, "3", second.spec)
-    assert [run.state for run in past.of(first.id)] == ["done"]
-    assert [run.state for run in past.of(second.id)] == ["crashed", "done"]
+    assert [run.state for run in past.list_experiment_runs(first.id)] == ["done"]
+    assert [run.state for run in past.list_experiment_runs(second.id)] == ["crashed", "done"]
 
 
 def test_a_plan_learns_from_earlier_runs_of_the_task_and_of_the_driver(tmp_path: Path) -> None:
     first, *_ = made()
     finished(tmp_path, "1", first.spec)
-    past = Past(tmp_path)
-    standings = stand(made(), past, Claims(tmp_path / ".claims"))
-    found = plan("n", "", standings, free(standings, again=False), Experience(past.look()), 2)
+    past = RunHistory(tmp_path)
+    standings = find_statuses(made(), past, ExperimentClaims(tmp_path / ".claims"))
+    found = make_plan(
+        "n",
+        "",
+        standings,
+        select_runnable(standings, again=False),
+        CostEstimator(past.list_runs_by_experiment()),
+        2,
+    )
     assert [run.seconds for run in found.runs] == [130, 130, 100, 100]
     assert [run.beside_known for run in found.runs] == [True, True, False, False]
     assert [run.chosen for run in found.runs] == [False, True, True, True]
@@ -133,20 +140,25 @@ def test_a_plan_learns_from_earlier_runs_of_the_task_and_of_the_driver(tmp_path:
 
 
 def test_a_cost_that_nobody_knows_is_no_zero(tmp_path: Path) -> None:
-    standings = stand(made(), Past(tmp_path), Claims(tmp_path / ".claims"))
-    found = plan("n", "", standings, free(standings, again=False), Experience({}), None)
+    standings = find_statuses(made(), RunHistory(tmp_path), ExperimentClaims(tmp_path / ".claims"))
+    found = make_plan("n", "", standings, select_runnable(standings, again=False), CostEstimator({}), None)
     assert [run.usd for run in found.runs] == [None] * 4
     assert found.usd_unknown == 4
     assert found.wall_seconds is None
-    capped = stand(made(TEXT + "\n[settings]\nmax-usd = 5"), Past(tmp_path), Claims(tmp_path / ".claims"))
-    assert plan("n", "", capped, free(capped, again=False), Experience({}), None).usd == 20
+    capped = find_statuses(
+        made(TEXT + "\n[settings]\nmax-usd = 5"), RunHistory(tmp_path), ExperimentClaims(tmp_path / ".claims")
+    )
+    assert make_plan("n", "", capped, select_runnable(capped, again=False), CostEstimator({}), None).usd == 20
 
 
 def test_a_limit_for_a_scheduler_leaves_room_for_grading(tmp_path: Path) -> None:
     (first, *_) = made()
-    assert Experience({}).limit_seconds(first.spec) == 100 + 3600
+    assert CostEstimator({}).estimate_limit_seconds(first.spec) == 100 + 3600
     finished(tmp_path, "1", first.spec)
-    assert Experience(Past(tmp_path).look()).limit_seconds(first.spec) == 100 + 600
+    assert (
+        CostEstimator(RunHistory(tmp_path).list_runs_by_experiment()).estimate_limit_seconds(first.spec)
+        == 100 + 600
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +166,7 @@ def test_a_limit_for_a_scheduler_leaves_room_for_grading(tmp_path: Path) -> None
     [([], 2, 0), ([5, 5, 5], 1, 15), ([5, 5, 5], 2, 10), ([9, 1, 1, 1], 2, 9)],
 )
 def test_runs_that_begin_as_soon_as_there_is_room(seconds: list[float], slots: int, expected: float) -> None:
-    assert makespan(seconds, slots) == expected
+    assert estimate_makespan(seconds, slots) == expected
 
 
 def test_every_campaign_of_the_repository_is_known_here() -> None:

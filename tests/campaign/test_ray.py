@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from agent2rl.campaign.claims import Claims
-from agent2rl.campaign.experiments import identity
+from agent2rl.campaign.experiment_claims import ExperimentClaims
+from agent2rl.campaign.experiments import compute_experiment_id
 from agent2rl.store.paths import claims_folder
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, standing, states, until, write
@@ -22,10 +22,10 @@ pytestmark = [
 def test_the_run_of_a_killed_worker_is_done_in_the_end_and_none_is_done_twice(bench: Bench) -> None:
     script = bench.script("print('here', flush=True)\ntime.sleep(600)")
     file = write(bench, [f"script:{script}"], seeds=3, more='budget = "4s"\n[resources]\ncpus = 1\n')
-    claims = Claims(claims_folder(bench.runs))
+    claims = ExperimentClaims(claims_folder(bench.runs))
     with going(bench, "run", file, "--executor", "ray") as campaign:
         until(lambda: agent_started(bench))
-        holders = [claims.holder(run["experiment"]) for run in standing(bench, file)]
+        holders = [claims.find_holder(run["experiment"]) for run in standing(bench, file)]
         victim = next(holder.pid for holder in holders if holder)
         assert victim != campaign.pid
         os.kill(victim, signal.SIGKILL)
@@ -34,7 +34,7 @@ def test_the_run_of_a_killed_worker_is_done_in_the_end_and_none_is_done_twice(be
     assert states(bench, file) == ["done"] * 3
     views = [read_run(paths) for paths in runs(bench)]
     assert [view.state for view in views] == ["finished"] * 3
-    assert len({identity(view.spec) for view in views}) == 3
+    assert len({compute_experiment_id(view.spec) for view in views}) == 3
     assert resumed(bench) == 1
 
 

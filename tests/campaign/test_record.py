@@ -5,10 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent2rl.campaign.experiments import Cell, cells, experiments, identity, options
-from agent2rl.campaign.record import parse
+from agent2rl.campaign.campaign_file import parse_campaign
+from agent2rl.campaign.experiments import (
+    Cell,
+    compute_experiment_id,
+    expand_cells,
+    expand_experiments,
+    make_run_arguments,
+)
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Budget, LimitsAsked, RunSpec
+from agent2rl.core.records import Budget, RequestedLimits, RunSpec
 
 WHOLE = """
 name = "whole"
@@ -36,20 +42,20 @@ set = { budget = "8m", max-usd = 5 }
 
 
 def test_every_combination_that_is_not_left_out_is_there_once() -> None:
-    found = cells(parse(WHOLE, "whole.toml"))
+    found = expand_cells(parse_campaign(WHOLE, "whole.toml"))
     assert len(found) == 2 * (2 + 2)
     assert {"task": "a", "agent": "x", "driver": "", "seed": 1} in found
     assert not any(cell["agent"] == "x" and cell["driver"] == "d" for cell in found)
 
 
 def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
-    campaign = parse(WHOLE, "whole.toml")
+    campaign = parse_campaign(WHOLE, "whole.toml")
     cell: Cell = {"task": "b", "agent": "y", "driver": "d", "seed": 0}
-    assert options(campaign, cell) == (
+    assert make_run_arguments(campaign, cell) == (
         *("--task=b", "--agent=y", "--driver=d", "--seed=0", "--budget=8m", "--no-report"),
         *("--tasks-dir=t", "--tasks-dir=u", "--max-usd=5"),
     )
-    assert "--driver=" not in " ".join(options(campaign, {**cell, "driver": ""}))
+    assert "--driver=" not in " ".join(make_run_arguments(campaign, {**cell, "driver": ""}))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
 )
 def test_a_wrong_file_is_an_error_that_says_where(wrong: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(wrong, "wrong.toml")
+        parse_campaign(wrong, "wrong.toml")
     assert says in str(caught.value)
     assert "wrong.toml" in caught.value.message
 
@@ -96,7 +102,7 @@ def test_a_billion_combinations_are_refused_at_once() -> None:
     axis = json.dumps([f"v{number}" for number in range(1000)])
     text = f'name = "n"\n[axes]\ntask = {axis}\nagent = {axis}\nmodel = {axis}\n'
     with pytest.raises(UserError, match="1,000,000,000 combinations are more than"):
-        cells(parse(text, "n"))
+        expand_cells(parse_campaign(text, "n"))
 
 
 def spec(arguments: Sequence[str], gpus: bool) -> RunSpec:
@@ -119,18 +125,22 @@ def campaign(text: str) -> str:
 
 def test_an_experiment_is_the_same_wherever_its_specification_is_made() -> None:
     one = spec(["--task=a", "--agent=x"], False)
-    limits = LimitsAsked(memory_bytes=1)
-    assert identity(one) == identity(one.model_copy(update={"limits": limits}))
-    assert identity(one) == identity(RunSpec.model_validate_json(one.model_dump_json()))
-    assert identity(one) != identity(one.model_copy(update={"seed": 1}))
+    limits = RequestedLimits(memory_bytes=1)
+    assert compute_experiment_id(one) == compute_experiment_id(one.model_copy(update={"limits": limits}))
+    assert compute_experiment_id(one) == compute_experiment_id(
+        RunSpec.model_validate_json(one.model_dump_json())
+    )
+    assert compute_experiment_id(one) != compute_experiment_id(one.model_copy(update={"seed": 1}))
     whole = {"memory_bytes": 1, "disk_bytes": 2, "processes": 3}
-    assert identity(one) == identity(RunSpec.model_validate({**one.model_dump(), "limits": whole}))
+    assert compute_experiment_id(one) == compute_experiment_id(
+        RunSpec.model_validate({**one.model_dump(), "limits": whole})
+    )
 
 
 def test_gpus_under_resources_decide_the_engine_and_not_the_machine_that_plans() -> None:
     text = campaign('task = ["a"]\nagent = ["x"]')
-    (without,) = experiments(parse(text, "n"), spec)
-    (with_one,) = experiments(parse(text + "\n[resources]\ngpus = 1", "n"), spec)
+    (without,) = expand_experiments(parse_campaign(text, "n"), spec)
+    (with_one,) = expand_experiments(parse_campaign(text + "\n[resources]\ngpus = 1", "n"), spec)
     assert without.arguments[-1] == "--engine=transformers"
     assert with_one.arguments[-1] == "--engine=vllm"
     assert without.id != with_one.id
@@ -138,16 +148,16 @@ def test_gpus_under_resources_decide_the_engine_and_not_the_machine_that_plans()
 
 def test_an_error_of_run_says_which_combination_it_is_about() -> None:
     with pytest.raises(UserError, match="task=bad agent=x: There is no task 'bad'"):
-        experiments(parse(campaign('task = ["good", "bad"]\nagent = ["x"]'), "n"), spec)
+        expand_experiments(parse_campaign(campaign('task = ["good", "bad"]\nagent = ["x"]'), "n"), spec)
 
 
 def test_two_combinations_that_are_the_same_experiment_are_refused() -> None:
     text = campaign('task = ["a"]\nagent = ["x"]\nmode = ["free", "multi"]')
     with pytest.raises(UserError, match="are the same experiment"):
-        experiments(parse(text, "n"), spec)
+        expand_experiments(parse_campaign(text, "n"), spec)
 
 
 def test_a_campaign_that_leaves_everything_out_is_refused() -> None:
     text = campaign('task = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = "a"')
     with pytest.raises(UserError, match="nothing is left"):
-        experiments(parse(text, "n"), spec)
+        expand_experiments(parse_campaign(text, "n"), spec)

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.claims import Claim
-from agent2rl.campaign.conduct import jobs
-from agent2rl.campaign.experiments import identity
-from agent2rl.campaign.plan import Experience
-from agent2rl.campaign.record import Resources
-from agent2rl.campaign.sessions import Session
-from agent2rl.campaign.work import Outcome
-from agent2rl.cli.campaigning import opened
+from agent2rl.campaign.campaign_file import RunResources
+from agent2rl.campaign.campaign_sessions import CampaignSession
+from agent2rl.campaign.experiment_claims import ExperimentClaim
+from agent2rl.campaign.experiments import compute_experiment_id
+from agent2rl.campaign.job_loop import make_jobs
+from agent2rl.campaign.job_worker import JobOutcome
+from agent2rl.campaign.plan import CostEstimator
+from agent2rl.cli.opened_campaign import open_campaign
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, states, until, write
 from tests.runs import Bench
@@ -134,7 +134,7 @@ def test_a_preempted_job_is_queued_again_and_each_run_is_done_once(bench: Bench,
     assert states(bench, file) == ["done", "done"]
     views = [read_run(paths) for paths in runs(bench)]
     assert [view.state for view in views] == ["finished"] * 2
-    assert len({identity(view.spec) for view in views}) == 2
+    assert len({compute_experiment_id(view.spec) for view in views}) == 2
     assert resumed(bench) >= 1, "nothing was preempted"
     (batch,) = bench.runs.glob(".campaigns/small/*/jobs/*_submission.sh")
     assert "#SBATCH --array=0-1" in batch.read_text()
@@ -164,27 +164,29 @@ def test_a_job_that_is_told_of_its_end_leaves_its_run_to_its_successor(
     """By submitit's own handler of the signal that it asks Slurm for, and its executor without a cluster."""
     import submitit
 
-    from agent2rl.campaign.slurm import Doing
+    from agent2rl.campaign.slurm_executor import SlurmJob
 
     for name, value in bench.environment().items():
         monkeypatch.setenv(name, value)
     script = bench.script("print('here', flush=True)\ntime.sleep(600)")
     file = write(bench, [f"script:{script}"], more='budget = "2s"\nsandbox = "local"\n')
-    campaign = opened(Path(file), bench.runs)
-    session = Session.open(bench.runs, "small", "slurm")
+    campaign = open_campaign(Path(file), bench.runs)
+    session = CampaignSession.open(bench.runs, "small", "slurm")
     resources = campaign.campaign.resources
-    (job,) = jobs(campaign.stand(), session, str(bench.runs), resources, Experience({}), True)
+    (job,) = make_jobs(campaign.find_statuses(), session, str(bench.runs), resources, CostEstimator({}), True)
     executor = submitit.LocalExecutor(folder=session.paths.jobs)
     executor.update_parameters(timeout_min=60)
-    sent = executor.submit(Doing(job.model_dump_json()))
+    sent = executor.submit(SlurmJob(job.model_dump_json()))
     until(lambda: agent_started(bench))
-    holder = campaign.claims.holder(job.experiment)
+    holder = campaign.claims.find_holder(job.experiment)
     assert holder is not None
     os.kill(holder.pid, signal.SIGUSR2)
-    outcome = Outcome.model_validate_json(sent.result())
+    outcome = JobOutcome.model_validate_json(sent.result())
     assert (outcome.kind, outcome.ending) == ("ran", "deadline")
     assert resumed(bench) == len(runs(bench)) == 1
-    successor = Claim.model_validate_json((bench.runs / ".claims" / job.experiment / "2").read_text())
+    successor = ExperimentClaim.model_validate_json(
+        (bench.runs / ".claims" / job.experiment / "2").read_text()
+    )
     assert successor.pid != holder.pid
 
 
@@ -192,9 +194,11 @@ def test_a_job_that_is_told_of_its_end_leaves_its_run_to_its_successor(
 def test_what_sbatch_is_told_is_what_the_campaign_asks_for(tmp_path: Path) -> None:
     from submitit.slurm.slurm import _make_sbatch_string
 
-    from agent2rl.campaign.slurm import parameters
+    from agent2rl.campaign.slurm_executor import make_job_parameters
 
-    told = parameters(Resources(cpus=8, memory="64G", gpus=2), 4, {"partition": "gpu", "account": "lab"})
+    told = make_job_parameters(
+        RunResources(cpus=8, memory="64G", gpus=2), 4, {"partition": "gpu", "account": "lab"}
+    )
     assert told["gpus_per_node"] == 2
     text = _make_sbatch_string(
         "PROGRAM",

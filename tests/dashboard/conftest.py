@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.cli.view import level_of
-from agent2rl.dashboard.app import application
+from agent2rl.analysis.campaigns.route_shares import TaskTraits
+from agent2rl.cli.view import get_task_level
+from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.store.hold import Hold
 from agent2rl.store.paths import RunPaths
+from agent2rl.store.run_lock import RunLock
 from tests.browsers import chromium
 from tests.dashboard import kinds
 from tests.loopback import serving
@@ -32,13 +32,13 @@ class Served:
 def served(runs: Path, cache: Path, token: str = "") -> Iterator[Served]:
     """A dashboard over these runs, on a port of its own."""
 
-    def traits() -> list[Traits]:
+    def traits() -> list[TaskTraits]:
         return []
 
-    with closing(Dashboard(runs, cache, level_of, traits, token)) as dashboard:
+    with closing(Dashboard(runs, cache, get_task_level, traits, token)) as dashboard:
         dashboard.index.refresh()
         dashboard.start()
-        with serving(application(dashboard)) as url:
+        with serving(create_app(dashboard)) as url:
             yield Served(url, runs, cache, dashboard)
 
 
@@ -59,7 +59,7 @@ def board(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Itera
     laid = {name: kinds.lay(finished, runs, name) for name in kinds.KINDS}
     with ExitStack() as stack:
         for name in (kinds.GOING, kinds.YOUNG):
-            stack.enter_context(Hold(laid[name].lock))
+            stack.enter_context(RunLock(laid[name].lock))
         yield stack.enter_context(served(runs, tmp_path_factory.mktemp("cache")))
 
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from agent2rl.core.transcript import Observation, Step, ToolCall, Transcript
+from agent2rl.core.transcript import AgentToolCall, ToolObservation, Transcript, TranscriptStep
 from agent2rl.store.paths import RunPaths
 
 CODE = """
@@ -32,8 +32,8 @@ def crashed(paths: RunPaths) -> None:
 
 def damaged(paths: RunPaths) -> None:
     paths.result.write_text('{"run_id": ')
-    paths.submission(1).record.write_text("[]")
-    paths.submission(2).results("heldout").write_bytes(b"\xff\xfe not JSON\n")
+    paths.submission_paths(1).record.write_text("[]")
+    paths.submission_paths(2).results_file("heldout").write_bytes(b"\xff\xfe not JSON\n")
     paths.events.write_bytes(paths.events.read_bytes()[:500] + b"\x00\n{}\n")
     paths.transcript.write_text("{")
     shutil.rmtree(paths.revisions / "objects")
@@ -46,7 +46,7 @@ def unreadable(paths: RunPaths) -> None:
 def going(paths: RunPaths) -> None:
     """Once its lock is held."""
     paths.result.unlink()
-    shutil.rmtree(paths.submission(2).root)
+    shutil.rmtree(paths.submission_paths(2).root)
 
 
 def young(paths: RunPaths) -> None:
@@ -62,14 +62,16 @@ def hostile(paths: RunPaths) -> None:
     """All that an agent and its model say is an attack."""
     spec = json.loads(paths.spec.read_text())
     paths.spec.write_text(json.dumps({**spec, "agent": "script:/x/<script>hit()</script>.py"}))
-    call = ToolCall(id="1", name=HOSTILE, arguments={"command": HOSTILE})
-    seen = Observation(call="1", text=HOSTILE, failed=True)
-    step = Step(source="agent", text=HOSTILE, reasoning=HOSTILE, calls=(call,), observations=(seen,), at=1e9)
+    call = AgentToolCall(id="1", name=HOSTILE, arguments={"command": HOSTILE})
+    seen = ToolObservation(call="1", text=HOSTILE, failed=True)
+    step = TranscriptStep(
+        source="agent", text=HOSTILE, reasoning=HOSTILE, calls=(call,), observations=(seen,), at=1e9
+    )
     told = Transcript(agent=HOSTILE, version=HOSTILE, steps=(step,) * 90, error=HOSTILE)
     paths.transcript.write_text(told.model_dump_json())
     paths.agent_log.write_text(f"{HOSTILE}\n\x1b[31m\x00{'B' * LONG_LINE}\n{HOSTILE}\n")
-    for where in (paths.baseline, paths.submission(2)):
-        file = where.results("heldout")
+    for where in (paths.baseline, paths.submission_paths(2)):
+        file = where.results_file("heldout")
         rows = [
             {**json.loads(line), "output": HOSTILE, "note": HOSTILE} for line in file.read_text().splitlines()
         ]
@@ -80,9 +82,9 @@ def hostile(paths: RunPaths) -> None:
 
 def with_an_episode(paths: RunPaths) -> None:
     """Whose best submission wins an episode that the untouched model lost."""
-    scores = ((paths.baseline, 0), (paths.submission(2), 1))
+    scores = ((paths.baseline, 0), (paths.submission_paths(2), 1))
     for where, score in scores:
-        file = where.results("heldout")
+        file = where.results_file("heldout")
         first, *rest = file.read_text().splitlines()
         turns = [{"action": f"go to shelf {number}", "observation": "You see a mug."} for number in range(4)]
         played = {**json.loads(first), "id": EPISODE, "score": score, "trajectory": turns}

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent2rl.dashboard.index import Index
-from agent2rl.dashboard.pages import moment
-from agent2rl.dashboard.sound import MOST_BYTES
-from agent2rl.report.digests import VERSION, Kept
+from agent2rl.dashboard.rendering import render_time
+from agent2rl.dashboard.run_directory_check import MOST_BYTES
+from agent2rl.dashboard.run_index import RunIndex
+from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.store.paths import RunPaths
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served
@@ -71,7 +71,7 @@ def never(paths: RunPaths) -> None:
     """A digest in which nothing is a number, of a time that no calendar has."""
     os.utime(paths.spec, (1e11, 1e11))
     digest = json.loads(a_run(1.0, paths.run_id).model_dump_json())
-    text = Kept.model_validate(
+    text = CachedDigest.model_validate(
         {"version": VERSION, "ledger_head": paths.ledger_head.read_text().strip(), "digest": digest}
     ).model_dump_json()
     paths.report.mkdir(exist_ok=True)
@@ -199,7 +199,12 @@ def test_a_run_that_vanishes_between_two_looks_is_not_found(finished: RunPaths, 
 
 def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, tmp_path: Path) -> None:
     paths = kinds.lay(finished, tmp_path / "runs", FINISHED)
-    files = (paths.result, paths.ledger, paths.submission(2).record, paths.submission(2).results("heldout"))
+    files = (
+        paths.result,
+        paths.ledger,
+        paths.submission_paths(2).record,
+        paths.submission_paths(2).results_file("heldout"),
+    )
     whole = {path: path.read_bytes() for path in files}
     over = threading.Event()
 
@@ -227,12 +232,12 @@ def test_an_index_outlives_what_it_cannot_name(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / os.fsdecode(b"\xff")
     folder.mkdir(parents=True)
     RunPaths(folder).spec.write_text("{}")
-    index = Index(tmp_path / "runs", tmp_path / "cache", lambda _: None)
+    index = RunIndex(tmp_path / "runs", tmp_path / "cache", lambda _: None)
     for _ in range(2):
         index.refresh()
     assert len(index.unreadable) == 1
 
 
 def test_a_time_that_no_calendar_has_is_told_as_none() -> None:
-    assert [moment(at) for at in (FOREVER, -FOREVER, float("nan"))] == ["–"] * 3
+    assert [render_time(at) for at in (FOREVER, -FOREVER, float("nan"))] == ["–"] * 3
     assert MOST_BYTES < 1 << 40

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent2rl.dashboard.app import application
-from agent2rl.dashboard.asked import Asked
-from agent2rl.dashboard.choice import PAGE
-from agent2rl.dashboard.index import Index, read_digests
+from agent2rl.dashboard.app import create_app
+from agent2rl.dashboard.run_filter import PAGE
+from agent2rl.dashboard.run_index import RunIndex, read_digests
+from agent2rl.dashboard.run_query import RunQuery
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.report.digests import VERSION, Kept
+from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served
 from tests.digests import a_run, course
@@ -39,7 +39,7 @@ def lay(runs: Path, number: int, gain: float | None = None) -> RunPaths:
     paths.ledger_head.write_text("1 head")
     known = {"task": f"task-{number % TASKS}", "agent": f"agent_{number % AGENTS}", "curve": course((9, 2))}
     new = a_run(float(number) if gain is None else gain, paths.run_id, **known)
-    paths.digest.write_text(Kept(version=VERSION, ledger_head="1 head", digest=new).model_dump_json())
+    paths.digest.write_text(CachedDigest(version=VERSION, ledger_head="1 head", digest=new).model_dump_json())
     return paths
 
 
@@ -52,40 +52,42 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def few(tmp_path: Path) -> Index:
+def few(tmp_path: Path) -> RunIndex:
     """A table of a few runs that a test may change."""
     for number in range(8):
         lay(tmp_path / "runs", number)
     return index(tmp_path / "runs", tmp_path / "cache")
 
 
-def index(runs: Path, cache: Path) -> Index:
-    found = Index(runs, cache, lambda task: int(task[-1]))
+def index(runs: Path, cache: Path) -> RunIndex:
+    found = RunIndex(runs, cache, lambda task: int(task[-1]))
     found.refresh()
     return found
 
 
-def names(found: Index) -> set[str]:
-    return {row.run_id.rpartition("-")[2] for row in found.select(Asked())[0]}
+def names(found: RunIndex) -> set[str]:
+    return {row.run_id.rpartition("-")[2] for row in found.select_rows(RunQuery())[0]}
 
 
 def test_two_thousand_runs_are_filtered_sorted_searched_and_paged(many: Path, tmp_path: Path) -> None:
     found = index(many, tmp_path / "cache")
-    rows, total = found.select(Asked(sort="gain", limit=3, offset=1))
+    rows, total = found.select_rows(RunQuery(sort="gain", limit=3, offset=1))
     assert [row.gain for row in rows] == [COUNT - 2, COUNT - 3, COUNT - 4]
     assert total == COUNT
     wanted = (("task", "task-1"), ("agent", "agent_0"), ("agent", "agent_1"))
-    rows, total = found.select(Asked(filters=wanted, limit=None))
+    rows, total = found.select_rows(RunQuery(filters=wanted, limit=None))
     assert {(row.task, row.agent) for row in rows} == {("task-1", "agent_0"), ("task-1", "agent_1")}
     assert total == COUNT // TASKS * 2 // AGENTS
-    assert found.select(Asked(filters=(("level", "3"),)))[1] == COUNT // TASKS
-    assert found.select(Asked(words="TASK-2 agent_3"))[1] == COUNT // TASKS // AGENTS
-    assert found.select(Asked(words="agent%3"))[1] == 0
-    rows, _ = found.select(Asked(sort="started", descending=False, limit=None))
+    assert found.select_rows(RunQuery(filters=(("level", "3"),)))[1] == COUNT // TASKS
+    assert found.select_rows(RunQuery(words="TASK-2 agent_3"))[1] == COUNT // TASKS // AGENTS
+    assert found.select_rows(RunQuery(words="agent%3"))[1] == 0
+    rows, _ = found.select_rows(RunQuery(sort="started", descending=False, limit=None))
     assert len(rows) == COUNT
     assert [row.started for row in rows] == sorted(row.started for row in rows)
-    assert dict(found.choices()["agent"]) == {f"agent_{number}": COUNT // AGENTS for number in range(AGENTS)}
-    assert len(read_digests(found.path, Asked(words="run-19", limit=None))) == 111
+    assert dict(found.list_filter_values()["agent"]) == {
+        f"agent_{number}": COUNT // AGENTS for number in range(AGENTS)
+    }
+    assert len(read_digests(found.path, RunQuery(words="run-19", limit=None))) == 111
 
 
 def test_all_of_a_choice_is_in_the_address(many: Path, tmp_path: Path) -> None:
@@ -101,20 +103,20 @@ def test_all_of_a_choice_is_in_the_address(many: Path, tmp_path: Path) -> None:
         assert "No run fits" in client.get("/table?q=nothing-like-it").text
 
 
-def test_runs_that_change_appear_or_disappear_are_followed(few: Index) -> None:
+def test_runs_that_change_appear_or_disappear_are_followed(few: RunIndex) -> None:
     lay(few.runs, 3, gain=77.0)
     gone = lay(few.runs, 5)
     shutil.rmtree(gone.root)
     lay(few.runs, 9)
     few.refresh()
     assert names(few) == {"0", "1", "2", "3", "4", "6", "7", "9"}
-    assert max(row.gain or 0 for row in few.select(Asked())[0]) == 77.0
+    assert max(row.gain or 0 for row in few.select_rows(RunQuery())[0]) == 77.0
     version = few.version
     few.refresh()
     assert few.version == version, "nothing has changed"
 
 
-def test_a_run_that_cannot_be_read_is_named_and_tried_again_once_it_has_changed(few: Index) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_tried_again_once_it_has_changed(few: RunIndex) -> None:
     paths = lay(few.runs, 2)
     whole = paths.digest.read_text()
     paths.digest.write_text(whole[:40])
@@ -130,13 +132,13 @@ def test_a_run_that_cannot_be_read_is_named_and_tried_again_once_it_has_changed(
     assert "2" in names(few)
 
 
-def test_a_directory_that_was_renamed_is_the_run_that_its_name_says(few: Index) -> None:
+def test_a_directory_that_was_renamed_is_the_run_that_its_name_says(few: RunIndex) -> None:
     paths = lay(few.runs, 1)
     paths.root.rename(few.runs / "mine-1st")
     few.refresh()
     assert "1st" in names(few)
     assert "1" not in names(few)
-    assert "mine-1st" in {digest.run_id for digest in read_digests(few.path, Asked())}
+    assert "mine-1st" in {digest.run_id for digest in read_digests(few.path, RunQuery())}
 
 
 def _other_layout(path: Path) -> None:
@@ -156,13 +158,13 @@ def _other_layout(path: Path) -> None:
     ],
     ids=["noise", "torn", "empty", "another layout"],
 )
-def test_an_index_that_is_damaged_is_made_anew(harm: Callable[[Path], object], few: Index) -> None:
+def test_an_index_that_is_damaged_is_made_anew(harm: Callable[[Path], object], few: RunIndex) -> None:
     harm(few.path)
     again = index(few.runs, few.path.parent.parent)
     assert names(again) == {str(number) for number in range(8)}
 
 
-def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: Index) -> None:
+def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: RunIndex) -> None:
     few.path.write_bytes(b"not a table" * 1000)
     few.start()
     try:
@@ -178,7 +180,7 @@ def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: Index) -> N
         few.close()
 
 
-def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: Index) -> None:
+def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: RunIndex) -> None:
     with served(few.runs, few.path.parent.parent) as board, httpx.Client(base_url=board.url) as client:
         shutil.rmtree(few.path.parent)
         assert client.get("/table").status_code in (200, 503)
@@ -188,7 +190,7 @@ def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: Index) -> N
             time.sleep(0.1)
 
 
-def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_known(few: Index) -> None:
+def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_known(few: RunIndex) -> None:
     with served(few.runs, few.path.parent.parent) as board, httpx.Client(base_url=board.url) as client:
         away = few.runs.with_name("away")
         few.runs.rename(away)
@@ -203,25 +205,25 @@ def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_k
             time.sleep(0.1)
 
 
-def test_what_another_server_wrote_to_the_same_table_is_noticed(few: Index) -> None:
+def test_what_another_server_wrote_to_the_same_table_is_noticed(few: RunIndex) -> None:
     another = index(few.runs, few.path.parent.parent)
     lay(few.runs, 11)
     another.refresh()
     version = few.version
     few.refresh()
     assert few.version > version
-    assert dict(few.choices()["agent"])["agent_1"] == 3
+    assert dict(few.list_filter_values()["agent"])["agent_1"] == 3
 
 
-def test_a_page_before_the_first_look_says_that_it_is_reading(few: Index, tmp_path: Path) -> None:
+def test_a_page_before_the_first_look_says_that_it_is_reading(few: RunIndex, tmp_path: Path) -> None:
     fresh = Dashboard(few.runs, tmp_path / "other", lambda _: 1, list)
-    with closing(fresh), serving(application(fresh)) as url:
+    with closing(fresh), serving(create_app(fresh)) as url:
         assert "Reading the runs directory" in httpx.get(url).text
         fresh.index.refresh()
         assert "Reading" not in httpx.get(url).text
 
 
 def test_what_is_asked_survives_being_written_down() -> None:
-    asked = Asked(filters=(("task", "a"), ("task", "b")), words="x", since=1.0, limit=None)
-    assert Asked.read(asked.text) == asked
+    asked = RunQuery(filters=(("task", "a"), ("task", "b")), words="x", since=1.0, limit=None)
+    assert RunQuery.from_json(asked.text) == asked
     assert json.loads(asked.text)["words"] == "x"

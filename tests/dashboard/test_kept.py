@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.dashboard import progress
-from agent2rl.dashboard.kept import Kept
-from agent2rl.dashboard.worker import Workshop
+from agent2rl.dashboard import work_progress
+from agent2rl.dashboard.analysis_worker import AnalysisWorker
+from agent2rl.dashboard.page_cache import PageCache
 
 SECONDS = 30
 SLOW, FULL = f"{__name__}:slow", f"{__name__}:fills_the_memory"
 
 
 def test_what_was_not_looked_at_for_longest_is_cleared_first(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, most_bytes=250)
+    kept = PageCache(tmp_path, most_bytes=250)
     for age, name in enumerate("cba"):
         kept.put(name, name * 80)
         for path in tmp_path.glob("*.html"):
@@ -29,7 +29,7 @@ def test_what_was_not_looked_at_for_longest_is_cleared_first(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_kept_is_not_a_fault(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "folder", most_bytes=10)
+    kept = PageCache(tmp_path / "folder", most_bytes=10)
     kept.put("long", "x" * 100)
     assert kept.get("long") is None
     (tmp_path / "folder").rmdir()
@@ -38,14 +38,14 @@ def test_what_cannot_be_kept_is_not_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[Workshop]:
-    with closing(Workshop(tmp_path / "made")) as found:
+def workshop(tmp_path: Path) -> Iterator[AnalysisWorker]:
+    with closing(AnalysisWorker(tmp_path / "made")) as found:
         yield found
 
 
 def slow(go_on: str) -> str:
     """Until it may go on."""
-    progress.tell(2, 5, "waiting")
+    work_progress.report_step(2, 5, "waiting")
     ends = time.monotonic() + SECONDS
     while not Path(go_on).exists() and time.monotonic() < ends:
         time.sleep(0.02)
@@ -57,40 +57,40 @@ def fills_the_memory(_: str) -> str:
 
 
 def test_what_takes_for_ever_or_all_memory_fails_and_the_next_is_made(tmp_path: Path) -> None:
-    with closing(Workshop(tmp_path / "made", most_seconds=1)) as workshop:
+    with closing(AnalysisWorker(tmp_path / "made", most_seconds=1)) as workshop:
         never, ready = str(tmp_path / "never"), tmp_path / "ready"
         ready.touch()
         ends = time.monotonic() + SECONDS
-        while not (late := workshop.ask("a", "1", False, SLOW, never)).fault:
-            full = workshop.ask("b", "1", False, FULL, "")
+        while not (late := workshop.get_or_start("a", "1", False, SLOW, never)).fault:
+            full = workshop.get_or_start("b", "1", False, FULL, "")
             assert time.monotonic() < ends
             time.sleep(0.05)
         assert "takes too long" in late.fault
-        while workshop.ask("c", "1", False, SLOW, str(ready)).text is None:
+        while workshop.get_or_start("c", "1", False, SLOW, str(ready)).text is None:
             assert time.monotonic() < ends
             time.sleep(0.05)
-        full = workshop.ask("b", "1", False, FULL, "")
+        full = workshop.get_or_start("b", "1", False, FULL, "")
         assert "MemoryError" in full.fault
 
 
 def test_what_is_being_made_says_its_step_and_what_waits_says_for_how_many(
-    workshop: Workshop, tmp_path: Path
+    workshop: AnalysisWorker, tmp_path: Path
 ) -> None:
     go_on = tmp_path / "go on"
     ends = time.monotonic() + SECONDS
     while True:
-        first = workshop.ask("first", "1", False, SLOW, str(go_on)).progress
+        first = workshop.get_or_start("first", "1", False, SLOW, str(go_on)).progress
         assert first, "it is not done before it may"
         if first.step:
             break
         assert time.monotonic() < ends
         time.sleep(0.05)
     assert (first.number, first.of, first.step, first.ahead) == (2, 5, "waiting", 0)
-    second = workshop.ask("second", "1", False, SLOW, str(go_on)).progress
+    second = workshop.get_or_start("second", "1", False, SLOW, str(go_on)).progress
     assert second
     assert second.ahead == 1
     go_on.touch()
-    while workshop.ask("second", "1", False, SLOW, str(go_on)).text is None:
+    while workshop.get_or_start("second", "1", False, SLOW, str(go_on)).text is None:
         assert time.monotonic() < ends
         time.sleep(0.05)
-    assert workshop.ask("second", "1", False, SLOW, str(go_on)).progress is None
+    assert workshop.get_or_start("second", "1", False, SLOW, str(go_on)).progress is None

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Error, expect
 
-from agent2rl.dashboard.asked import Asked
-from agent2rl.dashboard.index import read_digests
-from agent2rl.store.hold import Hold
+from agent2rl.dashboard.run_index import read_digests
+from agent2rl.dashboard.run_query import RunQuery
 from agent2rl.store.paths import RunPaths
+from agent2rl.store.run_lock import RunLock
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served
 from tests.dashboard.kinds import FINISHED, GOING
@@ -73,7 +73,7 @@ def test_a_run_that_ends_is_shown_as_ended_and_says_when_the_line_is_lost(
     paths = kinds.lay(finished, tmp_path / "runs", GOING)
     page = browser.new_page()
     with served(tmp_path / "runs", tmp_path / "cache") as board:
-        with Hold(paths.lock):
+        with RunLock(paths.lock):
             page.goto(board.url)
             expect(page.locator(".badge")).to_have_text("running")
             page.goto(f"{board.url}/runs/{GOING}")
@@ -128,9 +128,9 @@ def test_an_analysis_is_made_once_and_kept_for_the_next_server(board: Served) ->
 
 def test_a_run_without_a_digest_gets_one_beside_and_its_directory_is_left_alone(board: Served) -> None:
     ends = time.monotonic() + 60
-    while FINISHED in dict(board.dashboard.index.lacking()):
+    while FINISHED in dict(board.dashboard.index.list_lacking_digests()):
         assert time.monotonic() < ends
         time.sleep(0.2)
-    digests = read_digests(board.dashboard.index.path, Asked(limit=None))
+    digests = read_digests(board.dashboard.index.path, RunQuery(limit=None))
     assert FINISHED in {each.run_id for each in digests}
     assert not RunPaths(board.runs / FINISHED).digest.exists()

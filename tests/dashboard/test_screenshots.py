@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from agent2rl.dashboard.asked import Asked
-from agent2rl.dashboard.rows import Row
-from agent2rl.dashboard.run import answers, find, stand
+from agent2rl.dashboard.run_query import RunQuery
+from agent2rl.dashboard.run_rows import RunRow
+from agent2rl.dashboard.run_status import find_run, read_answers, read_live_status
 from agent2rl.store.paths import RunPaths
 from tests.browsers import DESK
 from tests.dashboard import kinds
@@ -80,7 +80,7 @@ def png(picture: Image.Image) -> bytes:
 
 def pictures(board: Served) -> dict[str, tuple[str, int, str]]:
     """Of which page each is, how wide, and whether by day."""
-    rows, _ = board.dashboard.index.select(Asked(limit=None))
+    rows, _ = board.dashboard.index.select_rows(RunQuery(limit=None))
     ranked = sorted(rows, key=lambda row: (_plays(board, row), row.gain or -1000.0, row.scored), reverse=True)
     best, (first, second) = ranked[0], _pair(ranked)
     run = f"/runs/{quote(best.run_id)}"
@@ -95,26 +95,26 @@ def pictures(board: Served) -> dict[str, tuple[str, int, str]]:
     }
 
 
-def _plays(board: Served, row: Row) -> bool:
+def _plays(board: Served, row: RunRow) -> bool:
     return _episode(board, row) is not None
 
 
-def _pair(ranked: list[Row]) -> tuple[Row, Row]:
+def _pair(ranked: list[RunRow]) -> tuple[RunRow, RunRow]:
     """Of the same task, where there is one."""
     scored = [row for row in ranked if row.scored] or ranked
     pairs = [pair for pair in combinations(scored, 2) if pair[0].task == pair[1].task]
     return next(iter(pairs), (ranked[0], ranked[-1]))
 
 
-def _episode(board: Served, row: Row) -> str | None:
+def _episode(board: Served, row: RunRow) -> str | None:
     """One that the untouched model lost, and the best submission won."""
-    run = stand(find(board.runs, row.run_id))
+    run = read_live_status(find_run(board.runs, row.run_id))
     if not run.best:
         return None
-    lost = {each.id: each for each in answers(run.view.paths, 0, "heldout") if each.score == 0}
+    lost = {each.id: each for each in read_answers(run.view.paths, 0, "heldout") if each.score == 0}
     won = [
         each
-        for each in answers(run.view.paths, run.best.id, "heldout")
+        for each in read_answers(run.view.paths, run.best.id, "heldout")
         if each.score == 1 and each.trajectory
     ]
     short = min(

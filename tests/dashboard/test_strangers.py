@@ -64,7 +64,7 @@ def beside(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iter
     mixed = kinds.lay(finished, runs, "mixed")
     mixed.agent_log.unlink()
     mixed.agent_log.symlink_to(outside.agent_log)
-    answers = kinds.lay(finished, runs, "deeper").submission(1).results("heldout")
+    answers = kinds.lay(finished, runs, "deeper").submission_paths(1).results_file("heldout")
     answers.unlink(missing_ok=True)
     answers.symlink_to(outside.root / "secret")
     shutil.copytree(outside.root, runs / ".hidden")

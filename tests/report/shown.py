@@ -8,50 +8,50 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agent2rl.analysis.findings import (
-    Attempt,
+    AttemptFindings,
+    AttemptOutcome,
     Compliance,
     Contradiction,
-    Curve,
+    CumulativeRollouts,
     Evidence,
     Failure,
     Findings,
-    Flip,
     Gain,
-    Metrics,
-    Outcome,
-    Played,
+    GainFlip,
+    PrintedCurve,
+    ProcessMetrics,
     Route,
     RouteVerdict,
     Setting,
     TimeSplit,
 )
-from agent2rl.core.claims import Claim, Claims
-from agent2rl.core.events import Asked, FileSeen, Gpu, Sample
-from agent2rl.core.llm import Exchange, Tokens, Usage
+from agent2rl.core.attempt_claims import AttemptClaim, AttemptClaims
+from agent2rl.core.events import DriverRequest, FileSeen, GpuSample, ResourceSample
+from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
 from agent2rl.core.record import Record
 from agent2rl.core.records import (
     Asset,
     Budget,
-    Clock,
-    Comparison,
     Contamination,
-    Counts,
+    ContaminationFinding,
+    EvalScore,
     ExampleResult,
-    Finding,
+    HeldoutComparison,
     Interval,
     Isolation,
-    LeftOut,
     Part,
     Promise,
+    RolloutCounts,
     Rollouts,
     RunResult,
     RunSpec,
-    Score,
+    SkippedFiles,
     Submission,
-    Turn,
+    TimeBreakdown,
+    TrajectoryTurn,
 )
-from agent2rl.report.shown import Doing, LlmSummary, Shown, Stretch, Timeline
-from agent2rl.store.ledger import Reading
+from agent2rl.report.report_data import Activity, ActivityStretch, LlmSummary, ReportData, ReportTimeline
+from agent2rl.store.ledger import LedgerReading
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
 from agent2rl.store.revisions import Revision
@@ -96,9 +96,9 @@ def spec(**other: Any) -> RunSpec:
     return RunSpec(**given | other)
 
 
-def score(value: float, n: int = 100, split: Part = "feedback") -> Score:
+def score(value: float, n: int = 100, split: Part = "feedback") -> EvalScore:
     half = 196 * (max(value, 1) / 100 * (1 - min(value, 99) / 100) / n) ** 0.5
-    return Score(
+    return EvalScore(
         value=value,
         ci=Interval(low=max(0.0, value - half), high=min(100.0, value + half), method="wilson"),
         n=n,
@@ -178,8 +178,8 @@ EVIDENCE = (
 
 
 def attempt(
-    number: int, hours: tuple[float, float], outcome: Outcome, routes: tuple[Route, ...], **other: Any
-) -> Attempt:
+    number: int, hours: tuple[float, float], outcome: AttemptOutcome, routes: tuple[Route, ...], **other: Any
+) -> AttemptFindings:
     sent = SUBMISSIONS[number - 1]
     given: dict[str, Any] = {
         "number": number,
@@ -196,15 +196,15 @@ def attempt(
         "route": RouteVerdict(routes=routes, confidence=0.62 + 0.06 * number, evidence=("E1", "E2")[:number]),
         "training_seconds": 2200.0 * number,
     }
-    return Attempt(**given | other)
+    return AttemptFindings(**given | other)
 
 
-def curve(name: str, values: list[float | None]) -> Curve:
+def curve(name: str, values: list[float | None]) -> PrintedCurve:
     points = tuple((10.0 * step, value) for step, value in enumerate(values))
-    return Curve(name=name, where="code/train.log", points=points)
+    return PrintedCurve(name=name, where="code/train.log", points=points)
 
 
-def attempts() -> tuple[Attempt, ...]:
+def attempts() -> tuple[AttemptFindings, ...]:
     chance = random.Random(5)
     loss = [2.4 * 0.96**step + chance.gauss(0, 0.05) for step in range(60)]
     reward = [0.2 + 0.5 * step / 90 + chance.gauss(0, 0.04) for step in range(90)]
@@ -272,8 +272,10 @@ def results(share: float, seed: int, episodes: bool = False) -> list[ExampleResu
         answer = number + 7 if right else number + 9
         output = f"She has {number} and gets 7 more.\n{number} + 7 = {answer}\nThe answer is {answer}."
         turns = (
-            Turn(action="", observation="You are in a kitchen."),
-            Turn(action="open fridge", observation="The fridge is open. In it are a tomato and a plate."),
+            TrajectoryTurn(action="", observation="You are in a kitchen."),
+            TrajectoryTurn(
+                action="open fridge", observation="The fridge is open. In it are a tomato and a plate."
+            ),
         )
         found.append(
             ExampleResult(
@@ -288,39 +290,45 @@ def results(share: float, seed: int, episodes: bool = False) -> list[ExampleResu
     return found
 
 
-def timeline(hours: float = 11.4) -> Timeline:
+def timeline(hours: float = 11.4) -> ReportTimeline:
     chance = random.Random(2)
-    spans: list[Stretch] = []
+    spans: list[ActivityStretch] = []
     at = 0.0
-    kinds: tuple[Doing, ...] = ("thinking", "coding", "training", "grading", "thinking", "idle", "stalled")
+    kinds: tuple[Activity, ...] = ("thinking", "coding", "training", "grading", "thinking", "idle", "stalled")
     while at < hours * HOUR:
         kind = kinds[len(spans) % len(kinds)]
         length = chance.uniform(200, 900) * (6 if kind == "training" else 0.4 if kind == "stalled" else 1)
-        spans.append(Stretch(kind, at, min(hours * HOUR, at + length)))
+        spans.append(ActivityStretch(kind, at, min(hours * HOUR, at + length)))
         at += length
     samples = tuple(
         (
             float(second),
-            Sample(
+            ResourceSample(
                 seconds=60,
                 cores=abs(chance.gauss(1.6, 0.4)) if second % 9000 > 2500 else 0.1,
                 resident_bytes=int(2e9 + 1.2e9 * (second % 9000 > 2500) + chance.uniform(0, 2e8)),
                 processes=4,
                 disk_bytes=int(1e9 + second * 9e4),
-                gpus=(Gpu(index=0, busy=0.9 if second % 9000 > 2500 else 0.02, memory_bytes=30_000_000_000),),
+                gpus=(
+                    GpuSample(
+                        index=0, busy=0.9 if second % 9000 > 2500 else 0.02, memory_bytes=30_000_000_000
+                    ),
+                ),
             ),
         )
         for second in range(0, int(hours * HOUR), 60)
     )
     played = tuple(
-        Played(
+        CumulativeRollouts(
             at=9.2 * HOUR + 60.0 * step,
-            claimed=Counts(episodes=8 * step, steps=70 * step, successes=int(2.2 * step + step**2 / 40)),
-            witnessed=Counts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
+            claimed=RolloutCounts(
+                episodes=8 * step, steps=70 * step, successes=int(2.2 * step + step**2 / 40)
+            ),
+            witnessed=RolloutCounts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
         )
         for step in range(1, 110)
     )
-    return Timeline(
+    return ReportTimeline(
         started=START,
         spans=tuple(spans),
         samples=samples,
@@ -347,16 +355,16 @@ def timeline(hours: float = 11.4) -> Timeline:
     )
 
 
-def split(spans: tuple[Stretch, ...]) -> TimeSplit:
+def split(spans: tuple[ActivityStretch, ...]) -> TimeSplit:
     kinds = TimeSplit.model_fields
     return TimeSplit(
         **{kind: sum(each.ended - each.began for each in spans if each.kind == kind) for kind in kinds}
     )
 
 
-def usage() -> tuple[Exchange, ...]:
+def usage() -> tuple[LlmExchange, ...]:
     return tuple(
-        Exchange(
+        LlmExchange(
             at=START + 130.0 * number,
             wire="anthropic",
             model="claude-sonnet-4-5",
@@ -365,16 +373,16 @@ def usage() -> tuple[Exchange, ...]:
             status=200,
             outcome="answered",
             seconds=9.0,
-            tokens=Tokens(input=9000 + 40 * number, cached=8000 + 30 * number, output=350 + number % 90),
+            tokens=TokenCounts(input=9000 + 40 * number, cached=8000 + 30 * number, output=350 + number % 90),
             usd=0.02 + 0.0001 * number,
         )
         for number in range(310)
     )
 
 
-def asked(each: Exchange) -> Asked:
-    tokens = each.tokens or Tokens()
-    return Asked(
+def asked(each: LlmExchange) -> DriverRequest:
+    tokens = each.tokens or TokenCounts()
+    return DriverRequest(
         began=each.at, seconds=each.seconds, outcome=each.outcome, input=tokens.input, output=tokens.output
     )
 
@@ -394,10 +402,10 @@ def contamination() -> Contamination:
         examples=200,
         unchecked=4,
         tensor_bytes=8_000_000_000,
-        left_out=(LeftOut(reason="too large", files=3, bytes=9_000_000),),
+        left_out=(SkippedFiles(reason="too large", files=3, bytes=9_000_000),),
         found=1,
         findings=(
-            Finding(
+            ContaminationFinding(
                 file="code/extra.jsonl",
                 split="heldout",
                 example="0071",
@@ -416,7 +424,7 @@ def findings(**other: Any) -> Findings:
     better = sum(new.score > old.score for old, new in flips)
     given: dict[str, Any] = {
         "attempts": attempts(),
-        "metrics": Metrics(
+        "metrics": ProcessMetrics(
             valid_submission_rate=5 / 6,
             first_valid_idx=1,
             first_valid_delay=4320.0,
@@ -434,7 +442,7 @@ def findings(**other: Any) -> Findings:
         "time": split(timeline().spans),
         "gain": Gain(
             split="heldout",
-            comparison=Comparison(
+            comparison=HeldoutComparison(
                 improvement=14.5, ci=Interval(low=8.1, high=20.9, method="paired-bootstrap")
             ),
             n=200,
@@ -447,7 +455,7 @@ def findings(**other: Any) -> Findings:
             real=True,
             groups={kind: (17.0 + 3 * place, 30.0 + 4 * place) for place, kind in enumerate(KINDS)},
             flips=tuple(
-                Flip(
+                GainFlip(
                     id=old.id,
                     group=old.group,
                     before=old.score,
@@ -497,23 +505,25 @@ def result(**other: Any) -> RunResult:
         "best": SUBMISSIONS[5],
         "baseline_heldout": score(22.0, 200, "heldout"),
         "best_heldout": score(36.5, 200, "heldout"),
-        "heldout": Comparison(improvement=14.5, ci=Interval(low=8.1, high=20.9, method="paired-bootstrap")),
+        "heldout": HeldoutComparison(
+            improvement=14.5, ci=Interval(low=8.1, high=20.9, method="paired-bootstrap")
+        ),
         "optimism_gap": 2.5,
         "score": 36.5,
         "improvement": 14.5,
         "submissions": 6,
         "scored": 5,
-        "clock": Clock(agent=11.4 * HOUR, queue=12.0, grading=260.0),
+        "clock": TimeBreakdown(agent=11.4 * HOUR, queue=12.0, grading=260.0),
         "contamination": contamination().summary,
         "rollouts": Rollouts(
-            claimed=Counts(episodes=872, steps=7630, successes=532),
-            witnessed=Counts(episodes=545, steps=4469, successes=305),
+            claimed=RolloutCounts(episodes=872, steps=7630, successes=532),
+            witnessed=RolloutCounts(episodes=545, steps=4469, successes=305),
         ),
-        "usage": Usage(
+        "usage": LlmUsage(
             requests=310,
             answered=306,
             failed=4,
-            tokens=Tokens(input=4_700_000, cached=3_900_000, output=120_000, reasoning=20_000),
+            tokens=TokenCounts(input=4_700_000, cached=3_900_000, output=120_000, reasoning=20_000),
             usd=11.02,
         ),
         "rounds": 1,
@@ -531,17 +541,21 @@ def view(**other: Any) -> RunView:
         "baseline": found.baseline,
         "submissions": SUBMISSIONS,
         "contamination": contamination(),
-        "chain": Reading(entries=(), fault=None, torn=False),
+        "chain": LedgerReading(entries=(), fault=None, torn=False),
         "notes": (),
     }
     return RunView(**given | other)
 
 
-CLAIMS = Claims(
+CLAIMS = AttemptClaims(
     claims=(
-        Claim(attempt=1, route="none", what="Submitted the base model to see the format.", submission=1),
-        Claim(attempt=2, route="sft", what="Three epochs on the given answers.", submission=2, score=27.0),
-        Claim(
+        AttemptClaim(
+            attempt=1, route="none", what="Submitted the base model to see the format.", submission=1
+        ),
+        AttemptClaim(
+            attempt=2, route="sft", what="Three epochs on the given answers.", submission=2, score=27.0
+        ),
+        AttemptClaim(
             attempt=6,
             route="grpo",
             what="GRPO from the base model with a reward for the right number.",
@@ -555,9 +569,9 @@ CLAIMS = Claims(
 
 
 @cache
-def finished() -> Shown:
+def finished() -> ReportData:
     """Six attempts, a real gain, a world, a driver, everything that can be shown."""
-    return Shown(
+    return ReportData(
         view=view(),
         findings=findings(),
         timeline=timeline(),
@@ -580,7 +594,7 @@ def finished() -> Shown:
     )
 
 
-NOTHING = Metrics(
+NOTHING = ProcessMetrics(
     valid_submission_rate=None,
     first_valid_idx=None,
     first_valid_delay=None,
@@ -612,7 +626,7 @@ def bare(**other: Any) -> Findings:
     return Findings(**given | other)
 
 
-def empty() -> Shown:
+def empty() -> ReportData:
     """The agent ended and had submitted nothing."""
     ended = result(
         ending="completed",
@@ -628,25 +642,25 @@ def empty() -> Shown:
         rollouts=None,
         usage=None,
         contamination=None,
-        clock=Clock(agent=2.0, queue=0.0, grading=0.0),
+        clock=TimeBreakdown(agent=2.0, queue=0.0, grading=0.0),
     )
-    return Shown(
+    return ReportData(
         view=view(result=ended, submissions=(), contamination=None),
         findings=bare(),
         results={"feedback": {0: results(0.2, 3)[:100]}},
     )
 
 
-def running() -> Shown:
+def running() -> ReportData:
     """Three hours into it, one submission scored and one in grading."""
     waiting = submission(2, 3.1, None, verdict=None, grading_seconds=None)
     first = attempts()[0]
-    return Shown(
+    return ReportData(
         view=view(state="running", result=None, submissions=(SUBMISSIONS[0], waiting), contamination=None),
         findings=bare(
             attempts=(
                 first,
-                Attempt(
+                AttemptFindings(
                     number=2, began=first.ended, ended=3.2 * HOUR, submission=2, outcome="waiting", revision=5
                 ),
             ),
@@ -658,10 +672,10 @@ def running() -> Shown:
     )
 
 
-def crashed() -> Shown:
+def crashed() -> ReportData:
     """The harness was killed, and some of what it wrote cannot be read."""
-    chain = Reading(entries=(), fault="record 7 is not what its hash says", torn=True)
-    return Shown(
+    chain = LedgerReading(entries=(), fault="record 7 is not what its hash says", torn=True)
+    return ReportData(
         view=view(
             state="crashed",
             result=None,
@@ -676,20 +690,20 @@ def crashed() -> Shown:
     )
 
 
-def hostile(text: str) -> Shown:
+def hostile(text: str) -> ReportData:
     """One in which every text that anybody could have written is this one."""
-    found: Shown = _with(little(), text)
+    found: ReportData = _with(little(), text)
     return dataclasses.replace(found, diffs={1: text, 2: f"@@ -1 +1 @@\n+{text}"})
 
 
 @cache
-def little() -> Shown:
+def little() -> ReportData:
     """Everything that can be shown, and little of it."""
     whole = finished()
     line = whole.timeline
     return dataclasses.replace(
         whole,
-        timeline=Timeline(line.started, revisions=line.revisions[:2], files=line.files[:2]),
+        timeline=ReportTimeline(line.started, revisions=line.revisions[:2], files=line.files[:2]),
         usage=whole.usage[:2],
         results={split: {n: few[:2] for n, few in found.items()} for split, found in whole.results.items()},
     )

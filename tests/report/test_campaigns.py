@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.analysis.campaigns.campaign import Campaign, campaign
-from agent2rl.analysis.campaigns.digest import Digest
-from agent2rl.analysis.campaigns.families import families
-from agent2rl.analysis.campaigns.leaderboard import leaderboard
-from agent2rl.analysis.campaigns.shares import Traits
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, analyse_campaign
+from agent2rl.analysis.campaigns.comparison_families import compare_axes
+from agent2rl.analysis.campaigns.leaderboard import build_leaderboard
+from agent2rl.analysis.campaigns.route_shares import TaskTraits
+from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.report import digests
-from agent2rl.report.campaigns import board, data, page
-from agent2rl.report.campaigns.figures import figures
-from agent2rl.report.digests import Kept
+from agent2rl.report.campaigns import figure_data, leaderboard_table, page
+from agent2rl.report.campaigns.figures import list_figures
+from agent2rl.report.digests import CachedDigest
 from agent2rl.store.paths import RunPaths
 from tests.digests import a_run, course, runs
 from tests.runs import Bench
 
-TASKS = [Traits("sums", 1, world=False), Traits("games", 3, world=True)]
+TASKS = [TaskTraits("sums", 1, world=False), TaskTraits("games", 3, world=True)]
 HOSTILE = "<script>alert(1)</script>|=cmd\u202e"
 
 
-def matrix(**known: object) -> list[Digest]:
+def matrix(**known: object) -> list[RunDigest]:
     """Two agents on two tasks, six seeds each: the second gains ten points more."""
     found = []
     for agent, more in (("slow", 0.0), ("quick", 10.0)):
@@ -36,8 +36,8 @@ def matrix(**known: object) -> list[Digest]:
     return found
 
 
-def of(found: list[Digest], **known: object) -> Campaign:
-    return campaign(found, TASKS, "trial", "what comes of it", **known)  # type: ignore[arg-type]
+def of(found: list[RunDigest], **known: object) -> CampaignAnalysis:
+    return analyse_campaign(found, TASKS, "trial", "what comes of it", **known)  # type: ignore[arg-type]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -48,7 +48,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) -> None:
     made = of(matrix())
     written = page.write(made, tmp_path / "report")
-    names = [each.name for each in figures(made)]
+    names = [each.name for each in list_figures(made)]
     wanted = "ranking gains heatmap-agent comparisons-agent trajectories scaling best-of-k routes"
     assert names == wanted.split()
     text = written.read_text()
@@ -77,7 +77,7 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
         "yes",
     )
     assert float(pair["p_holm"]) < 0.01
-    assert Campaign.model_validate_json((tmp_path / "report/campaign.json").read_bytes()) == made
+    assert CampaignAnalysis.model_validate_json((tmp_path / "report/campaign.json").read_bytes()) == made
     assert "![Routes](figures/routes.svg)" in (tmp_path / "report/campaign.md").read_text()
 
 
@@ -93,33 +93,34 @@ def test_what_others_named_is_text_on_the_page_and_no_formula_in_the_data(tmp_pa
     assert "<script>alert" not in written.read_text()
     assert "\u202e" not in written.read_text()
     assert {row["agent"] for row in rows(tmp_path / "leaderboard.csv")} >= {"'=1+1"}
-    for line in board.markdown(of(matrix(driver=HOSTILE)).leaderboard).splitlines():
+    for line in leaderboard_table.render_markdown(of(matrix(driver=HOSTILE)).leaderboard).splitlines():
         assert "<script>" not in line
 
 
 def test_runs_that_others_broke_are_counted_apart_and_never_as_zero() -> None:
     broken = [a_run(None, f"x{at}", agent="slow", ending="rate-limited", seed=at) for at in range(3)]
-    with_them, without = (leaderboard([*matrix(), *more]) for more in (broken, []))
+    with_them, without = (build_leaderboard([*matrix(), *more]) for more in (broken, []))
     slow = [next(row for row in each.rows if row.agent == "slow") for each in (with_them, without)]
     assert slow[0].place.mean == slow[1].place.mean
     assert slow[0].all.excluded == {"rate-limited": 3}
-    assert "3 of 27 runs say nothing of their agent and are not counted: 3 rate-limited." in board.notes(
-        with_them
+    assert (
+        "3 of 27 runs say nothing of their agent and are not counted: 3 rate-limited."
+        in leaderboard_table.build_notes(with_them)
     )
 
 
 def test_two_runs_are_not_enough_to_say() -> None:
-    made = leaderboard(runs([3.0, 4.0]))
+    made = build_leaderboard(runs([3.0, 4.0]))
     (row,) = made.rows
     assert row.place.rank == "not enough runs to say"
-    assert board.rows(made)[0][:3] == ["–", "tester", "+3.50"]
+    assert leaderboard_table.build_rows(made)[0][:3] == ["–", "tester", "+3.50"]
 
 
 def test_drivers_are_compared_within_the_agents_that_both_have() -> None:
     good = runs([20.0] * 6, "a", agent="only", driver="strong")
     fair = runs([8.0, 9, 10, 11, 12, 13], "b", agent="both", driver="strong")
     weak = runs([7.0, 8, 9, 10, 11, 12], "c", agent="both", driver="weak")
-    family = next(each for each in families([*good, *fair, *weak]) if each.axis == "driver")
+    family = next(each for each in compare_axes([*good, *fair, *weak]) if each.axis == "driver")
     (pair,) = family.pairs
     assert pair.found.difference is not None
     assert pair.found.difference.value == pytest.approx(1.0)
@@ -135,14 +136,14 @@ def test_gains_under_the_papers_protocol_are_left_out_and_told_of() -> None:
 @pytest.mark.parametrize(
     "found", [[], [a_run(None, state="crashed", ending=None)]], ids=["nothing", "crashed"]
 )
-def test_a_campaign_without_a_result_has_a_page_that_says_so(found: list[Digest], tmp_path: Path) -> None:
+def test_a_campaign_without_a_result_has_a_page_that_says_so(found: list[RunDigest], tmp_path: Path) -> None:
     written = page.write(of(found), tmp_path)
     assert "none of which has a gain yet" in written.read_text()
     assert list((tmp_path / "figures").glob("*.svg")) == []
 
 
 def test_a_table_of_nothing_is_an_empty_one() -> None:
-    assert data.text([]) == "\n"
+    assert figure_data.render_csv([]) == "\n"
 
 
 def test_real_runs_are_ranked_from_digests_that_are_kept(bench: Bench) -> None:
@@ -151,12 +152,12 @@ def test_real_runs_are_ranked_from_digests_that_are_kept(bench: Bench) -> None:
     assert not kept.exists()
     told = json.loads(bench.cli("leaderboard", str(bench.runs), "--format", "json").stdout)
     assert [(row["agent"], row["all"]["n"]) for row in told["rows"]] == [(f"script:{bench.home}/agent.py", 1)]
-    read = Kept.model_validate_json(kept.read_bytes())
+    read = CachedDigest.model_validate_json(kept.read_bytes())
     other = read.digest.model_copy(update={"seed": 7})
     kept.write_text(read.model_copy(update={"digest": other}).model_dump_json())
-    assert digests.read(first.paths).seed == 7
+    assert digests.read_digest(first.paths).seed == 7
     first.paths.ledger_head.write_text("elsewhere")
-    assert digests.read(first.paths).seed == 0
+    assert digests.read_digest(first.paths).seed == 0
     (bench.runs / "broken").mkdir()
     (bench.runs / "broken/spec.json").write_text("{")
     done = bench.cli("leaderboard", str(bench.runs), "--format", "csv")

@@ -13,9 +13,9 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.records import Contamination, LedgerEntry, RunResult
 from agent2rl.report import headline, html, markdown
-from agent2rl.report.digests import VERSION, Kept
-from agent2rl.report.setup import setup
-from agent2rl.store.ledger import Reading
+from agent2rl.report.digests import VERSION, CachedDigest
+from agent2rl.report.setup_rows import build_setup_rows
+from agent2rl.store.ledger import LedgerReading
 from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served
 from tests.digests import a_run, course
@@ -38,7 +38,9 @@ def write_run(runs: Path, run_id: str, **known: object) -> RunPaths:
     paths.spec.write_text("{}")
     paths.ledger_head.write_text("1 head")
     digest = a_run(run_id=run_id, **{"curve": course((9, 2)), **known})  # type: ignore[arg-type]
-    paths.digest.write_text(Kept(version=VERSION, ledger_head="1 head", digest=digest).model_dump_json())
+    paths.digest.write_text(
+        CachedDigest(version=VERSION, ledger_head="1 head", digest=digest).model_dump_json()
+    )
     return paths
 
 
@@ -157,9 +159,9 @@ def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: 
 
 def test_the_report_of_a_contaminated_run_keeps_its_score_and_says_so_in_its_headline() -> None:
     given = shown.finished()
-    assert headline.title(given) == "+14.50 points on gsm8k-mini, contaminated"
-    assert "The run is contaminated" in headline.sentence(given)
-    (flag,) = [each for each in headline.flags(given) if "contaminated" in each.text]
+    assert headline.build_title(given) == "+14.50 points on gsm8k-mini, contaminated"
+    assert "The run is contaminated" in headline.build_sentence(given)
+    (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
     assert flag.tone == "bad"
     assert "leaderboards and campaign statistics leave it out" in flag.text
     assert ", contaminated</bdi></h1>" in html.page(given, {})
@@ -170,8 +172,8 @@ def test_a_run_that_was_not_searched_is_unknown_and_not_contaminated() -> None:
     unsearched = Contamination(done=False, reason="it took too long")
     view = shown.view(contamination=unsearched, result=shown.result(contamination=unsearched.summary))
     given = dataclasses.replace(shown.finished(), view=view)
-    assert headline.title(given) == "+14.50 points on gsm8k-mini"
-    (flag,) = [each for each in headline.flags(given) if "contaminated" in each.text]
+    assert headline.build_title(given) == "+14.50 points on gsm8k-mini"
+    (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
     assert flag.tone == "warn"
     assert flag.text == "Whether this run is contaminated is unknown: it took too long."
 
@@ -182,8 +184,8 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
             LedgerEntry(index=at, time=0.0, kind="started", data=data, previous="", hash="")
             for at, data in enumerate(starts)
         )
-        view = shown.view(chain=Reading(entries=entries, fault=None, torn=False))
-        return dict(setup(dataclasses.replace(shown.finished(), view=view))).get("instructions")
+        view = shown.view(chain=LedgerReading(entries=entries, fault=None, torn=False))
+        return dict(build_setup_rows(dataclasses.replace(shown.finished(), view=view))).get("instructions")
 
     assert told({"deadline": 1.0, "instructions_version": 2}) == "version 2"
     assert told({"deadline": 1.0}) == "version 1"
@@ -192,7 +194,7 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
 
 
 def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: Bench) -> None:
-    asked = registry.task("gsm8k-mini").load(None).heldout[3].prompt
+    asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
     run = bench.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "60s")
     assert run.result.contaminated is True
     run_id = run.result.run_id

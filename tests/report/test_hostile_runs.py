@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent2rl.analysis import printed
+from agent2rl.analysis import printed_output
 from agent2rl.cli.main import cli
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import FileSeen
-from agent2rl.core.records import Budget, Comparison, Interval, Lineage, RunSpec, Score, Submission
-from agent2rl.report import export, headline, page
-from agent2rl.report.record import Report
-from agent2rl.runner import observing
+from agent2rl.core.records import Budget, EvalScore, HeldoutComparison, Interval, Lineage, RunSpec, Submission
+from agent2rl.report import export, headline, run_report
+from agent2rl.report.record import RunReport
+from agent2rl.runner import agent_observer
+from agent2rl.store.code_snapshot import WorkspaceReader
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import Revisions
-from agent2rl.store.snapshot import Reader
+from agent2rl.store.revisions import RevisionRecorder
 from tests.report import shown
 
 Work = Callable[[Recorder], object]
 
 
-def scored(value: float) -> Score:
-    return Score(value=value, ci=Interval(low=0, high=100, method="wilson"), n=10, split="feedback")
+def scored(value: float) -> EvalScore:
+    return EvalScore(value=value, ci=Interval(low=0, high=100, method="wilson"), n=10, split="feedback")
 
 
 def made(
@@ -47,22 +47,24 @@ def made(
         paths = recorder.paths
         (paths.workspace / "code").mkdir(parents=True)
         paths.agent_log.touch()
-        revisions = Revisions(paths.revisions, Reader(paths.workspace))
-        recorder.event("revision", **revisions.take("as it was given").model_dump())
-        recorder.entry("baseline", split="feedback", score=scored(40.0).model_dump(mode="json"))
-        recorder.entry("started")
+        revisions = RevisionRecorder(paths.revisions, WorkspaceReader(paths.workspace))
+        recorder.record_event("revision", **revisions.take_revision("as it was given").model_dump())
+        recorder.record_entry("baseline", split="feedback", score=scored(40.0).model_dump(mode="json"))
+        recorder.record_entry("started")
         if not scores:
             work(recorder)
         for number, value in enumerate(scores, start=1):
             work(recorder)
             submission = Submission(id=number, path=f"output/{number}", accepted_at=time.time())
-            recorder.frozen(submission, None)
-            taken = revisions.take(f"submission {number}").model_dump()
-            recorder.event("revision", **taken)
-            recorder.entry("revision_of", submission=number, log_bytes=recorder.log_bytes(), **taken)
+            recorder.record_submission(submission, None)
+            taken = revisions.take_revision(f"submission {number}").model_dump()
+            recorder.record_event("revision", **taken)
+            recorder.record_entry(
+                "revision_of", submission=number, log_bytes=recorder.agent_log_bytes(), **taken
+            )
             verdict = {"verdict": "scored", "score": scored(value), "improvement": value - 40.0}
-            recorder.graded(submission.model_copy(update={**verdict, "lineage": lineage}))
-        recorder.entry("ended", reason="exited", code=0)
+            recorder.record_verdict(submission.model_copy(update={**verdict, "lineage": lineage}))
+        recorder.record_entry("ended", reason="exited", code=0)
         revisions.close()
     return paths
 
@@ -75,9 +77,11 @@ def prints(text: bytes) -> Work:
     return work
 
 
-def report(paths: RunPaths) -> Report:
+def report(paths: RunPaths) -> RunReport:
     """Through its bytes, which must have the published form."""
-    return Report.model_validate_json(Report.of(page.gather(paths)).model_dump_json())
+    return RunReport.model_validate_json(
+        RunReport.from_report_data(run_report.gather_report_data(paths)).model_dump_json()
+    )
 
 
 def test_names_and_output_that_no_text_can_hold_cost_no_report(tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_names_and_output_that_no_text_can_hold_cost_no_report(tmp_path: Path) -
 
     paths = made(tmp_path, work)
     found = report(paths)
-    page.write(paths)
+    run_report.write_report(paths)
     assert "<script>alert" not in paths.report_page.read_text(encoding="utf-8")
     assert found.findings.attempts[0].route
 
@@ -108,7 +112,7 @@ def test_names_and_output_that_no_text_can_hold_cost_no_report(tmp_path: Path) -
 def test_much_that_was_printed_is_read_in_part_and_the_ends_of_it_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(printed, "FILES_BYTES", 40_000)
+    monkeypatch.setattr(printed_output, "FILES_BYTES", 40_000)
 
     def work(recorder: Recorder) -> None:
         for number in range(20):
@@ -116,13 +120,13 @@ def test_much_that_was_printed_is_read_in_part_and_the_ends_of_it_are(
             text = "".join(f"step {step} loss 3\n" for step in range(1000))
             (recorder.paths.workspace / name).write_text(text)
             seen = FileSeen(path=name, what="log", bytes=len(text), changed=1.0)
-            recorder.event("file", **seen.model_dump())
+            recorder.record_event("file", **seen.model_dump())
 
-    found = page.gather(made(tmp_path, work))
+    found = run_report.gather_report_data(made(tmp_path, work))
     assert len(found.findings.attempts[0].curves[0].points) < 200
-    whole = printed._share([14_000] * 20, printed.FILES_BYTES)
+    whole = printed_output._choose_read_limit([14_000] * 20, printed_output.FILES_BYTES)
     assert whole == 2000
-    assert printed._share([10, 10, 100_000], 1000) == 980, "what is small is whole"
+    assert printed_output._choose_read_limit([10, 10, 100_000], 1000) == 980, "what is small is whole"
 
 
 def test_a_log_of_the_agents_is_not_taken_for_the_records(tmp_path: Path) -> None:
@@ -131,7 +135,7 @@ def test_a_log_of_the_agents_is_not_taken_for_the_records(tmp_path: Path) -> Non
     def work(recorder: Recorder) -> None:
         (recorder.paths.workspace / "agent.log").write_text(text)
         seen = FileSeen(path="agent.log", what="log", bytes=len(text), changed=1.0)
-        recorder.event("file", **seen.model_dump())
+        recorder.record_event("file", **seen.model_dump())
 
     found = report(made(tmp_path, work, scores=(30.0,)))
     assert "workspace/agent.log:3" in {each.where for each in found.findings.evidence}
@@ -186,8 +190,8 @@ def test_where_nobody_saw_the_processes_the_time_is_not_called_idle(tmp_path: Pa
 
 def test_what_the_record_says_of_its_own_gaps_is_in_the_report(tmp_path: Path) -> None:
     def work(recorder: Recorder) -> None:
-        recorder.event("warning", text="More processes than are recorded.")
-        recorder.event("fault", where="watching code", trace="long")
+        recorder.record_event("warning", text="More processes than are recorded.")
+        recorder.record_event("fault", where="watching code", trace="long")
 
     assert report(made(tmp_path, work)).notes == (
         "while it ran: More processes than are recorded.",
@@ -199,7 +203,9 @@ def test_what_the_record_says_of_its_own_gaps_is_in_the_report(tmp_path: Path) -
 def test_weights_that_are_not_trained_from_the_base_are_no_best_in_the_headline(
     tmp_path: Path, lineage: Lineage
 ) -> None:
-    told = headline.sentence(page.gather(made(tmp_path, scores=(95.0,), lineage=lineage)))
+    told = headline.build_sentence(
+        run_report.gather_report_data(made(tmp_path, scores=(95.0,), lineage=lineage))
+    )
     assert "95" not in told
     assert "none of them trained from the base model" in told
 
@@ -207,40 +213,40 @@ def test_weights_that_are_not_trained_from_the_base_are_no_best_in_the_headline(
 def test_a_clear_loss_is_not_called_chance() -> None:
     finished = shown.finished()
     assert finished.findings.gain
-    low = Comparison(improvement=-9.0, ci=Interval(low=-12.0, high=-6.0, method="paired-bootstrap"))
+    low = HeldoutComparison(improvement=-9.0, ci=Interval(low=-12.0, high=-6.0, method="paired-bootstrap"))
     lost = finished.findings.gain.model_copy(update={"comparison": low, "real": False})
     told = replace(finished, findings=finished.findings.model_copy(update={"gain": lost}))
-    assert "The loss is real" in headline.sentence(told)
+    assert "The loss is real" in headline.build_sentence(told)
     assert [
-        (tile.note.split("\n")[-1], tile.tone) for tile in headline.tiles(told) if tile.label == "Gain"
+        (tile.note.split("\n")[-1], tile.tone) for tile in headline.build_tiles(told) if tile.label == "Gain"
     ] == [("real", "bad")]
 
 
 def test_no_cell_of_the_results_is_a_formula(tmp_path: Path) -> None:
     paths = made(tmp_path, agent="=cmd|' /C calc'!A0")
-    (row,) = csv.DictReader(export.as_csv([read_run(paths)]).splitlines())
+    (row,) = csv.DictReader(export.render_csv([read_run(paths)]).splitlines())
     assert row["agent"] == "'=cmd|' /C calc'!A0"
 
 
 def test_many_logs_do_not_keep_weights_out_of_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "MOST_LOGS", 5)
+    monkeypatch.setattr(agent_observer, "MOST_LOGS", 5)
 
     def work(recorder: Recorder) -> None:
-        observer = observing.Observer(recorder)
+        observer = agent_observer.AgentObserver(recorder)
         for number in range(20):
             (recorder.paths.workspace / f"{number}.txt").write_text("x")
-        with observer.observing():
+        with observer.observe_agent():
             pass
         (recorder.paths.workspace / "output").mkdir()
         (recorder.paths.workspace / "output" / "model.safetensors").write_text("x")
-        with observer.observing():
+        with observer.observe_agent():
             pass
 
-    found = page.gather(made(tmp_path, work))
+    found = run_report.gather_report_data(made(tmp_path, work))
     assert [seen.what for _, seen in found.timeline.files] == ["log"] * 5 + ["weights"]
-    assert found.notes == (f"while it ran: {observing.FULL}",)
+    assert found.notes == (f"while it ran: {agent_observer.FULL}",)
 
 
 def test_a_run_that_should_try_several_paradigms_and_tried_one_is_told_of(tmp_path: Path) -> None:
@@ -269,7 +275,7 @@ def test_a_report_that_is_interrupted_leaves_the_old_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = made(tmp_path)
-    page.write(paths)
+    run_report.write_report(paths)
     before = {path: path.read_bytes() for path in paths.report.rglob("*") if path.is_file()}
     paths.agent_log.write_text("step 1 loss 3\nstep 2 loss 2\n")  # which the next one has a figure of
 
@@ -278,5 +284,5 @@ def test_a_report_that_is_interrupted_leaves_the_old_one_whole(
 
     monkeypatch.setattr("agent2rl.report.html.page", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        page.write(paths)
+        run_report.write_report(paths)
     assert {path: path.read_bytes() for path in paths.report.rglob("*") if path.is_file()} == before

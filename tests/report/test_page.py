@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.findings import Curve
+from agent2rl.analysis.findings import PrintedCurve
 from agent2rl.core.records import Contamination, ExampleResult, Isolation
-from agent2rl.report import html, markdown, plots, sheets, words
+from agent2rl.report import formatting, html, markdown, page_templates, plots
 from agent2rl.report.colours import COLOURS
-from agent2rl.report.drawn import names
-from agent2rl.report.shown import LlmSummary, Shown
+from agent2rl.report.figure_names import list_figure_names
+from agent2rl.report.report_data import LlmSummary, ReportData
 from tests.report import shown
 
-KINDS: tuple[Callable[[], Shown], ...] = (shown.finished, shown.empty, shown.running, shown.crashed)
+KINDS: tuple[Callable[[], ReportData], ...] = (shown.finished, shown.empty, shown.running, shown.crashed)
 
 
 class Tags(HTMLParser):
@@ -85,11 +85,11 @@ def test_no_text_of_anybody_breaks_out_of_a_line_of_markdown(text: str) -> None:
 
 def test_what_hides_or_turns_a_line_around_is_spelled() -> None:
     assert (
-        words.visible("a\u202eb\x1b[31m\x7f\u200b\ud800\u00ad")
+        formatting.escape_invisible("a\u202eb\x1b[31m\x7f\u200b\ud800\u00ad")
         == "a⟨U+202E⟩b␛[31m⟨U+007F⟩⟨U+200B⟩⟨U+D800⟩⟨U+00AD⟩"
     )
     kept = "naïve 日本語\u3000👩\u200d🔬\tx\n"
-    assert words.visible(kept) == kept
+    assert formatting.escape_invisible(kept) == kept
 
 
 def test_of_a_path_on_some_machine_only_the_end_is_told() -> None:
@@ -116,10 +116,10 @@ def test_long_texts_are_cut_and_say_so() -> None:
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     given = shown.finished()
-    first, second = plots.save(given, tmp_path), plots.texts(given)
+    first, second = plots.save(given, tmp_path), plots.render_all_svgs(given)
     assert first == second
     written = {path.name for path in tmp_path.iterdir()}
-    assert written == {f"{name}.{end}" for name in names(given) for end in ("svg", "png")}
+    assert written == {f"{name}.{end}" for name in list_figure_names(given) for end in ("svg", "png")}
     for kind in KINDS:
         assert html.page(kind(), first) == html.page(kind(), second)
         assert markdown.page(kind()) == markdown.page(kind())
@@ -139,7 +139,7 @@ def test_only_the_script_that_is_shipped_may_run_and_nothing_is_fetched() -> Non
 
 
 def test_a_page_has_a_colour_of_its_own_for_each_of_the_figures() -> None:
-    style = sheets.file("report.css")
+    style = page_templates.read_template_file("report.css")
     light, dark = style.split("prefers-color-scheme: dark", 1)
     assert len(set(COLOURS.values())) == len(COLOURS)
     for name, colour in COLOURS.items():
@@ -174,7 +174,7 @@ def test_a_page_has_a_colour_of_its_own_for_each_of_the_figures() -> None:
         ),
     ],
 )
-def test_a_page_says_how_the_run_stands(kind: Callable[[], Shown], told: list[str]) -> None:
+def test_a_page_says_how_the_run_stands(kind: Callable[[], ReportData], told: list[str]) -> None:
     said = read(html.page(kind(), {}))
     for words_ in told:
         assert words_ in said
@@ -227,17 +227,17 @@ def test_of_too_many_examples_those_that_flipped_stay() -> None:
 
 
 def test_no_figure_is_drawn_from_nothing() -> None:
-    assert plots.draw(shown.empty()) == {}
-    assert plots.draw(shown.crashed()) == {}
+    assert plots.draw_figures(shown.empty()) == {}
+    assert plots.draw_figures(shown.crashed()) == {}
     for kind in KINDS:
-        assert sorted(plots.draw(kind())) == sorted(names(kind()))
-    lost = Curve(name="loss", where="x", points=((0.0, None), (1.0, None)))
+        assert sorted(plots.draw_figures(kind())) == sorted(list_figure_names(kind()))
+    lost = PrintedCurve(name="loss", where="x", points=((0.0, None), (1.0, None)))
     attempt = shown.attempts()[0].model_copy(update={"curves": (lost,)})
     given = dataclasses.replace(shown.crashed(), findings=shown.bare(attempts=(attempt,)))
-    assert plots.draw(given) == {}
+    assert plots.draw_figures(given) == {}
     assert "Not one of its 2 values is a number" in read(html.page(given, {}))
 
 
 def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
-    drawn = plots.texts(shown.hostile("\u202e$x^2$<b>\x00日本"))
+    drawn = plots.render_all_svgs(shown.hostile("\u202e$x^2$<b>\x00日本"))
     assert "?$x^2$&lt;b&gt;???" in drawn["curves"]

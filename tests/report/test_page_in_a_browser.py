@@ -51,7 +51,7 @@ Open = Callable[..., Page]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind of run."""
     folder = tmp_path_factory.mktemp("pages")
-    figures = plots.texts(shown.finished())
+    figures = plots.render_all_svgs(shown.finished())
     texts = {
         "finished": html.page(shown.finished(), figures),
         "empty": html.page(shown.empty(), {}),

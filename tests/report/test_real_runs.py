@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from agent2rl.analysis.findings import Attempt
-from agent2rl.engines.scripted import Scripted
+from agent2rl.analysis.findings import AttemptFindings
+from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.report import export
-from agent2rl.report.record import Report
+from agent2rl.report.record import RunReport
 from agent2rl.store.paths import RunPaths
 from tests.runs import Bench, Run
 from tests.served import serve
@@ -81,11 +81,11 @@ submit("output/hot")
 """
 
 
-def analysed(paths: RunPaths, bench: Bench) -> Report:
+def analysed(paths: RunPaths, bench: Bench) -> RunReport:
     """Without drawing anything."""
     done = bench.cli("show", str(paths.root), "--json")
     assert done.returncode == 0, done.stderr
-    return Report.model_validate_json(done.stdout)
+    return RunReport.model_validate_json(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -95,34 +95,34 @@ def busy(shared_bench: Bench) -> Run:
 
 
 @pytest.fixture(scope="module")
-def report(busy: Run, shared_bench: Bench) -> Report:
+def report(busy: Run, shared_bench: Bench) -> RunReport:
     done = shared_bench.cli("report", str(busy.paths.root), "--json")
     assert done.returncode == 0, done.stderr
-    return Report.model_validate_json(done.stdout)
+    return RunReport.model_validate_json(done.stdout)
 
 
-def attempt(report: Report, number: int) -> Attempt:
+def attempt(report: RunReport, number: int) -> AttemptFindings:
     return report.findings.attempts[number - 1]
 
 
-def cited(report: Report, names: tuple[str, ...]) -> str:
+def cited(report: RunReport, names: tuple[str, ...]) -> str:
     known = {each.id: f"{each.where}: {each.text}" for each in report.findings.evidence}
     return "\n".join(known[name] for name in names)
 
 
-def test_each_submission_ends_an_attempt(report: Report) -> None:
+def test_each_submission_ends_an_attempt(report: RunReport) -> None:
     assert [each.submission for each in report.findings.attempts] == [1, 2, 3, 4]
     assert [each.outcome for each in report.findings.attempts] == ["copied", "improved", "improved", "failed"]
 
 
-def test_a_copy_is_no_training(report: Report) -> None:
+def test_a_copy_is_no_training(report: RunReport) -> None:
     first = attempt(report, 1)
     assert first.route
     assert first.route.routes == ("none",)
     assert first.failures[0].kind == "copied"
 
 
-def test_supervised_training_is_told_by_its_code(report: Report) -> None:
+def test_supervised_training_is_told_by_its_code(report: RunReport) -> None:
     second = attempt(report, 2)
     assert second.route
     assert second.route.routes == ("sft",)
@@ -132,26 +132,26 @@ def test_supervised_training_is_told_by_its_code(report: Report) -> None:
     assert settings["epochs"] == 4
 
 
-def test_a_crash_on_the_way_is_told_with_its_last_frame(report: Report) -> None:
+def test_a_crash_on_the_way_is_told_with_its_last_frame(report: RunReport) -> None:
     (setback,) = (each for each in attempt(report, 2).failures if each.kind == "code-error")
     assert "KeyError" in setback.message
     assert "broken.py" in setback.message
     assert "rows[0]['the answer']" in cited(report, setback.evidence)
 
 
-def test_reinforcement_goes_on_from_what_was_trained_before(report: Report) -> None:
+def test_reinforcement_goes_on_from_what_was_trained_before(report: RunReport) -> None:
     third = attempt(report, 3)
     assert third.route
     assert third.route.routes == ("sft", "policy-gradient")
     assert any(curve.name == "reward" and len(curve.points) > 5 for curve in third.curves)
 
 
-def test_a_loss_that_is_no_number_any_more_diverged(report: Report) -> None:
+def test_a_loss_that_is_no_number_any_more_diverged(report: RunReport) -> None:
     assert attempt(report, 4).failures[0].kind == "diverged"
 
 
 def test_the_code_of_an_attempt_is_that_of_its_revision(
-    report: Report, busy: Run, shared_bench: Bench
+    report: RunReport, busy: Run, shared_bench: Bench
 ) -> None:
     third = attempt(report, 3)
     assert third.changed == 1
@@ -166,13 +166,13 @@ def test_processes_and_weights_are_evidence(busy: Run) -> None:
     assert {each["data"]["path"] for each in events if each["kind"] == "file"} >= {"output/sft", "output/rl"}
 
 
-def test_what_the_agent_says_and_the_record_denies_is_marked(report: Report) -> None:
+def test_what_the_agent_says_and_the_record_denies_is_marked(report: RunReport) -> None:
     denied = [each.claimed for each in report.findings.contradictions]
     assert any("99" in each for each in denied)
     assert any("grpo" in each.lower() for each in denied)
 
 
-def test_the_gain_is_paired_and_real(report: Report, busy: Run) -> None:
+def test_the_gain_is_paired_and_real(report: RunReport, busy: Run) -> None:
     gain = report.findings.gain
     assert gain
     assert gain.split == "heldout"
@@ -181,7 +181,7 @@ def test_the_gain_is_paired_and_real(report: Report, busy: Run) -> None:
     assert busy.result.heldout == gain.comparison
 
 
-def test_metrics_come_out_as_it_happened(report: Report) -> None:
+def test_metrics_come_out_as_it_happened(report: RunReport) -> None:
     metrics = report.findings.metrics
     assert metrics.valid_submission_rate == 0.75
     assert metrics.copy_model_count == 1
@@ -191,7 +191,7 @@ def test_metrics_come_out_as_it_happened(report: Report) -> None:
     assert metrics.time_to_best > metrics.time_to_first_improvement
 
 
-def test_every_citation_leads_to_evidence(report: Report) -> None:
+def test_every_citation_leads_to_evidence(report: RunReport) -> None:
     known = {each.id for each in report.findings.evidence}
     for each in report.findings.attempts:
         citing = [one.evidence for one in each.failures] + [one.evidence for one in each.settings]
@@ -199,15 +199,15 @@ def test_every_citation_leads_to_evidence(report: Report) -> None:
         assert all(set(names) <= known for names in citing)
 
 
-def test_the_report_is_written_for_people_programs_and_papers(busy: Run, report: Report) -> None:
-    assert Report.model_validate_json(busy.paths.report_json.read_bytes()) == report
+def test_the_report_is_written_for_people_programs_and_papers(busy: Run, report: RunReport) -> None:
+    assert RunReport.model_validate_json(busy.paths.report_json.read_bytes()) == report
     assert "<html" in busy.paths.report_page.read_text()
     assert busy.paths.report_text.read_text().startswith("# ")
     assert {path.suffix for path in busy.paths.figures.iterdir()} == {".svg", ".png"}
 
 
 def test_the_same_directory_elsewhere_gives_the_same_bytes(
-    busy: Run, report: Report, shared_bench: Bench, tmp_path: Path
+    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
@@ -219,14 +219,14 @@ def test_the_same_directory_elsewhere_gives_the_same_bytes(
 
 
 def test_a_damaged_file_costs_what_it_held_and_is_named(
-    busy: Run, report: Report, shared_bench: Bench, tmp_path: Path
+    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
     events = copy.events.read_text().splitlines()
     events[5] = events[5][: len(events[5]) // 2]
     copy.events.write_text("\n".join(events) + "\n")
-    copy.submission(2).results("feedback").write_text("{")
+    copy.submission_paths(2).results_file("feedback").write_text("{")
     shutil.rmtree(copy.revisions / "objects")
     again = analysed(copy, shared_bench)
     notes = "\n".join(again.notes)
@@ -266,7 +266,7 @@ def test_results_csv_has_a_line_for_each_run(busy: Run, shared_bench: Bench) -> 
     assert sum(line.startswith(busy.paths.run_id) for line in lines) == 1
 
 
-def test_runs_are_exported_as_rows(busy: Run, report: Report, shared_bench: Bench, tmp_path: Path) -> None:
+def test_runs_are_exported_as_rows(busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path) -> None:
     done = shared_bench.cli("export", "csv", busy.paths.run_id)
     assert done.stdout.splitlines()[1] in busy.paths.results_csv.read_text().splitlines()
     row = json.loads(shared_bench.cli("export", "jsonl", busy.paths.run_id).stdout)
@@ -289,24 +289,24 @@ def test_trajectories_are_exported_only_where_there_are_some(
 
 def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: Run) -> None:
     before = busy.paths.results_csv.read_bytes()
-    export.keep(busy.paths)
-    export.keep(busy.paths)
+    export.update_results_csv(busy.paths)
+    export.update_results_csv(busy.paths)
     after = busy.paths.results_csv.read_text().splitlines()
     assert sorted(after) == sorted(before.decode().splitlines())
 
 
 def test_a_model_sums_up_and_is_held_against_the_evidence(
-    busy: Run, report: Report, shared_bench: Bench, tmp_path: Path
+    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
     said = "It copied the model first [E1]. Then it won 12345 prizes [E999]."
-    with serve(Scripted(lambda _: said), "sums") as model:
+    with serve(ScriptedEngine(lambda _: said), "sums") as model:
         done = shared_bench.cli("report", str(copy.root), "--summariser", f"sums@{model.url}")
     assert done.returncode == 0, done.stderr
     (question,) = model.questions
     assert "FINDINGS" in str(question.messages[0])
-    again = Report.model_validate_json(copy.report_json.read_bytes())
+    again = RunReport.model_validate_json(copy.report_json.read_bytes())
     assert again.llm_summary
     assert again.llm_summary.text == said
     assert again.llm_summary.model == f"sums@{model.url}"

@@ -3,16 +3,16 @@
 import json
 from pathlib import Path
 
-from agent2rl.report.record import VERSION, Report
+from agent2rl.report.record import VERSION, RunReport
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
 
 
 def test_the_published_schema_is_that_of_the_record() -> None:
-    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == Report.model_json_schema(), (
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == RunReport.model_json_schema(), (
         "write it anew: python -m agent2rl.report.record > docs/report.schema.json"
     )
 
 
 def test_the_schema_tells_its_version() -> None:
-    assert Report.model_json_schema()["properties"]["version"]["default"] == VERSION
+    assert RunReport.model_json_schema()["properties"]["version"]["default"] == VERSION

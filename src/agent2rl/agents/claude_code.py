@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from agent2rl.core.agent import Brief, Driven, Package, Program
-from agent2rl.core.llm import Tokens
+from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
-from agent2rl.store.foreign import Node
-from agent2rl.store.transcripts import Notes, from_lines
+from agent2rl.store.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.store.untrusted_json import JsonNode
 
 FLAGS = ("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
 WEB = ("--disallowedTools", "WebFetch,WebSearch")
@@ -26,10 +26,10 @@ QUIET = {
 }
 
 
-def _start(brief: Brief) -> Command:
+def _build_command(brief: Brief) -> Command:
     llm, again = brief.driver, ("--continue",) if brief.resumed else ()
     return Command(
-        argv=(brief.program("claude"), *FLAGS, *WEB, "--model", llm.model, *again),
+        argv=(brief.program_path("claude"), *FLAGS, *WEB, "--model", llm.model, *again),
         environment={
             **brief.environment,
             **QUIET,
@@ -43,70 +43,72 @@ def _start(brief: Brief) -> Command:
     )
 
 
-def _read(log: Path, _: Path) -> Transcript:
-    return from_lines("claude-code", log, _event).transcript()
+def _read_transcript(log: Path, _: Path) -> Transcript:
+    return read_json_log("claude-code", log, _read_event).build_transcript()
 
 
-def _event(event: Node, notes: Notes) -> None:
+def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
     match event["type"].text:
         case "system":
             if event["subtype"].text == "init":
-                notes.begin()
+                notes.start_session()
             notes.session = event["session_id"].text or notes.session
             notes.version = event["claude_code_version"].text or notes.version
             notes.model = event["model"].text or notes.model
         case "assistant":
-            _said(event["message"], notes)
+            _read_assistant_message(event["message"], notes)
         case "user":
-            _answered(event, notes)
+            _read_user_message(event, notes)
         case "result":
-            _ended(event, notes)
+            _read_result(event, notes)
         case "stream_event":
             pass  # the parts of a message that comes whole as well
         case _:
             notes.unread += 1
 
 
-def _said(message: Node, notes: Notes) -> None:
+def _read_assistant_message(message: JsonNode, notes: TranscriptBuilder) -> None:
     """Several events may tell parts of one message. The usage in them is a placeholder."""
-    turn = notes.turn("agent", message["id"].text)
+    turn = notes.open_step("agent", message["id"].text)
     for part in message["content"]:
         match part["type"].text:
             case "text":
-                notes.say(turn, part["text"].text)
+                notes.add_text(turn, part["text"].text)
             case "thinking":
-                notes.think(turn, part["thinking"].text)
+                notes.add_reasoning(turn, part["thinking"].text)
             case "tool_use":
-                notes.call(turn, part["id"].text, part["name"].text, part["input"])
+                notes.add_tool_call(turn, part["id"].text, part["name"].text, part["input"])
             case _:
                 notes.unread += 1
 
 
-def _answered(event: Node, notes: Notes) -> None:
+def _read_user_message(event: JsonNode, notes: TranscriptBuilder) -> None:
     content = event["message"]["content"]
     texts = [content.text] if content.text else []
     for part in content:
         if part["type"].text == "tool_result":
-            notes.observe(part["tool_use_id"].text, part["content"].shown, part["is_error"].true)
+            notes.add_observation(part["tool_use_id"].text, part["content"].shown, part["is_error"].true)
         else:
             texts.append(part["text"].text)
     for text in filter(None, texts):
-        notes.say(notes.turn("user", at=event["timestamp"].when), text)
+        notes.add_text(notes.open_step("user", at=event["timestamp"].when), text)
 
 
-def _ended(event: Node, notes: Notes) -> None:
+def _read_result(event: JsonNode, notes: TranscriptBuilder) -> None:
     """A provider's error comes as a success with `is_error`."""
     failed = event["is_error"].true or event["subtype"].text != "success"
     notes.error = (event["result"].text or event["subtype"].text) if failed else ""
     for _, used in event["modelUsage"].entries:
         cached, written = used["cacheReadInputTokens"].count, used["cacheCreationInputTokens"].count
         fresh, output = used["inputTokens"].count, used["outputTokens"].count
-        notes.count(Tokens(input=fresh + cached + written, cached=cached, written=written, output=output))
+        notes.add_tokens(
+            TokenCounts(input=fresh + cached + written, cached=cached, written=written, output=output)
+        )
 
 
-AGENT: Driven = Program(
-    package=Package("npm", "@anthropic-ai/claude-code", "2.1.197", program="claude"),
+AGENT: DrivenAgent = ProgramAgent(
+    package=AgentPackage("npm", "@anthropic-ai/claude-code", "2.1.197", program="claude"),
     wires=("anthropic",),
-    start=_start,
-    read=_read,
+    start=_build_command,
+    read=_read_transcript,
 )

@@ -15,7 +15,7 @@ from agent2rl.core.sandbox import Command, Mount
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderAgent:
     path: Path
     start: str
     variables: dict[str, str]
@@ -29,7 +29,7 @@ class Folder:
         )
 
 
-def parse(argument: str) -> Folder:
+def parse(argument: str) -> FolderAgent:
     path = Path(argument).resolve()
     config = path / "config.yaml"
     try:
@@ -43,17 +43,17 @@ def parse(argument: str) -> Folder:
     start = str(read.get("start", "start.sh"))
     if not (path / start).resolve().is_relative_to(path) or not (path / start).is_file():
         raise UserError(f"{config} names the start script {start!r}, which is not in the folder.")
-    return Folder(path, start, _variables(config, read), _secrets(config, read))
+    return FolderAgent(path, start, _read_variables(config, read), _read_secrets(config, read))
 
 
-def _variables(config: Path, read: dict[str, object]) -> dict[str, str]:
+def _read_variables(config: Path, read: dict[str, object]) -> dict[str, str]:
     variables = read.get("env_vars") or {}
     if not isinstance(variables, dict):
         raise UserError(f"`env_vars` in {config} must map names to values.")
     return {str(name): str(value) for name, value in variables.items()}
 
 
-def _secrets(config: Path, read: dict[str, object]) -> tuple[str, ...]:
+def _read_secrets(config: Path, read: dict[str, object]) -> tuple[str, ...]:
     secrets = read.get("secrets") or []
     if not isinstance(secrets, list):
         raise UserError(f"`secrets` in {config} must be a list of variable names.")

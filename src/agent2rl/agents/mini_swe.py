@@ -3,13 +3,13 @@
 import json
 from pathlib import Path, PurePosixPath
 
-from agent2rl.core.agent import LITELLM, Brief, Driven, Package, Program
-from agent2rl.core.llm import Tokens
+from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, ProgramAgent
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
-from agent2rl.store import foreign
-from agent2rl.store.foreign import Node
-from agent2rl.store.transcripts import Notes
+from agent2rl.store import untrusted_json
+from agent2rl.store.transcript_builder import TranscriptBuilder
+from agent2rl.store.untrusted_json import JsonNode
 
 CONFIG = ".config/agent2rl/mini.yaml"
 TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")
@@ -25,16 +25,16 @@ QUIET = {
 }
 
 
-def _start(brief: Brief) -> Command:
+def _build_command(brief: Brief) -> Command:
     return Command(
-        argv=("sh", "-c", START, brief.program("agent")),
+        argv=("sh", "-c", START, brief.program_path("agent")),
         environment={**brief.environment, **QUIET},
-        files={CONFIG: json.dumps(_config(brief), indent=2)},
+        files={CONFIG: json.dumps(_build_config(brief), indent=2)},
         interrupt="leader",
     )
 
 
-def _config(brief: Brief) -> dict[str, object]:
+def _build_config(brief: Brief) -> dict[str, object]:
     model, url = brief.driver.litellm
     return {
         "run": {"task": brief.prompt},
@@ -47,57 +47,59 @@ def _config(brief: Brief) -> dict[str, object]:
     }
 
 
-def _read(_: Path, home: Path) -> Transcript:
-    notes = Notes("mini-swe")
-    for name in foreign.names(home, TRAJECTORIES):
-        written = foreign.document(home, TRAJECTORIES / name)
+def _read_transcript(_: Path, home: Path) -> Transcript:
+    notes = TranscriptBuilder("mini-swe")
+    for name in untrusted_json.list_names(home, TRAJECTORIES):
+        written = untrusted_json.read_document(home, TRAJECTORIES / name)
         if written is None:
             notes.unread += 1
         else:
-            _trajectory(written, notes)
-    return notes.transcript()
+            _read_trajectory(written, notes)
+    return notes.build_transcript()
 
 
-def _trajectory(written: Node, notes: Notes) -> None:
+def _read_trajectory(written: JsonNode, notes: TranscriptBuilder) -> None:
     info = written["info"]
-    notes.begin()
+    notes.start_session()
     notes.version = info["mini_version"].text or notes.version
     notes.model = info["config"]["model"]["model_name"].text or notes.model
     notes.error = "" if info["exit_status"].text == "Submitted" else info["exit_status"].text
     for message in written["messages"]:
-        _message(message, notes)
+        _read_message(message, notes)
 
 
-def _message(message: Node, notes: Notes) -> None:
+def _read_message(message: JsonNode, notes: TranscriptBuilder) -> None:
     """What an answer cost stands with it, or with the complaint where it could not be understood."""
-    used = _tokens(message["extra"]["response"]["usage"])
+    used = _parse_usage(message["extra"]["response"]["usage"])
     if used:
-        notes.count(used)
+        notes.add_tokens(used)
     at = message["extra"]["timestamp"].seconds
     match message["role"].text:
         case "assistant":
-            turn = notes.turn("agent", at=at)
+            turn = notes.open_step("agent", at=at)
             turn.tokens = used
-            notes.think(turn, message["reasoning_content"].text)
-            notes.say(turn, message["content"].shown)
+            notes.add_reasoning(turn, message["reasoning_content"].text)
+            notes.add_text(turn, message["content"].shown)
             for call in message["tool_calls"]:
                 function = call["function"]
-                notes.call(turn, call["id"].text, function["name"].text, function["arguments"].unpacked)
+                notes.add_tool_call(
+                    turn, call["id"].text, function["name"].text, function["arguments"].unpacked
+                )
         case "tool":
             failed = message["extra"]["returncode"].value != 0
-            notes.observe(message["tool_call_id"].text, message["content"].shown, failed)
+            notes.add_observation(message["tool_call_id"].text, message["content"].shown, failed)
         case "system" | "exit":
-            notes.say(notes.turn("system", at=at), message["content"].shown)
+            notes.add_text(notes.open_step("system", at=at), message["content"].shown)
         case "user":
-            notes.say(notes.turn("user", at=at), message["content"].shown)
+            notes.add_text(notes.open_step("user", at=at), message["content"].shown)
         case _:
             notes.unread += 1
 
 
-def _tokens(usage: Node) -> Tokens | None:
+def _parse_usage(usage: JsonNode) -> TokenCounts | None:
     if not usage:
         return None
-    return Tokens(
+    return TokenCounts(
         input=usage["prompt_tokens"].count,
         cached=usage["prompt_tokens_details"]["cached_tokens"].count,
         written=usage["cache_creation_input_tokens"].count,
@@ -106,8 +108,8 @@ def _tokens(usage: Node) -> Tokens | None:
     )
 
 
-AGENT: Driven = Program(
-    package=Package(
+AGENT: DrivenAgent = ProgramAgent(
+    package=AgentPackage(
         "pypi",
         "mini-swe-agent",
         "2.4.6",
@@ -116,6 +118,6 @@ AGENT: Driven = Program(
         also=("litellm==1.106.2", "mcp==2.3.0"),  # LiteLLM imports mcp and does not say so
     ),
     wires=tuple(LITELLM),
-    start=_start,
-    read=_read,
+    start=_build_command,
+    read=_read_transcript,
 )

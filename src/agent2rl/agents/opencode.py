@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from agent2rl.core.agent import Brief, Driven, Package, Program
-from agent2rl.core.llm import Tokens, Wire
+from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
+from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
-from agent2rl.store.foreign import Node
-from agent2rl.store.transcripts import Notes, Turn, from_lines
+from agent2rl.store.transcript_builder import PartialStep, TranscriptBuilder, read_json_log
+from agent2rl.store.untrusted_json import JsonNode
 
 LIBRARIES: dict[Wire, tuple[str, str]] = {
     "openai-chat": ("@ai-sdk/openai-compatible", "/v1"),
@@ -25,22 +25,22 @@ QUIET = {
 }
 
 
-def _start(brief: Brief) -> Command:
+def _build_command(brief: Brief) -> Command:
     again = ("--continue",) if brief.resumed else ()
     return Command(
-        argv=(brief.program("opencode"), "run", "--format", "json", "--thinking", *again),
+        argv=(brief.program_path("opencode"), "run", "--format", "json", "--thinking", *again),
         environment={
             **brief.environment,
             **QUIET,
             "OPENCODE_EXPERIMENTAL_BASH_DEFAULT_TIMEOUT_MS": str(brief.timeout_ms),
         },
-        files={".config/opencode/opencode.json": json.dumps(_config(brief), indent=2)},
+        files={".config/opencode/opencode.json": json.dumps(_build_config(brief), indent=2)},
         input=brief.prompt,
         interrupt="leader",
     )
 
 
-def _config(brief: Brief) -> dict[str, object]:
+def _build_config(brief: Brief) -> dict[str, object]:
     llm = brief.driver
     library, path = LIBRARIES[llm.wire]
     name = f"agent2rl/{llm.model}"
@@ -60,28 +60,28 @@ def _config(brief: Brief) -> dict[str, object]:
     }
 
 
-def _read(log: Path, _: Path) -> Transcript:
-    return from_lines("opencode", log, _event).transcript()
+def _read_transcript(log: Path, _: Path) -> Transcript:
+    return read_json_log("opencode", log, _read_event).build_transcript()
 
 
-def _event(event: Node, notes: Notes) -> None:
+def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
     notes.session = event["sessionID"].text or notes.session
     part = event["part"]
     match event["type"].text:
         case "step_start":
-            _turn(event, notes)
+            _find_turn(event, notes)
         case "text":
-            notes.say(_turn(event, notes), part["text"].text)
+            notes.add_text(_find_turn(event, notes), part["text"].text)
         case "reasoning":
-            notes.think(_turn(event, notes), part["text"].text)
+            notes.add_reasoning(_find_turn(event, notes), part["text"].text)
         case "tool_use":
             state, call = part["state"], part["callID"].text
-            notes.call(_turn(event, notes), call, part["tool"].text, state["input"])
+            notes.add_tool_call(_find_turn(event, notes), call, part["tool"].text, state["input"])
             text = state["output"].text or state["error"].text
-            notes.observe(call, text, state["status"].text != "completed")
+            notes.add_observation(call, text, state["status"].text != "completed")
         case "step_finish":
             notes.error = ""
-            _used(part["tokens"], _turn(event, notes), notes)
+            _count_usage(part["tokens"], _find_turn(event, notes), notes)
         case "error":
             told = event["error"]
             notes.error = told["data"]["message"].text or told["name"].text
@@ -89,27 +89,27 @@ def _event(event: Node, notes: Notes) -> None:
             notes.unread += 1
 
 
-def _turn(event: Node, notes: Notes) -> Turn:
-    return notes.turn("agent", event["part"]["messageID"].text, event["timestamp"].when)
+def _find_turn(event: JsonNode, notes: TranscriptBuilder) -> PartialStep:
+    return notes.open_step("agent", event["part"]["messageID"].text, event["timestamp"].when)
 
 
-def _used(tokens: Node, turn: Turn, notes: Notes) -> None:
+def _count_usage(tokens: JsonNode, turn: PartialStep, notes: TranscriptBuilder) -> None:
     """Its input is without what was cached, its output without what was thought."""
     cached, written = tokens["cache"]["read"].count, tokens["cache"]["write"].count
     thought = tokens["reasoning"].count
-    turn.tokens = Tokens(
+    turn.tokens = TokenCounts(
         input=tokens["input"].count + cached + written,
         cached=cached,
         written=written,
         output=tokens["output"].count + thought,
         reasoning=thought,
     )
-    notes.count(turn.tokens)
+    notes.add_tokens(turn.tokens)
 
 
-AGENT: Driven = Program(
-    package=Package("npm", "opencode-ai", "1.18.18", program="opencode"),
+AGENT: DrivenAgent = ProgramAgent(
+    package=AgentPackage("npm", "opencode-ai", "1.18.18", program="opencode"),
     wires=tuple(LIBRARIES),
-    start=_start,
-    read=_read,
+    start=_build_command,
+    read=_read_transcript,
 )

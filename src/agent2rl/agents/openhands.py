@@ -2,13 +2,13 @@
 
 from pathlib import Path, PurePosixPath
 
-from agent2rl.core.agent import LITELLM, Brief, Driven, Package, Program
-from agent2rl.core.llm import Tokens
+from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, ProgramAgent
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
-from agent2rl.store import foreign
-from agent2rl.store.foreign import Node
-from agent2rl.store.transcripts import Notes, from_lines
+from agent2rl.store import untrusted_json
+from agent2rl.store.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.store.untrusted_json import JsonNode
 
 PROMPT, LAUNCHER = ".config/agent2rl/prompt.md", ".config/agent2rl/launch.py"
 START = f'exec "$0" ~/{LAUNCHER} "$@" --file ~/{PROMPT}'
@@ -38,11 +38,11 @@ QUIET = {
 }
 
 
-def _start(brief: Brief) -> Command:
+def _build_command(brief: Brief) -> Command:
     model, url = brief.driver.litellm
     again = ("--resume", "--last") if brief.resumed else ()
     return Command(
-        argv=("sh", "-c", START, brief.program("agent"), *FLAGS, *again),
+        argv=("sh", "-c", START, brief.program_path("agent"), *FLAGS, *again),
         environment={
             **brief.environment,
             **QUIET,
@@ -55,30 +55,30 @@ def _start(brief: Brief) -> Command:
     )
 
 
-def _read(log: Path, home: Path) -> Transcript:
+def _read_transcript(log: Path, home: Path) -> Transcript:
     """What was used stands only in what it keeps of each conversation."""
-    notes = from_lines("openhands", log, _event)
-    for name in foreign.names(home, CONVERSATIONS):
+    notes = read_json_log("openhands", log, _read_event)
+    for name in untrusted_json.list_names(home, CONVERSATIONS):
         notes.session = name
-        state = foreign.document(home, CONVERSATIONS / name / "base_state.json")
-        for _, metrics in (state or Node())["stats"]["usage_to_metrics"].entries:
+        state = untrusted_json.read_document(home, CONVERSATIONS / name / "base_state.json")
+        for _, metrics in (state or JsonNode())["stats"]["usage_to_metrics"].entries:
             notes.model = metrics["model_name"].text or notes.model
-            _used(metrics["accumulated_token_usage"], notes)
-    return notes.transcript()
+            _count_usage(metrics["accumulated_token_usage"], notes)
+    return notes.build_transcript()
 
 
-def _event(event: Node, notes: Notes) -> None:
+def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
     key, at = event["id"].text, event["timestamp"].when
     match event["kind"].text:
         case "MessageEvent":
             told = event["source"].text == "user"
-            turn = notes.turn("user" if told else "agent", key, at)
-            notes.say(turn, event["llm_message"]["content"].shown)
+            turn = notes.open_step("user" if told else "agent", key, at)
+            notes.add_text(turn, event["llm_message"]["content"].shown)
         case "ActionEvent":
-            turn = notes.turn("agent", event["llm_response_id"].text or key, at)
-            notes.think(turn, event["reasoning_content"].text)
-            notes.say(turn, event["thought"].shown)
-            notes.call(
+            turn = notes.open_step("agent", event["llm_response_id"].text or key, at)
+            notes.add_reasoning(turn, event["reasoning_content"].text)
+            notes.add_text(turn, event["thought"].shown)
+            notes.add_tool_call(
                 turn,
                 event["tool_call_id"].text,
                 event["tool_name"].text,
@@ -86,18 +86,18 @@ def _event(event: Node, notes: Notes) -> None:
             )
         case "ObservationEvent":
             seen = event["observation"]
-            notes.observe(event["tool_call_id"].text, seen["content"].shown, seen["is_error"].true)
+            notes.add_observation(event["tool_call_id"].text, seen["content"].shown, seen["is_error"].true)
         case "AgentErrorEvent":
-            notes.observe(event["tool_call_id"].text, event["error"].text, failed=True)
+            notes.add_observation(event["tool_call_id"].text, event["error"].text, failed=True)
         case "ConversationErrorEvent":
             notes.error = event["detail"].text or event["code"].text
         case _:
             notes.unread += 1
 
 
-def _used(usage: Node, notes: Notes) -> None:
-    notes.count(
-        Tokens(
+def _count_usage(usage: JsonNode, notes: TranscriptBuilder) -> None:
+    notes.add_tokens(
+        TokenCounts(
             input=usage["prompt_tokens"].count,
             cached=usage["cache_read_tokens"].count,
             written=usage["cache_write_tokens"].count,
@@ -107,8 +107,8 @@ def _used(usage: Node, notes: Notes) -> None:
     )
 
 
-AGENT: Driven = Program(
-    package=Package(
+AGENT: DrivenAgent = ProgramAgent(
+    package=AgentPackage(
         "pypi",
         "openhands",
         "1.16.0",
@@ -118,6 +118,6 @@ AGENT: Driven = Program(
         python="3.12",
     ),
     wires=tuple(LITELLM),
-    start=_start,
-    read=_read,
+    start=_build_command,
+    read=_read_transcript,
 )

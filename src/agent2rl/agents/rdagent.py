@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent2rl.core.agent import Brief, Driven, Package, Program
+from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.sandbox import Command
 from agent2rl.core.transcript import Transcript
-from agent2rl.store import foreign
-from agent2rl.store.foreign import Node
-from agent2rl.store.transcripts import Notes
+from agent2rl.store import untrusted_json
+from agent2rl.store.transcript_builder import TranscriptBuilder
+from agent2rl.store.untrusted_json import JsonNode
 
 LAUNCHER = ".config/agent2rl/launch.py"
 START = f'cd && exec "$0" ~/{LAUNCHER} --base-model "$BASE_MODEL" --benchmark "$TASK"'
@@ -35,10 +35,10 @@ STEERING = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 MESSAGE = re.compile(r"^Role:(?P<role>\w+)\nContent: ", re.M)
 
 
-def _start(brief: Brief) -> Command:
+def _build_command(brief: Brief) -> Command:
     model, url = brief.driver.litellm
     return Command(
-        argv=("sh", "-c", START, brief.program("agent")),
+        argv=("sh", "-c", START, brief.program_path("agent")),
         environment={
             **brief.environment,
             **SETTINGS,
@@ -51,49 +51,51 @@ def _start(brief: Brief) -> Command:
     )
 
 
-def _read(log: Path, _: Path) -> Transcript:
+def _read_transcript(log: Path, _: Path) -> Transcript:
     """From what it prints. What it keeps are pickles, which run whatever their writer likes."""
-    notes = Notes("rdagent")
-    for entry in _entries(log):
+    notes = TranscriptBuilder("rdagent")
+    for entry in _read_log_entries(log):
         text = "\n".join(entry.lines).strip()
         if text.startswith("assistant:"):
-            notes.say(notes.turn("agent", at=entry.at), text.partition("\n")[2])
+            notes.add_text(notes.open_step("agent", at=entry.at), text.partition("\n")[2])
         elif MESSAGE.match(text):
             told = MESSAGE.split(text)[1:]
             for role, content in zip(told[::2], told[1::2], strict=True):
-                notes.say(notes.turn("user" if role == "user" else "system", at=entry.at), content.strip())
+                notes.add_text(
+                    notes.open_step("user" if role == "user" else "system", at=entry.at), content.strip()
+                )
         else:
-            notes.say(notes.turn("system", at=entry.at), text)
-    return notes.transcript()
+            notes.add_text(notes.open_step("system", at=entry.at), text)
+    return notes.build_transcript()
 
 
 @dataclass
-class Entry:
+class RdAgentLogEntry:
     at: float | None
     lines: list[str] = field(default_factory=list)
 
 
-def _entries(log: Path) -> Iterator[Entry]:
+def _read_log_entries(log: Path) -> Iterator[RdAgentLogEntry]:
     """Of its log: a line that says when and where, and the lines up to the next one."""
-    entry = Entry(None)
-    for line in foreign.lines(log):
+    entry = RdAgentLogEntry(None)
+    for line in untrusted_json.read_lines(log):
         shown = line.decode(errors="replace").rpartition("\r")[2]  # of a progress bar, what was written last
         text = STEERING.sub("", shown)
         head = HEAD.search(text)
         if head:
             if entry.lines:
                 yield entry
-            entry = Entry(Node(head["time"]).when)
+            entry = RdAgentLogEntry(JsonNode(head["time"]).when)
         entry.lines.append(head["text"] if head else text)
     if entry.lines:
         yield entry
 
 
-AGENT: Driven = Program(
-    package=Package(
+AGENT: DrivenAgent = ProgramAgent(
+    package=AgentPackage(
         "pypi", "rdagent", "1.0.0", program="agent", probe=("-m", "rdagent.app.rl.loop", "--help")
     ),
     wires=("openai-chat",),
-    start=_start,
-    read=_read,
+    start=_build_command,
+    read=_read_transcript,
 )

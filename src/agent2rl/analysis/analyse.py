@@ -2,38 +2,59 @@
 
 from collections.abc import Sequence
 
-from agent2rl.analysis import claims, compliance, failures, gain, logs, metrics, routes, settings, summary
-from agent2rl.analysis.attempts import Span
-from agent2rl.analysis.evidence import Book
-from agent2rl.analysis.failures import Seen
-from agent2rl.analysis.findings import Attempt, Curve, Findings, Gain, Outcome, RouteVerdict
-from agent2rl.analysis.recorded import Recorded
-from agent2rl.analysis.spans import spans
-from agent2rl.core.events import Event
+from agent2rl.analysis import (
+    claim_check,
+    code_settings,
+    failures,
+    gain,
+    logs,
+    mode_compliance,
+    process_metrics,
+    route_attribution,
+    summary,
+)
+from agent2rl.analysis.attempt_spans import split_attempts
+from agent2rl.analysis.attempts import AttemptSpan
+from agent2rl.analysis.evidence import EvidenceBook
+from agent2rl.analysis.failures import AttemptContext
+from agent2rl.analysis.findings import (
+    AttemptFindings,
+    AttemptOutcome,
+    Findings,
+    Gain,
+    PrintedCurve,
+    RouteVerdict,
+)
+from agent2rl.analysis.recorded_run import RecordedRun
+from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Submission
-from agent2rl.store.left import plain
+from agent2rl.store.untrusted_files import sanitize_line
 
 WORKSPACE = "/workspace/"
 LONGEST_NOTE, MOST_NOTES = 300, 20
 
 
-def analyse(record: Recorded) -> tuple[Findings, tuple[str, ...]]:
+def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
     """The findings, and notes on what could not be read for them."""
-    book, notes = Book(), _gaps(record.events)
+    book, notes = EvidenceBook(), _list_record_warnings(record.events)
     view = record.view
-    cut = spans(view, record.timeline, record.events, notes)
-    attempts = _attempts(record, cut, book)
+    cut = split_attempts(view, record.timeline, record.events, notes)
+    attempts = _analyse_attempts(record, cut, book)
     best = record.best
     route = next((each.route for each in attempts if best and each.submission == best.id), None)
-    measured = metrics.measure(
+    measured = process_metrics.measure_run(
         view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds
     )
-    compared = _gain(record)
+    compared = _compare_best_submission(record)
     submitted = [each.route for each in attempts if each.submission is not None and each.route]
     lineage = best.lineage if best else "unknown"
-    kept = compliance.check(view.spec.mode, route, lineage, book, submitted=submitted)
-    denied = claims.contradictions(record.claims, attempts, view.submissions, book) if record.claims else ()
-    time = record.timeline.split()
+    kept = mode_compliance.check_compliance(view.spec.mode, route, lineage, book, submitted=submitted)
+    denied = (
+        claim_check.find_contradictions(record.claims, attempts, view.submissions, book)
+        if record.claims
+        else ()
+    )
+    time = record.timeline.split_time()
     return (
         Findings(
             attempts=attempts,
@@ -43,13 +64,13 @@ def analyse(record: Recorded) -> tuple[Findings, tuple[str, ...]]:
             compliance=kept,
             contradictions=denied,
             evidence=book.pieces,
-            summary=summary.tell(record, attempts, measured, time, compared, kept, denied),
+            summary=summary.summarise_run(record, attempts, measured, time, compared, kept, denied),
         ),
         tuple(notes),
     )
 
 
-def _gaps(events: Sequence[Event]) -> list[str]:
+def _list_record_warnings(events: Sequence[TimelineEvent]) -> list[str]:
     """What the record says of itself: that something went wrong with it, or that there was more."""
     said = [
         f"while it ran: {event.data.get('text')}"
@@ -58,24 +79,33 @@ def _gaps(events: Sequence[Event]) -> list[str]:
         for event in events
         if event.kind in ("warning", "fault")
     ]
-    return [plain(each, LONGEST_NOTE) for each in dict.fromkeys(said)][:MOST_NOTES]
+    return [sanitize_line(each, LONGEST_NOTE) for each in dict.fromkeys(said)][:MOST_NOTES]
 
 
-def _attempts(record: Recorded, cut: Sequence[Span], book: Book) -> tuple[Attempt, ...]:
+def _analyse_attempts(
+    record: RecordedRun, cut: Sequence[AttemptSpan], book: EvidenceBook
+) -> tuple[AttemptFindings, ...]:
     """In their order: what an attempt goes on from, an earlier one left."""
-    found: list[Attempt] = []
+    found: list[AttemptFindings] = []
     earlier: dict[int, RouteVerdict] = {}
     known: dict[str, RouteVerdict] = {}
     best = record.view.baseline.value if record.view.baseline else None
     for span in cut:
-        route = routes.attribute(span, earlier, book, known=known) if _trained(span) else None
-        curves = logs.curves(span.printed)
-        seen = _seen(record, span, best, curves)
-        attempt = _attempt(record, span, best, route).model_copy(
+        route = (
+            route_attribution.attribute_route(span, earlier, book, known=known)
+            if _has_training(span)
+            else None
+        )
+        curves = logs.extract_curves(span.printed)
+        seen = _gather_context(record, span, best, curves)
+        attempt = _build_attempt(record, span, best, route).model_copy(
             update={
-                "settings": (*settings.found(span, book), *logs.settings(span.printed, book)),
+                "settings": (
+                    *code_settings.find_settings(span, book),
+                    *logs.extract_settings(span.printed, book),
+                ),
                 "curves": curves,
-                "failures": failures.diagnose(span, seen, book),
+                "failures": failures.diagnose_attempt(span, seen, book),
             }
         )
         found.append(attempt)
@@ -89,10 +119,12 @@ def _attempts(record: Recorded, cut: Sequence[Span], book: Book) -> tuple[Attemp
     return tuple(found)
 
 
-def _attempt(record: Recorded, span: Span, best: float | None, route: RouteVerdict | None) -> Attempt:
+def _build_attempt(
+    record: RecordedRun, span: AttemptSpan, best: float | None, route: RouteVerdict | None
+) -> AttemptFindings:
     submission = span.submission
     score = submission.score.value if submission and submission.score else None
-    return Attempt(
+    return AttemptFindings(
         number=span.number,
         began=round(span.began, 3),
         ended=round(span.ended, 3),
@@ -101,22 +133,24 @@ def _attempt(record: Recorded, span: Span, best: float | None, route: RouteVerdi
         score=score,
         gain=submission.improvement if submission else None,
         lineage=submission.lineage if submission else "unknown",
-        outcome=_outcome(record, submission, best),
+        outcome=_classify_outcome(record, submission, best),
         revision=span.sources[0].revision if span.sources else None,
         changed=len(span.changed),
         route=route,
         rollouts=span.rollouts,
-        training_seconds=round(_training_seconds(record, span), 3),
+        training_seconds=round(_sum_training_seconds(record, span), 3),
     )
 
 
-def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve, ...]) -> Seen:
+def _gather_context(
+    record: RecordedRun, span: AttemptSpan, best: float | None, curves: tuple[PrintedCurve, ...]
+) -> AttemptContext:
     view, submission = record.view, span.submission
     feedback = record.results.get("feedback", {})
     mine = (submission.same_as or submission.id) if submission else None
     baseline = view.baseline.value if view.baseline else None
     wall = view.spec.budget.wall_seconds
-    return Seen(
+    return AttemptContext(
         baseline=baseline,
         best_before=best if best != baseline else None,
         curves=curves,
@@ -129,7 +163,9 @@ def _seen(record: Recorded, span: Span, best: float | None, curves: tuple[Curve,
     )
 
 
-def _outcome(record: Recorded, submission: Submission | None, best: float | None) -> Outcome:
+def _classify_outcome(
+    record: RecordedRun, submission: Submission | None, best: float | None
+) -> AttemptOutcome:
     if submission is None:
         return "not-submitted"
     if submission.verdict is None:
@@ -144,12 +180,12 @@ def _outcome(record: Recorded, submission: Submission | None, best: float | None
     return "worse" if baseline and submission.score.value < baseline.value else "no-gain"
 
 
-def _trained(span: Span) -> bool:
+def _has_training(span: AttemptSpan) -> bool:
     """Whether there is a training to attribute: something was submitted, or computed."""
     return span.submission is not None or bool(span.weights) or bool(span.processes)
 
 
-def _training_seconds(record: Recorded, span: Span) -> float:
+def _sum_training_seconds(record: RecordedRun, span: AttemptSpan) -> float:
     return sum(
         min(stretch.ended, span.ended) - max(stretch.began, span.began)
         for stretch in record.timeline.stretches
@@ -157,7 +193,7 @@ def _training_seconds(record: Recorded, span: Span) -> float:
     )
 
 
-def _gain(record: Recorded) -> Gain | None:
+def _compare_best_submission(record: RecordedRun) -> Gain | None:
     best, result = record.best, record.view.result
     if best is None:
         return None
@@ -165,7 +201,9 @@ def _gain(record: Recorded) -> Gain | None:
     if 0 in heldout and best.id in heldout:
         recorded = result.heldout if result else None
         gap = result.optimism_gap if result else None
-        return gain.gain("heldout", record.reference("heldout"), heldout[best.id], recorded, gap)
+        return gain.compare_examples(
+            "heldout", record.read_reference_results("heldout"), heldout[best.id], recorded, gap
+        )
     split = "test" if record.view.spec.protocol == "paper" else "feedback"
     after = feedback.get(best.same_as or best.id, [])
-    return gain.gain(split, record.reference("feedback"), after, None, None)
+    return gain.compare_examples(split, record.read_reference_results("feedback"), after, None, None)

@@ -6,66 +6,66 @@ from typing import Literal
 from pydantic import JsonValue
 
 from agent2rl.core import transcript as ours
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record
 
-VERSION = "ATIF-v1.7"
+ATIF_VERSION = "ATIF-v1.7"
 
 
-class Agent(Record):
+class AtifAgent(Record):
     name: str
     version: str
     model_name: str | None = None
 
 
-class ToolCall(Record):
+class AtifToolCall(Record):
     tool_call_id: str
     function_name: str
     arguments: dict[str, JsonValue]
 
 
-class Result(Record):
+class AtifToolResult(Record):
     source_call_id: str
     content: str
     extra: dict[str, JsonValue] | None = None
 
 
-class Observation(Record):
-    results: tuple[Result, ...]
+class AtifObservation(Record):
+    results: tuple[AtifToolResult, ...]
 
 
-class Metrics(Record):
+class AtifStepMetrics(Record):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     extra: dict[str, JsonValue] | None = None
 
 
-class Step(Record):
+class AtifStep(Record):
     step_id: int
     timestamp: str | None = None
     source: Literal["system", "user", "agent"]
     message: str
     reasoning_content: str | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
-    observation: Observation | None = None
-    metrics: Metrics | None = None
+    tool_calls: tuple[AtifToolCall, ...] | None = None
+    observation: AtifObservation | None = None
+    metrics: AtifStepMetrics | None = None
 
 
-class FinalMetrics(Record):
+class AtifFinalMetrics(Record):
     total_prompt_tokens: int | None = None
     total_completion_tokens: int | None = None
     total_cached_tokens: int | None = None
     total_steps: int
 
 
-class Trajectory(Record):
-    schema_version: str = VERSION
+class AtifTrajectory(Record):
+    schema_version: str = ATIF_VERSION
     session_id: str
-    agent: Agent
-    steps: tuple[Step, ...]
+    agent: AtifAgent
+    steps: tuple[AtifStep, ...]
     notes: str | None = None
-    final_metrics: FinalMetrics
+    final_metrics: AtifFinalMetrics
 
     @property
     def json_text(self) -> str:
@@ -73,15 +73,17 @@ class Trajectory(Record):
         return self.model_dump_json(indent=2, exclude_none=True)
 
 
-def trajectory(transcript: ours.Transcript, run_id: str) -> Trajectory:
-    steps = tuple(_step(number, step) for number, step in enumerate(transcript.steps, start=1))
+def build_trajectory(transcript: ours.Transcript, run_id: str) -> AtifTrajectory:
+    steps = tuple(_convert_step(number, step) for number, step in enumerate(transcript.steps, start=1))
     tokens = transcript.tokens
-    return Trajectory(
+    return AtifTrajectory(
         session_id=transcript.session or run_id,
-        agent=Agent(name=transcript.agent, version=transcript.version, model_name=transcript.model or None),
+        agent=AtifAgent(
+            name=transcript.agent, version=transcript.version, model_name=transcript.model or None
+        ),
         steps=steps,
         notes=transcript.error or None,
-        final_metrics=FinalMetrics(
+        final_metrics=AtifFinalMetrics(
             total_prompt_tokens=tokens.input if tokens else None,
             total_completion_tokens=tokens.output if tokens else None,
             total_cached_tokens=tokens.cached if tokens else None,
@@ -90,37 +92,39 @@ def trajectory(transcript: ours.Transcript, run_id: str) -> Trajectory:
     )
 
 
-def _step(number: int, step: ours.Step) -> Step:
+def _convert_step(number: int, step: ours.TranscriptStep) -> AtifStep:
     agent = step.source == "agent"  # only its steps may have the rest
-    return Step(
+    return AtifStep(
         step_id=number,
         timestamp=datetime.fromtimestamp(step.at, UTC).isoformat() if step.at is not None else None,
         source=step.source,
         message=step.text,
         reasoning_content=step.reasoning or None if agent else None,
-        tool_calls=tuple(_call(call) for call in step.calls) or None if agent else None,
-        observation=_observation(step) if agent else None,
-        metrics=_metrics(step.tokens) if agent and step.tokens else None,
+        tool_calls=tuple(_convert_call(call) for call in step.calls) or None if agent else None,
+        observation=_convert_observation(step) if agent else None,
+        metrics=_convert_metrics(step.tokens) if agent and step.tokens else None,
     )
 
 
-def _call(call: ours.ToolCall) -> ToolCall:
+def _convert_call(call: ours.AgentToolCall) -> AtifToolCall:
     """Arguments are an object there, whatever the agent wrote."""
     given = call.arguments
     arguments = given if isinstance(given, dict) else {} if given is None else {"value": given}
-    return ToolCall(tool_call_id=call.id, function_name=call.name, arguments=arguments)
+    return AtifToolCall(tool_call_id=call.id, function_name=call.name, arguments=arguments)
 
 
-def _observation(step: ours.Step) -> Observation | None:
+def _convert_observation(step: ours.TranscriptStep) -> AtifObservation | None:
     results = [
-        Result(source_call_id=seen.call, content=seen.text, extra={"failed": True} if seen.failed else None)
+        AtifToolResult(
+            source_call_id=seen.call, content=seen.text, extra={"failed": True} if seen.failed else None
+        )
         for seen in step.observations
     ]
-    return Observation(results=tuple(results)) if results else None
+    return AtifObservation(results=tuple(results)) if results else None
 
 
-def _metrics(tokens: Tokens) -> Metrics:
-    return Metrics(
+def _convert_metrics(tokens: TokenCounts) -> AtifStepMetrics:
+    return AtifStepMetrics(
         prompt_tokens=tokens.input,
         completion_tokens=tokens.output,
         cached_tokens=tokens.cached,

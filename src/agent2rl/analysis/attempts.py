@@ -6,7 +6,7 @@ from agent2rl.core.records import Rollouts, Submission
 
 
 @dataclass(frozen=True)
-class Source:
+class AgentSourceFile:
     """A file of the agent's code at some revision."""
 
     revision: int
@@ -14,13 +14,13 @@ class Source:
     """Below the workspace; what the harness laid there for the agent is below `agent/`."""
     text: str
 
-    def at(self, line: int) -> str:
+    def cite_line(self, line: int) -> str:
         """How evidence names a place in it."""
         return f"revision {self.revision}, {self.path}:{line}"
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedText:
     """Something that a program printed: a part of agent.log, a log file, what a tool call gave back."""
 
     name: str
@@ -29,13 +29,13 @@ class Printed:
     first_line: int = 1
     at: float | None = None
 
-    def line(self, number: int) -> str:
+    def cite_line(self, number: int) -> str:
         """How evidence names its n-th line, from 0."""
         return f"{self.name}:{self.first_line + number}"
 
 
 @dataclass(frozen=True)
-class Ran:
+class RecordedProcess:
     """A process of the agent. Times are seconds since the agent's start."""
 
     pid: int
@@ -46,13 +46,13 @@ class Ran:
     cpu_seconds: float
     peak_bytes: int
 
-    def alive(self, began: float, ended: float) -> bool:
+    def ran_between(self, began: float, ended: float) -> bool:
         """At some time between these."""
         return self.began < ended and (self.ended is None or self.ended > began)
 
 
 @dataclass(frozen=True)
-class Weights:
+class SavedWeights:
     """Weights that appeared below the workspace."""
 
     path: str
@@ -61,23 +61,23 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Span:
+class AttemptSpan:
     """One attempt: from the submission before, or the start, to its own, or the end."""
 
     number: int
     began: float
     ended: float
     submission: Submission | None
-    sources: tuple[Source, ...]
+    sources: tuple[AgentSourceFile, ...]
     """The code as it was at the end."""
     changed: tuple[str, ...]
     """Paths that differ from the attempt before."""
-    processes: tuple[Ran, ...]
+    processes: tuple[RecordedProcess, ...]
     """Alive at some time in it."""
-    weights: tuple[Weights, ...]
+    weights: tuple[SavedWeights, ...]
     """That appeared in it."""
     rollouts: Rollouts
     """Played in it."""
-    printed: tuple[Printed, ...]
+    printed: tuple[PrintedText, ...]
     last: bool = False
     """The agent ended, or the record stops here."""

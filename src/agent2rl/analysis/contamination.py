@@ -41,7 +41,7 @@ UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 @dataclass(frozen=True)
-class Rule:
+class ContaminationRule:
     """docs/design/contamination.md says what these were measured to miss and to flag wrongly."""
 
     n: int = 8
@@ -60,10 +60,10 @@ class Rule:
     """Matches further apart are two passages."""
 
 
-RULE = Rule()
+RULE = ContaminationRule()
 
 
-class Part(NamedTuple):
+class ExamplePart(NamedTuple):
     """A text of an example."""
 
     split: str
@@ -72,10 +72,10 @@ class Part(NamedTuple):
     text: str
 
 
-class Match(NamedTuple):
+class PassageMatch(NamedTuple):
     """A passage that holds a part."""
 
-    part: Part
+    part: ExamplePart
     words: int
     share: float
     run_words: int
@@ -83,18 +83,18 @@ class Match(NamedTuple):
     """The passage's words, as many as are shown."""
 
 
-def parts(
+def split_example(
     split: str, example: str, prompt: str, target: str, meta: Mapping[str, JsonValue]
-) -> Iterator[Part]:
+) -> Iterator[ExamplePart]:
     """Each text of an example apart, so that an answer is found without its question."""
-    yield Part(split, example, "prompt", prompt)
-    yield Part(split, example, "target", target)
+    yield ExamplePart(split, example, "prompt", prompt)
+    yield ExamplePart(split, example, "target", target)
     for name, value in meta.items():
         if isinstance(value, str):
-            yield Part(split, example, name, value)
+            yield ExamplePart(split, example, name, value)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     for escape in ("\\n", "\\r", "\\t"):
         text = text.replace(escape, "  ")
     if "\\u" in text:
@@ -103,23 +103,25 @@ def words(text: str) -> list[str]:
         return text.lower().translate(SEPARATORS).split()
     text = unicodedata.normalize("NFKC", text).lower()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).copy()
-    codes[~_alphanumeric()[np.minimum(codes, PLANES - 1)]] = ord(" ")
+    codes[~_alphanumeric_table()[np.minimum(codes, PLANES - 1)]] = ord(" ")
     return codes.tobytes().decode("utf-32-le").split()
 
 
 @cache
-def _alphanumeric() -> NDArray[np.bool_]:
+def _alphanumeric_table() -> NDArray[np.bool_]:
     """By code point; `str.translate` would ask one character at a time."""
     return np.fromiter((chr(code).isalnum() for code in range(PLANES)), np.bool_, PLANES)
 
 
-class Index:
+class NgramIndex:
     """What is looked for."""
 
-    def __init__(self, sought: Iterable[Part], given: Iterable[str] = (), rule: Rule = RULE) -> None:
+    def __init__(
+        self, sought: Iterable[ExamplePart], given: Iterable[str] = (), rule: ContaminationRule = RULE
+    ) -> None:
         self.rule = rule
         self.parts = list(sought)
-        spelled = [words(part.text) for part in self.parts]
+        spelled = [split_words(part.text) for part in self.parts]
         self._vocabulary: dict[str, int] = {}
         for each in spelled:
             for word in each:
@@ -127,14 +129,14 @@ class Index:
         self._values = np.random.default_rng(0).integers(
             0, 2**64, size=len(self._vocabulary) + 1, dtype=np.uint64
         )
-        numbers = self._numbers(spelled)
-        places, keys = self._ngrams(numbers)
+        numbers = self._encode_words(spelled)
+        places, keys = self._hash_ngrams(numbers)
         ends = np.cumsum([len(each) + 1 for each in spelled])
         owners = np.searchsorted(ends, places, side="right")
-        fit = ~np.isin(keys, self._given(given, keys)) & ~np.isin(keys, self._common(keys, owners))
-        self._different = self._count_different(numbers, places[fit], owners[fit])
+        fit = ~np.isin(keys, self._find_given(given, keys)) & ~np.isin(keys, self._find_common(keys, owners))
+        self._different = self._count_distinct_words(numbers, places[fit], owners[fit])
         fit &= (self._different >= rule.least_words)[owners]
-        self._index(keys[fit], owners[fit])
+        self._build_index(keys[fit], owners[fit])
 
     @property
     def examples(self) -> int:
@@ -146,11 +148,11 @@ class Index:
         seen = {part[:2] for part, total in zip(self.parts, self._totals, strict=True) if total}
         return self.examples - len(seen)
 
-    def search(self, text: str) -> list[Match]:
+    def search_text(self, text: str) -> list[PassageMatch]:
         """The parts that a text holds, each in the passage that holds most of it."""
-        spelled = words(text)
-        numbers = self._numbers([spelled])
-        places, keys = self._ngrams(numbers)
+        spelled = split_words(text)
+        numbers = self._encode_words([spelled])
+        places, keys = self._hash_ngrams(numbers)
         near = self._sieve[keys >> np.uint64(64 - SIEVE_BITS)]
         places, keys = places[near], keys[near]
         if not len(keys):
@@ -158,14 +160,14 @@ class Index:
         which = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         same = self._keys[which] == keys
         places, which = places[same], which[same]
-        best: dict[int, Match] = {}
-        for owner, where, found in self._passages(places, which):
-            match = self._judge(owner, where, found, numbers, spelled)
+        best: dict[int, PassageMatch] = {}
+        for owner, where, found in self._group_passages(places, which):
+            match = self._judge_passage(owner, where, found, numbers, spelled)
             if match and (owner not in best or match.share > best[owner].share):
                 best[owner] = match
         return list(best.values())
 
-    def _numbers(self, spelled: Iterable[Sequence[str]]) -> Numbers:
+    def _encode_words(self, spelled: Iterable[Sequence[str]]) -> Numbers:
         """Texts as numbers of their words, a 0 for each word that is nowhere sought and after each text."""
         found = []
         for each in spelled:
@@ -173,7 +175,7 @@ class Index:
             found.append(np.zeros(1, np.int64))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
-    def _ngrams(self, numbers: Numbers) -> tuple[Numbers, Keys]:
+    def _hash_ngrams(self, numbers: Numbers) -> tuple[Numbers, Keys]:
         """Where n-grams of known words begin, and their hashes."""
         n, count = self.rule.n, len(numbers) - self.rule.n + 1
         if count <= 0:
@@ -187,15 +189,15 @@ class Index:
             keys += values[offset : offset + count]
         return places, keys[places]
 
-    def _given(self, given: Iterable[str], sought: Keys) -> Keys:
+    def _find_given(self, given: Iterable[str], sought: Keys) -> Keys:
         """Those of the sought that stand in given texts, which may be many."""
         found, texts = np.zeros(0, np.uint64), iter(given)
         while batch := list(islice(texts, BATCH_TEXTS)):
-            _, keys = self._ngrams(self._numbers(map(words, batch)))
+            _, keys = self._hash_ngrams(self._encode_words(map(split_words, batch)))
             found = np.union1d(found, keys[np.isin(keys, sought)])
         return found
 
-    def _common(self, keys: Keys, owners: Numbers) -> Keys:
+    def _find_common(self, keys: Keys, owners: Numbers) -> Keys:
         """N-grams of too many examples."""
         names = {key: number for number, key in enumerate(dict.fromkeys(part[:2] for part in self.parts))}
         examples = np.array([names[part[:2]] for part in self.parts], np.int64)
@@ -206,16 +208,16 @@ class Index:
         each, many = np.unique(keys[first], return_counts=True)
         return each[many > self.rule.most_examples]
 
-    def _count_different(self, numbers: Numbers, places: Numbers, owners: Numbers) -> Numbers:
+    def _count_distinct_words(self, numbers: Numbers, places: Numbers, owners: Numbers) -> Numbers:
         """The different words in each part's evidence."""
         found = np.zeros(len(self.parts), np.int64)
         edges = np.flatnonzero(np.diff(owners)) + 1
         for group in np.split(places, edges) if len(places) else ():
             owner = owners[np.searchsorted(places, group[0])]
-            found[owner] = len(np.unique(numbers[_covered(group, self.rule.n)]))
+            found[owner] = len(np.unique(numbers[_list_covered_words(group, self.rule.n)]))
         return found
 
-    def _index(self, keys: Keys, owners: Numbers) -> None:
+    def _build_index(self, keys: Keys, owners: Numbers) -> None:
         """Keys in order, each with the parts that have it."""
         order = np.lexsort((owners, keys))
         keys, owners = keys[order], owners[order]
@@ -228,7 +230,7 @@ class Index:
         self._sieve = np.zeros(1 << SIEVE_BITS, np.bool_)
         self._sieve[self._keys >> np.uint64(64 - SIEVE_BITS)] = True
 
-    def _passages(self, places: Numbers, which: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+    def _group_passages(self, places: Numbers, which: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Matches by part and then by nearness, where there are enough of them to matter."""
         many = self._starts[which + 1] - self._starts[which]
         ahead = np.repeat(np.cumsum(many) - many, many)
@@ -244,34 +246,34 @@ class Index:
             span = slice(edges[number], edges[number + 1])
             yield int(owners[span.start]), places[span], which[span]
 
-    def _judge(
+    def _judge_passage(
         self, owner: int, places: Numbers, found: Numbers, numbers: Numbers, spelled: list[str]
-    ) -> Match | None:
+    ) -> PassageMatch | None:
         rule = self.rule
         share = len(np.unique(found)) / int(self._totals[owner])
-        run_words = _longest(places) + rule.n - 1
+        run_words = _longest_run(places) + rule.n - 1
         if share < rule.share and run_words < rule.run_words:
             return None
-        covered = _covered(places, rule.n)
+        covered = _list_covered_words(places, rule.n)
         needed = min(rule.different_words, int(self._different[owner]))
         if len(np.unique(numbers[covered])) < needed:
             return None
         begin, end = int(covered[0]), int(covered[-1]) + 1
         text = " ".join(spelled[begin : min(end, begin + SHOWN_WORDS)])
-        return Match(self.parts[owner], len(covered), share, run_words, text)
+        return PassageMatch(self.parts[owner], len(covered), share, run_words, text)
 
 
-def search(index: Index, chunks: Iterable[str]) -> list[Match]:
+def search_chunks(index: NgramIndex, chunks: Iterable[str]) -> list[PassageMatch]:
     """The parts that a long text holds, best first. Chunks of a megabyte or so are right."""
-    best: dict[Part, Match] = {}
-    for piece in pieces(chunks):
-        for match in index.search(piece):
+    best: dict[ExamplePart, PassageMatch] = {}
+    for piece in overlap_chunks(chunks):
+        for match in index.search_text(piece):
             if match.part not in best or match.share > best[match.part].share:
                 best[match.part] = match
     return sorted(best.values(), key=lambda match: (-match.words, match.part))
 
 
-def pieces(chunks: Iterable[str]) -> Iterator[str]:
+def overlap_chunks(chunks: Iterable[str]) -> Iterator[str]:
     """What stands astride two chunks is whole in the second piece."""
     tail = ""
     for chunk in chunks:
@@ -279,12 +281,12 @@ def pieces(chunks: Iterable[str]) -> Iterator[str]:
         tail = piece[-OVERLAP_CHARACTERS:]
 
 
-def _covered(places: Numbers, n: int) -> Numbers:
+def _list_covered_words(places: Numbers, n: int) -> Numbers:
     """The places of all words of the n-grams that begin at `places`, which are in order."""
     return np.unique(places[:, None] + np.arange(n))
 
 
-def _longest(places: Numbers) -> int:
+def _longest_run(places: Numbers) -> int:
     """Places in a row; they are in order."""
     edges = np.concatenate(([0], np.flatnonzero(np.diff(places) != 1) + 1, [len(places)]))
     return int(np.diff(edges).max())

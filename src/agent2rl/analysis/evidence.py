@@ -8,12 +8,12 @@ LONGEST = 400
 
 
 @dataclass
-class Book:
+class EvidenceBook:
     """Collects evidence; the same piece has the same id, and ids are given in the order of asking."""
 
     _pieces: dict[tuple[str, str, str], Evidence] = field(default_factory=dict)
 
-    def note(self, kind: EvidenceKind, where: str, text: str, at: float | None = None) -> str:
+    def add_evidence(self, kind: EvidenceKind, where: str, text: str, at: float | None = None) -> str:
         """The id of a piece of evidence."""
         key = (kind, where, text)
         if key not in self._pieces:

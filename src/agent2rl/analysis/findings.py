@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from agent2rl.core.record import Record
-from agent2rl.core.records import Comparison, Counts, Lineage, Mode, Rollouts, Share, Split, Verdict
+from agent2rl.core.records import (
+    HeldoutComparison,
+    Lineage,
+    Mode,
+    RolloutCounts,
+    Rollouts,
+    Share,
+    Split,
+    Verdict,
+)
 
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]
 
@@ -52,7 +61,7 @@ class Evidence(Record):
     at: float | None = None
 
 
-Cited = tuple[str, ...]
+EvidenceIds = tuple[str, ...]
 """Ids of evidence."""
 
 
@@ -62,7 +71,7 @@ class RouteVerdict(Record):
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     """In their order; several where one training went on from another."""
     confidence: Share
-    evidence: Cited = ()
+    evidence: EvidenceIds = ()
 
     @property
     def name(self) -> str:
@@ -77,10 +86,10 @@ class Setting(Record):
     `optimizer`, `lora_rank`, `data`, `model`, …, or as the code calls it."""
     value: JsonValue
     source: Literal["code", "log", "command"]
-    evidence: Cited = ()
+    evidence: EvidenceIds = ()
 
 
-class Curve(Record):
+class PrintedCurve(Record):
     """A series that a training printed, thinned out where it is long."""
 
     name: str
@@ -95,10 +104,10 @@ class Failure(Record):
     message: str
     """One sentence."""
     confidence: Share
-    evidence: Cited = ()
+    evidence: EvidenceIds = ()
 
 
-Outcome = Literal[
+AttemptOutcome = Literal[
     "improved",  # better than the untouched model and all before
     "no-gain",
     "worse",  # than the untouched model
@@ -112,7 +121,7 @@ Outcome = Literal[
 ]
 
 
-class Attempt(Record):
+class AttemptFindings(Record):
     """From one submission, or the start, to the next, or the end."""
 
     number: int
@@ -124,14 +133,14 @@ class Attempt(Record):
     gain: float | None = None
     """Over the baseline, in points."""
     lineage: Lineage = "unknown"
-    outcome: Outcome
+    outcome: AttemptOutcome
     revision: int | None = None
     changed: int = 0
     """Files that changed since the attempt before."""
     route: RouteVerdict | None = None
     """None where nothing was submitted and nothing was trained."""
     settings: tuple[Setting, ...] = ()
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[PrintedCurve, ...] = ()
     rollouts: Rollouts = Rollouts()
     """Played in this attempt."""
     training_seconds: float = 0.0
@@ -139,7 +148,7 @@ class Attempt(Record):
     """Why it brought nothing, the likeliest first; of one that improved, what went wrong on the way."""
 
 
-class Metrics(Record):
+class ProcessMetrics(Record):
     """The published process metrics, by their published names, and ours. A submission is valid when it is
     scored; where the published code counts a score of 0 as invalid, this does not."""
 
@@ -178,7 +187,7 @@ class TimeSplit(Record):
     idle: float
 
 
-class Flip(Record):
+class GainFlip(Record):
     """An example that the best submission decides otherwise than the untouched model."""
 
     id: str
@@ -193,7 +202,7 @@ class Gain(Record):
     """Whether the best submission is better than the untouched model, on the same examples."""
 
     split: Split | Literal["test"]
-    comparison: Comparison
+    comparison: HeldoutComparison
     n: int
     better: int
     worse: int
@@ -206,7 +215,7 @@ class Gain(Record):
     """The interval is above 0 on the split that chose nothing; None where no such split was graded."""
     groups: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """Of each kind of example: before and after."""
-    flips: tuple[Flip, ...] = ()
+    flips: tuple[GainFlip, ...] = ()
     """The first of them."""
 
 
@@ -216,7 +225,7 @@ class Compliance(Record):
     mode: Mode
     verdict: Literal["kept", "broken", "unknown", "free"]
     message: str
-    evidence: Cited = ()
+    evidence: EvidenceIds = ()
 
 
 class Contradiction(Record):
@@ -226,20 +235,20 @@ class Contradiction(Record):
     """As the agent numbers it."""
     claimed: str
     recorded: str
-    evidence: Cited = ()
+    evidence: EvidenceIds = ()
 
 
-class Played(Record):
+class CumulativeRollouts(Record):
     """What was played in the world up to a moment."""
 
     at: float
-    claimed: Counts
-    witnessed: Counts
+    claimed: RolloutCounts
+    witnessed: RolloutCounts
 
 
 class Findings(Record):
-    attempts: tuple[Attempt, ...]
-    metrics: Metrics
+    attempts: tuple[AttemptFindings, ...]
+    metrics: ProcessMetrics
     time: TimeSplit | None
     """None where the agent never started, or nobody saw what its processes did."""
     gain: Gain | None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.findings import Flip, Gain
-from agent2rl.core.records import Comparison, EvalResult, ExampleResult
+from agent2rl.analysis.findings import Gain, GainFlip
+from agent2rl.core.records import EvalResult, ExampleResult, HeldoutComparison
 
 MOST_FLIPS = 50
 LONGEST_OUTPUT = 600
@@ -16,11 +16,11 @@ RESAMPLES = 10_000
 ALPHA = 0.05
 
 
-def gain(
+def compare_examples(
     split: str,
     before: Sequence[ExampleResult],
     after: Sequence[ExampleResult],
-    recorded: Comparison | None,
+    recorded: HeldoutComparison | None,
     optimism_gap: float | None,
 ) -> Gain | None:
     """None where no example has a result on both sides. `recorded` is the comparison that the run made."""
@@ -28,9 +28,13 @@ def gain(
     both = [(was[result.id], result) for result in after if result.id in was]
     if not both:
         return None
-    differences = [_seen(new) - _seen(old) for old, new in both]
-    exact = all(min(abs(_seen(each)), abs(_seen(each) - 1)) < DIFFERENT for pair in both for each in pair)
-    comparison = recorded or _compared(both)
+    differences = [_observed_score(new) - _observed_score(old) for old, new in both]
+    exact = all(
+        min(abs(_observed_score(each)), abs(_observed_score(each) - 1)) < DIFFERENT
+        for pair in both
+        for each in pair
+    )
+    comparison = recorded or _compare_paired(both)
     better = sum(each > DIFFERENT for each in differences)
     worse = sum(each < -DIFFERENT for each in differences)
     p_value = mcnemar(better, worse) if exact else sign_permutation(differences)
@@ -47,8 +51,8 @@ def gain(
             "test": "mcnemar" if exact else "sign-permutation",
             "optimism_gap": optimism_gap,
             "real": sure if split == "heldout" else None,
-            "groups": _groups(both),
-            "flips": _flips(both),
+            "groups": _average_groups(both),
+            "flips": _select_flips(both),
         }
     )
 
@@ -75,21 +79,21 @@ def sign_permutation(differences: Sequence[float]) -> float:
     return (1 + int(np.sum(np.abs(sums) >= target))) / (1 + RESAMPLES)
 
 
-def _seen(result: ExampleResult) -> float:
+def _observed_score(result: ExampleResult) -> float:
     """What an answer was worth: where the score is what a regression expects, not that, which moves all
     examples alike."""
     return result.score + result.residual
 
 
-def _compared(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> Comparison:
-    found = statistics.compare(
+def _compare_paired(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> HeldoutComparison:
+    found = statistics.compare_evaluations(
         EvalResult(results=tuple(old for old, _ in both)), EvalResult(results=tuple(new for _, new in both))
     )
     ci = found.ci.model_copy(update={"low": round(found.ci.low, 6), "high": round(found.ci.high, 6)})
-    return Comparison(improvement=round(found.improvement, 6), ci=ci)
+    return HeldoutComparison(improvement=round(found.improvement, 6), ci=ci)
 
 
-def _groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict[str, tuple[float, float]]:
+def _average_groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict[str, tuple[float, float]]:
     found = {}
     for name in sorted({new.group for _, new in both} - {""}):
         mine = [(old.score, new.score) for old, new in both if new.group == name]
@@ -97,30 +101,34 @@ def _groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict[str, tu
     return {name: (sides[0], sides[1]) for name, sides in found.items()}
 
 
-def _flips(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> tuple[Flip, ...]:
+def _select_flips(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> tuple[GainFlip, ...]:
     """The greatest changes first: what was lost, then what was won, in turn."""
-    changed = [pair for pair in both if abs(_seen(pair[1]) - _seen(pair[0])) > DIFFERENT]
-    lost = sorted((pair for pair in changed if _seen(pair[1]) < _seen(pair[0])), key=_change)
-    won = sorted((pair for pair in changed if _seen(pair[1]) > _seen(pair[0])), key=_change)
+    changed = [pair for pair in both if abs(_observed_score(pair[1]) - _observed_score(pair[0])) > DIFFERENT]
+    lost = sorted(
+        (pair for pair in changed if _observed_score(pair[1]) < _observed_score(pair[0])), key=_flip_sort_key
+    )
+    won = sorted(
+        (pair for pair in changed if _observed_score(pair[1]) > _observed_score(pair[0])), key=_flip_sort_key
+    )
     half = MOST_FLIPS // 2
     kept = [*lost[: max(half, MOST_FLIPS - len(won))], *won[: max(half, MOST_FLIPS - len(lost))]]
-    return tuple(_flip(old, new) for old, new in kept)
+    return tuple(_build_flip(old, new) for old, new in kept)
 
 
-def _change(pair: tuple[ExampleResult, ExampleResult]) -> tuple[float, str]:
-    return -abs(_seen(pair[1]) - _seen(pair[0])), pair[1].id
+def _flip_sort_key(pair: tuple[ExampleResult, ExampleResult]) -> tuple[float, str]:
+    return -abs(_observed_score(pair[1]) - _observed_score(pair[0])), pair[1].id
 
 
-def _flip(old: ExampleResult, new: ExampleResult) -> Flip:
-    return Flip(
+def _build_flip(old: ExampleResult, new: ExampleResult) -> GainFlip:
+    return GainFlip(
         id=new.id,
         group=new.group,
-        before=min(1.0, max(0.0, _seen(old))),
-        after=min(1.0, max(0.0, _seen(new))),
-        output_before=_cut(old.output),
-        output_after=_cut(new.output),
+        before=min(1.0, max(0.0, _observed_score(old))),
+        after=min(1.0, max(0.0, _observed_score(new))),
+        output_before=_truncate_output(old.output),
+        output_after=_truncate_output(new.output),
     )
 
 
-def _cut(text: str) -> str:
+def _truncate_output(text: str) -> str:
     return text if len(text) <= LONGEST_OUTPUT else text[: LONGEST_OUTPUT - 1] + "…"

@@ -7,14 +7,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.core.records import Comparison, EvalResult, ExampleResult, Interval, Part, Score
+from agent2rl.core.records import EvalResult, EvalScore, ExampleResult, HeldoutComparison, Interval, Part
 
 RESAMPLES = 10_000
 BLOCK = 200
 NEAR = 1e-3
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a rate, in percent."""
     z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
@@ -25,43 +25,45 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(low=100 * low, high=100 * high, method="wilson", level=level)
 
 
-def score(evaluation: EvalResult, split: Part) -> Score:
+def score_evaluation(evaluation: EvalResult, split: Part) -> EvalScore:
     """The mean in percent, and the mean of each further metric."""
     results = evaluation.results
-    return Score(
-        value=_percent([result.score for result in results]),
-        ci=_interval([result.score + result.residual for result in results]),
+    return EvalScore(
+        value=_mean_percent([result.score for result in results]),
+        ci=_score_interval([result.score + result.residual for result in results]),
         n=len(results),
         missing=len(evaluation.missing),
         split=split,
-        metrics={name: _percent([result.metrics[name] for result in results]) for name in results[0].metrics},
-        groups=_groups(results),
+        metrics={
+            name: _mean_percent([result.metrics[name] for result in results]) for name in results[0].metrics
+        },
+        groups=_average_groups(results),
         how=evaluation.how,
     )
 
 
-def _groups(results: Sequence[ExampleResult]) -> dict[str, float]:
+def _average_groups(results: Sequence[ExampleResult]) -> dict[str, float]:
     names = sorted({result.group for result in results} - {""})
-    return {name: _percent([each.score for each in results if each.group == name]) for name in names}
+    return {name: _mean_percent([each.score for each in results if each.group == name]) for name in names}
 
 
-def _percent(values: Sequence[float]) -> float:
+def _mean_percent(values: Sequence[float]) -> float:
     return 100 * min(1.0, math.fsum(values) / len(values))
 
 
-def _interval(values: Sequence[float]) -> Interval:
+def _score_interval(values: Sequence[float]) -> Interval:
     """Wilson's for rates, a bootstrap over examples for graded scores.
 
     A regression's expectations come close to 0 or 1 without being it. Where all do, that is a rate: drawn
     again and again from the same value, an interval would have no width.
     """
     if all(min(abs(value), abs(value - 1)) < NEAR for value in values):
-        return wilson(round(sum(values)), len(values))
-    low, high = _bootstrap(np.array(values))
+        return wilson_interval(round(sum(values)), len(values))
+    low, high = _bootstrap_interval(np.array(values))
     return Interval(low=100 * max(0.0, low), high=100 * min(1.0, high), method="bootstrap")
 
 
-def compare(before: EvalResult, after: EvalResult) -> Comparison:
+def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutComparison:
     """Mean difference over the same examples with a paired bootstrap; what either side misses is left out."""
     was = {result.id: result for result in before.results}
     now = {result.id: result for result in after.results}
@@ -72,14 +74,14 @@ def compare(before: EvalResult, after: EvalResult) -> Comparison:
         raise ValueError("no example has a result on both sides")
     improvement = float(np.mean([new.score - old.score for old, new in both]))
     seen = np.array([new.score + new.residual - old.score - old.residual for old, new in both])
-    low, high = _bootstrap(seen)
-    return Comparison(
+    low, high = _bootstrap_interval(seen)
+    return HeldoutComparison(
         improvement=100 * improvement,
         ci=Interval(low=100 * low, high=100 * high, method="paired-bootstrap"),
     )
 
 
-def _bootstrap(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+def _bootstrap_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
     """Percentile interval of the mean, in blocks so that memory stays small for any n."""
     random = np.random.default_rng(0)
     n = len(values)

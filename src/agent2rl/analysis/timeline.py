@@ -1,4 +1,4 @@
-"""The events of a run, sorted by what they tell. Times are seconds of the agent's time (`alive`)."""
+"""The events of a run, sorted by what they tell. Times are seconds of the agent's time (`agent_time`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,19 @@ from typing import Literal, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from agent2rl.analysis.alive import AgentTime
-from agent2rl.analysis.attempts import Ran, Weights
+from agent2rl.analysis.agent_time import AgentTime
+from agent2rl.analysis.attempts import RecordedProcess, SavedWeights
 from agent2rl.analysis.findings import TimeSplit
-from agent2rl.core.events import Asked, Began, Event, FileSeen, Gone, Sample
+from agent2rl.core.events import (
+    DriverRequest,
+    FileSeen,
+    ProcessEnd,
+    ProcessStart,
+    ResourceSample,
+    TimelineEvent,
+)
 from agent2rl.core.record import Record
-from agent2rl.core.records import Counts, Rollouts
+from agent2rl.core.records import RolloutCounts, Rollouts
 from agent2rl.store.revisions import Revision
 
 BUSY_CORES, BUSY_GPU = 0.5, 0.1
@@ -23,88 +30,90 @@ CODING_SECONDS = 30.0
 CHANGE_SECONDS = 2.0
 """Before a revision is taken, its change is made."""
 
-Doing = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
+Activity = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
 """The fields of `findings.TimeSplit`."""
-Piece = tuple[float, float]
+TimeRange = tuple[float, float]
 """From, to."""
 R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ActivityStretch:
     """A time in which an agent did one thing."""
 
-    kind: Doing
+    kind: Activity
     began: float
     ended: float
 
 
 @dataclass(frozen=True)
-class Timeline:
+class AgentTimeline:
     started: float | None
     """Seconds since the epoch; None where the agent never started."""
     seconds: float
     """The agent's time: to its end, or as far as the record goes."""
     time: AgentTime | None = None
     """None: the agent was started once."""
-    samples: tuple[tuple[float, Sample], ...] = ()
-    processes: tuple[Ran, ...] = ()
+    samples: tuple[tuple[float, ResourceSample], ...] = ()
+    processes: tuple[RecordedProcess, ...] = ()
     files: tuple[tuple[float, FileSeen], ...] = ()
     """Weights and logs, whenever they changed."""
     played: tuple[tuple[float, Rollouts], ...] = ()
     """Each with what is new since the one before."""
-    requests: tuple[tuple[float, Asked], ...] = ()
+    requests: tuple[tuple[float, DriverRequest], ...] = ()
     """By their beginning."""
     revisions: tuple[tuple[float, Revision], ...] = ()
-    graded: tuple[Piece, ...] = ()
+    graded: tuple[TimeRange, ...] = ()
     """From a submission to its verdict."""
 
-    def at(self, time: float) -> float:
+    def seconds_at(self, time: float) -> float:
         """A time, in seconds since the epoch, as the agent's time."""
-        return self.time.at(time) if self.time else time - (self.started or 0.0)
+        return self.time.seconds_at(time) if self.time else time - (self.started or 0.0)
 
     @cached_property
-    def weights(self) -> tuple[Weights, ...]:
-        return tuple(Weights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights")
+    def weights(self) -> tuple[SavedWeights, ...]:
+        return tuple(
+            SavedWeights(seen.path, at, seen.bytes) for at, seen in self.files if seen.what == "weights"
+        )
 
     @cached_property
     def logs(self) -> tuple[tuple[float, FileSeen], ...]:
         return tuple((at, seen) for at, seen in self.files if seen.what == "log")
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[ActivityStretch, ...]:
         """What the agent did from moment to moment; each moment is the first of these that fits."""
-        claims: list[tuple[Doing, list[Piece]]] = [
-            ("training", self._training()),
+        claims: list[tuple[Activity, list[TimeRange]]] = [
+            ("training", self._find_training()),
             ("grading", list(self.graded)),
-            ("stalled", self._stalled()),
+            ("stalled", self._find_stalls()),
             ("thinking", [(at, at + asked.seconds) for at, asked in self.requests]),
-            ("coding", self._coding()),
+            ("coding", self._find_coding()),
         ]
-        return _laid(claims, self.seconds)
+        return _lay_intervals(claims, self.seconds)
 
-    def split(self) -> TimeSplit | None:
+    def split_time(self) -> TimeSplit | None:
         """None where nobody saw what the agent's processes did, as in records of earlier versions."""
         if self.started is None or not self.samples:
             return None
-        sums: dict[str, float] = dict.fromkeys(get_args(Doing), 0.0)
+        sums: dict[str, float] = dict.fromkeys(get_args(Activity), 0.0)
         for stretch in self.stretches:
             sums[stretch.kind] += stretch.ended - stretch.began
         return TimeSplit(**{what: round(seconds, 3) for what, seconds in sums.items()})
 
-    def _training(self) -> list[Piece]:
+    def _find_training(self) -> list[TimeRange]:
         """A GPU is the grader's while something is graded."""
         found = []
         for at, sample in self.samples:
             piece = (at - sample.seconds, at)
-            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps(
+            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps_any(
                 piece, self.graded
             )
             if sample.cores >= BUSY_CORES or gpu:
                 found.append(piece)
         return found
 
-    def _stalled(self) -> list[Piece]:
+    def _find_stalls(self) -> list[TimeRange]:
         """A request that failed, and the wait before the same was asked again."""
         found = []
         for at, asked in self.requests:
@@ -114,7 +123,7 @@ class Timeline:
                 found.append((end - asked.stalled_seconds, end))
         return found
 
-    def _coding(self) -> list[Piece]:
+    def _find_coding(self) -> list[TimeRange]:
         found = [(at - CHANGE_SECONDS, at) for at, _ in self.revisions]
         ends = [(at, at + asked.seconds) for at, asked in self.requests]
         for (_, end), (begin, _) in pairwise(ends):
@@ -123,43 +132,53 @@ class Timeline:
         return found
 
 
-def read(events: Sequence[Event]) -> Timeline:
+def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
     """From what the recorder noted. What has another form than it should is passed over."""
-    time = AgentTime.of(events)
+    time = AgentTime.from_record(events)
     if not time.starts:
-        return Timeline(None, 0.0)
+        return AgentTimeline(None, 0.0)
     began = time.starts[0][0]
-    return Timeline(
+    return AgentTimeline(
         started=began,
-        seconds=max(0.0, time.at(_end(events))),
+        seconds=max(0.0, time.seconds_at(_find_end(events))),
         time=time,
-        samples=tuple((time.at(event.time), sample) for event, sample in _of(events, "sample", Sample)),
-        processes=_processes(events, time),
+        samples=tuple(
+            (time.seconds_at(event.time), sample)
+            for event, sample in _parse_events(events, "sample", ResourceSample)
+        ),
+        processes=_pair_processes(events, time),
         files=tuple(
-            (time.at(event.time), seen)
-            for event, seen in _of(events, "file", FileSeen)
+            (time.seconds_at(event.time), seen)
+            for event, seen in _parse_events(events, "file", FileSeen)
             if event.time >= began
         ),
-        played=tuple(_played(events, time)),
+        played=tuple(_read_rollouts(events, time)),
         requests=tuple(
             sorted(
-                ((time.at(asked.began), asked) for _, asked in _of(events, "request", Asked)),
+                (
+                    (time.seconds_at(asked.began), asked)
+                    for _, asked in _parse_events(events, "request", DriverRequest)
+                ),
                 key=lambda pair: pair[0],
             )
         ),
-        revisions=tuple((time.at(event.time), each) for event, each in _of(events, "revision", Revision)),
-        graded=tuple(_graded(events, time)),
+        revisions=tuple(
+            (time.seconds_at(event.time), each) for event, each in _parse_events(events, "revision", Revision)
+        ),
+        graded=tuple(_read_gradings(events, time)),
     )
 
 
-def _end(events: Sequence[Event]) -> float:
+def _find_end(events: Sequence[TimelineEvent]) -> float:
     """When the agent ended for the last time, or as far as the record goes where it was started again."""
     turns = [event for event in events if event.kind in ("started", "continued", "ended")]
     over = turns[-1].kind == "ended"
     return turns[-1].time if over else max(event.time for event in events)
 
 
-def _of(events: Iterable[Event], kind: str, form: type[R]) -> Iterable[tuple[Event, R]]:
+def _parse_events(
+    events: Iterable[TimelineEvent], kind: str, form: type[R]
+) -> Iterable[tuple[TimelineEvent, R]]:
     for event in events:
         if event.kind == kind:
             try:
@@ -168,38 +187,41 @@ def _of(events: Iterable[Event], kind: str, form: type[R]) -> Iterable[tuple[Eve
                 continue
 
 
-def _processes(events: Sequence[Event], time: AgentTime) -> tuple[Ran, ...]:
-    gone = {(each.pid, each.began): (event.time, each) for event, each in _of(events, "left", Gone)}
-    found: dict[tuple[int, float], Ran] = {}
-    for _, began in _of(events, "began", Began):
+def _pair_processes(events: Sequence[TimelineEvent], time: AgentTime) -> tuple[RecordedProcess, ...]:
+    gone = {
+        (each.pid, each.began): (event.time, each)
+        for event, each in _parse_events(events, "left", ProcessEnd)
+    }
+    found: dict[tuple[int, float], RecordedProcess] = {}
+    for _, began in _parse_events(events, "began", ProcessStart):
         name = (began.pid, began.began)
         gone_at, end = gone.get(name, (None, None))
-        found[name] = Ran(
+        found[name] = RecordedProcess(
             pid=began.pid,
             command=began.command,
-            began=time.at(began.began),
-            ended=time.at(gone_at) if gone_at is not None else time.end(began.began),
+            began=time.seconds_at(began.began),
+            ended=time.seconds_at(gone_at) if gone_at is not None else time.find_life_end(began.began),
             cpu_seconds=end.cpu_seconds if end else 0.0,
             peak_bytes=end.peak_bytes if end else 0,
         )
     return tuple(found.values())
 
 
-def _played(events: Iterable[Event], time: AgentTime) -> Iterable[tuple[float, Rollouts]]:
+def _read_rollouts(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[tuple[float, Rollouts]]:
     for event in events:
         if event.kind != "rollouts":
             continue
-        names = set(Counts.model_fields)
+        names = set(RolloutCounts.model_fields)
         counts = {name: value for name, value in event.data.items() if name in names}
         try:
-            new = Counts.model_validate(counts)
+            new = RolloutCounts.model_validate(counts)
         except ValidationError:
             continue
         claimed = event.data.get("source") == "claimed"
-        yield time.at(event.time), Rollouts(claimed=new) if claimed else Rollouts(witnessed=new)
+        yield time.seconds_at(event.time), Rollouts(claimed=new) if claimed else Rollouts(witnessed=new)
 
 
-def _graded(events: Iterable[Event], time: AgentTime) -> Iterable[Piece]:
+def _read_gradings(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[TimeRange]:
     waiting: dict[int, float] = {}
     for event in events:
         if event.kind in ("submitted", "graded"):
@@ -210,14 +232,16 @@ def _graded(events: Iterable[Event], time: AgentTime) -> Iterable[Piece]:
             if event.kind == "submitted":
                 waiting[number] = event.time
             elif number in waiting:
-                yield time.at(waiting.pop(number)), time.at(event.time)
+                yield time.seconds_at(waiting.pop(number)), time.seconds_at(event.time)
 
 
-def _overlaps(piece: Piece, others: Iterable[Piece]) -> bool:
+def _overlaps_any(piece: TimeRange, others: Iterable[TimeRange]) -> bool:
     return any(began < piece[1] and ended > piece[0] for began, ended in others)
 
 
-def _laid(claims: Sequence[tuple[Doing, list[Piece]]], end: float) -> tuple[Stretch, ...]:
+def _lay_intervals(
+    claims: Sequence[tuple[Activity, list[TimeRange]]], end: float
+) -> tuple[ActivityStretch, ...]:
     """Lay claims over the time from 0 to `end`: an earlier one goes before a later one, idle is the rest."""
     changes: list[tuple[float, int, int]] = []
     for rank, (_, pieces) in enumerate(claims):
@@ -226,16 +250,16 @@ def _laid(claims: Sequence[tuple[Doing, list[Piece]]], end: float) -> tuple[Stre
             if high > low:
                 changes += [(low, rank, 1), (high, rank, -1)]
     open_now = [0] * len(claims)
-    found: list[Stretch] = []
+    found: list[ActivityStretch] = []
     at = 0.0
     for time, rank, step in [*sorted(changes), (end, 0, 0)]:
         if time > at:
             fits = [claim for (claim, _), count in zip(claims, open_now, strict=True) if count]
-            what: Doing = fits[0] if fits else "idle"
+            what: Activity = fits[0] if fits else "idle"
             if found and found[-1].kind == what:
-                found[-1] = Stretch(what, found[-1].began, time)
+                found[-1] = ActivityStretch(what, found[-1].began, time)
             else:
-                found.append(Stretch(what, at, time))
+                found.append(ActivityStretch(what, at, time))
             at = time
         open_now[rank] += step
     return tuple(found)

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent2rl.campaign.work import Job, Outcome
+from agent2rl.campaign.job_worker import CampaignJob, JobOutcome
 
 
 @dataclass(frozen=True)
-class Ended:
-    job: Job
-    outcome: Outcome
+class EndedJob:
+    job: CampaignJob
+    outcome: JobOutcome
 
 
-class Executor(Protocol):
+class JobExecutor(Protocol):
     """Where and when a job is done is the executor's to know. It may be given further jobs at any time."""
 
-    def submit(self, jobs: Sequence[Job]) -> None: ...
+    def submit(self, jobs: Sequence[CampaignJob]) -> None: ...
 
-    def ended(self, seconds: float) -> list[Ended]:
+    def ended(self, seconds: float) -> list[EndedJob]:
         """Jobs that have ended since the last call; waits so long for one at most."""
 
     def stop(self) -> None:

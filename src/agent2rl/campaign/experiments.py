@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from agent2rl.campaign.record import Campaign, Chosen, Setting
+from agent2rl.campaign.campaign_file import CampaignSpec, CellFilter, Setting
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
-from agent2rl.store.files import canonical, sha256_text
+from agent2rl.store.files import canonical_json, sha256_text
 
 Cell = Mapping[str, str | int]
 """A value on each axis."""
-Parse = Callable[[Sequence[str], bool], RunSpec]
+ParseArguments = Callable[[Sequence[str], bool], RunSpec]
 """What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
-MACHINES = {"limits"}
+MACHINE_FIELDS = {"limits"}
 """Fields that say what of a machine a run may use; they depend on the machine, and are not the experiment."""
 
 
@@ -36,23 +36,23 @@ class Experiment:
         return f"agent2rl run {shlex.join(self.arguments)}"
 
 
-def identity(spec: RunSpec) -> str:
+def compute_experiment_id(spec: RunSpec) -> str:
     """Equal for equal specifications, on whatever machine they were made."""
-    return sha256_text(canonical(spec.model_dump(mode="json", exclude=MACHINES)))
+    return sha256_text(canonical_json(spec.model_dump(mode="json", exclude=MACHINE_FIELDS)))
 
 
-def experiments(campaign: Campaign, parse: Parse) -> tuple[Experiment, ...]:
+def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[Experiment, ...]:
     found: dict[str, Experiment] = {}
-    for cell in cells(campaign):
-        arguments = options(campaign, cell)
+    for cell in expand_cells(campaign):
+        arguments = make_run_arguments(campaign, cell)
         try:
             spec = parse(arguments, campaign.resources.gpus > 0)
         except UserError as error:
-            raise UserError(f"{campaign.name}, {told(cell)}: {error.message}", error.mend) from error
-        new = Experiment(identity(spec), spec, cell, _pinned(arguments, spec))
+            raise UserError(f"{campaign.name}, {format_cell(cell)}: {error.message}", error.mend) from error
+        new = Experiment(compute_experiment_id(spec), spec, cell, _pin_arguments(arguments, spec))
         if (old := found.setdefault(new.id, new)) is not new:
             raise UserError(
-                f"{campaign.name}: {told(old.cell)} and {told(cell)} are the same experiment.",
+                f"{campaign.name}: {format_cell(old.cell)} and {format_cell(cell)} are the same experiment.",
                 "Exclude one of them, or vary something that the run depends on.",
             )
     if not found:
@@ -60,7 +60,7 @@ def experiments(campaign: Campaign, parse: Parse) -> tuple[Experiment, ...]:
     return tuple(found.values())
 
 
-def cells(campaign: Campaign) -> list[Cell]:
+def expand_cells(campaign: CampaignSpec) -> list[Cell]:
     """Every combination that is not left out; the last axis varies fastest."""
     axes = campaign.axes.model_dump(exclude_none=True)
     if (count := prod(map(len, axes.values()))) > MOST:
@@ -69,34 +69,34 @@ def cells(campaign: Campaign) -> list[Cell]:
             "Make several campaigns of it.",
         )
     every = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    return [cell for cell in every if not any(fits(chosen, cell) for chosen in campaign.exclude)]
+    return [cell for cell in every if not any(matches_cell(chosen, cell) for chosen in campaign.exclude)]
 
 
-def fits(chosen: Chosen, cell: Cell) -> bool:
+def matches_cell(chosen: CellFilter, cell: Cell) -> bool:
     return all(cell[axis] in values for axis, values in chosen.model_dump(exclude_none=True).items())
 
 
-def options(campaign: Campaign, cell: Cell) -> tuple[str, ...]:
+def make_run_arguments(campaign: CampaignSpec, cell: Cell) -> tuple[str, ...]:
     """A combination as arguments of `agent2rl run`."""
     settings = dict(campaign.settings)
     for override in campaign.override:
-        if fits(override.where, cell):
+        if matches_cell(override.where, cell):
             settings |= override.set
     values: dict[str, Setting] = {axis: value for axis, value in cell.items() if value != ""}
-    return tuple(part for name, value in (values | settings).items() for part in _option(name, value))
+    return tuple(part for name, value in (values | settings).items() for part in _format_option(name, value))
 
 
-def told(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     return " ".join(f"{axis}={value}" for axis, value in cell.items())
 
 
-def _pinned(arguments: Sequence[str], spec: RunSpec) -> tuple[str, ...]:
+def _pin_arguments(arguments: Sequence[str], spec: RunSpec) -> tuple[str, ...]:
     """With the engine that was chosen for it, and the commit that a hub model's name stands for now."""
     kept = [each for each in arguments if not each.startswith(("--engine=", "--model="))]
     return (*kept, f"--model={spec.model}", f"--engine={spec.engine}")
 
 
-def _option(name: str, value: Setting) -> list[str]:
+def _format_option(name: str, value: Setting) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}"] if value else []
     return [f"--{name}={one}" for one in (value if isinstance(value, tuple) else (value,))]

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from agent2rl.campaign.past import Glance, State
-from agent2rl.campaign.standing import Standing
+from agent2rl.campaign.experiment_status import ExperimentStatus
+from agent2rl.campaign.run_history import CampaignRunSummary, State
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, RunSpec
 
@@ -18,7 +18,7 @@ LEAST_SECONDS = 600.0
 """Beside the budget, for a scheduler that ends what takes longer than was said."""
 
 
-class Planned(Record):
+class PlannedRun(Record):
     experiment: str
     cell: dict[str, str | int]
     state: State
@@ -38,10 +38,10 @@ class Planned(Record):
     """That it is expected to cost at most."""
 
 
-class Plan(Record):
+class CampaignPlan(Record):
     campaign: str
     about: str
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
     parallel: int | None
     """Runs at once; None: the cluster decides."""
     run_seconds: float
@@ -54,13 +54,13 @@ class Plan(Record):
     """How many it is not known of."""
 
 
-class Experience:
+class CostEstimator:
     """What earlier runs took."""
 
-    def __init__(self, past: Mapping[str, Sequence[Glance]]) -> None:
+    def __init__(self, past: Mapping[str, Sequence[CampaignRunSummary]]) -> None:
         self._runs = [run for runs in past.values() for run in runs if run.state == "done"]
 
-    def beside_seconds(self, spec: RunSpec) -> list[float]:
+    def list_overhead_seconds(self, spec: RunSpec) -> list[float]:
         """The time beside the agent's, of runs of the same task: with the same model, or with any."""
         same = [run for run in self._runs if run.spec.task == spec.task]
         closer = [run for run in same if run.spec.model == spec.model]
@@ -70,7 +70,7 @@ class Experience:
             if run.seconds is not None and run.agent_seconds is not None
         ]
 
-    def usd(self, spec: RunSpec) -> float | None:
+    def estimate_usd(self, spec: RunSpec) -> float | None:
         if spec.driver is None:
             return 0.0
         if spec.budget.usd is not None:
@@ -79,37 +79,37 @@ class Experience:
         known = [run.usd for run in same if run.usd is not None]
         return fmean(known) if known else None
 
-    def limit_seconds(self, spec: RunSpec) -> float:
+    def estimate_limit_seconds(self, spec: RunSpec) -> float:
         """Enough for all but the very slow: for schedulers that want a limit."""
-        beside = self.beside_seconds(spec)
+        beside = self.list_overhead_seconds(spec)
         more = max(LEAST_SECONDS, 2 * max(beside)) if beside else max(LEAST_SECONDS, spec.grading_seconds)
         return spec.budget.wall_seconds + more
 
 
-def plan(
+def make_plan(
     name: str,
     about: str,
-    standings: Sequence[Standing],
-    chosen: Sequence[Standing],
-    experience: Experience,
+    standings: Sequence[ExperimentStatus],
+    chosen: Sequence[ExperimentStatus],
+    experience: CostEstimator,
     parallel: int | None,
-) -> Plan:
+) -> CampaignPlan:
     wanted = {one.experiment.id for one in chosen if one.state != "running"}
-    runs = tuple(_planned(one, one.experiment.id in wanted, experience) for one in standings)
+    runs = tuple(_plan_run(one, one.experiment.id in wanted, experience) for one in standings)
     now = [run for run in runs if run.chosen]
-    return Plan(
+    return CampaignPlan(
         campaign=name,
         about=about,
         runs=runs,
         parallel=parallel,
         run_seconds=sum(run.seconds for run in now),
-        wall_seconds=makespan([run.seconds for run in now], parallel) if parallel else None,
+        wall_seconds=estimate_makespan([run.seconds for run in now], parallel) if parallel else None,
         usd=sum(run.usd or 0.0 for run in now),
         usd_unknown=sum(run.usd is None for run in now),
     )
 
 
-def makespan(seconds: Sequence[float], slots: int) -> float:
+def estimate_makespan(seconds: Sequence[float], slots: int) -> float:
     """Until the last of them ends, where each begins as soon as there is room, in this order."""
     ends = [0.0] * slots
     for each in seconds:
@@ -117,10 +117,10 @@ def makespan(seconds: Sequence[float], slots: int) -> float:
     return max(ends)
 
 
-def _planned(one: Standing, chosen: bool, experience: Experience) -> Planned:
+def _plan_run(one: ExperimentStatus, chosen: bool, experience: CostEstimator) -> PlannedRun:
     spec, run = one.experiment.spec, one.run
-    beside = experience.beside_seconds(spec)
-    return Planned(
+    beside = experience.list_overhead_seconds(spec)
+    return PlannedRun(
         experiment=one.experiment.id,
         cell=dict(one.experiment.cell),
         state=one.state,
@@ -133,5 +133,5 @@ def _planned(one: Standing, chosen: bool, experience: Experience) -> Planned:
         command=one.experiment.command,
         seconds=spec.budget.wall_seconds + (fmean(beside) if beside else 0.0),
         beside_known=bool(beside),
-        usd=experience.usd(spec),
+        usd=experience.estimate_usd(spec),
     )

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from agent2rl.cli.options import as_json
 from agent2rl.core.errors import UserError
-from agent2rl.runner.installing import driven, install, installed
-from agent2rl.runner.settings import settings
+from agent2rl.runner.agent_install import find_installed, install_agent_package, list_driven_agents
+from agent2rl.runner.settings import read_settings
 
 
 @click.group("agents", invoke_without_command=True)
@@ -23,7 +23,7 @@ def command(context: click.Context, as_json: bool) -> None:
     agent2rl agents install claude-code codex
     """
     if context.invoked_subcommand is None:
-        _list(as_json)
+        _print_agents(as_json)
 
 
 @command.command("install")
@@ -33,28 +33,28 @@ def install_command(names: tuple[str, ...]) -> None:
 
     Each gets a directory of its own in the cache. What is there already is left as it is.
     """
-    known = driven()
+    known = list_driven_agents()
     for name in names:
         if name not in known:
             raise UserError(f"There is no agent {name!r} to install.", f"Known: {', '.join(sorted(known))}.")
     for name in names:
-        package, cache = known[name].package, settings().cache
-        there = installed(name, package, cache)
-        prefix = there or install(name, package, cache, lambda text: click.echo(text, err=True))
+        package, cache = known[name].package, read_settings().cache
+        there = find_installed(name, package, cache)
+        prefix = there or install_agent_package(name, package, cache, lambda text: click.echo(text, err=True))
         click.echo(f"{name} {package.version} {'is' if there else 'now is'} in {prefix}")
 
 
-def _list(as_json: bool) -> None:
-    cache = settings().cache
+def _print_agents(as_json: bool) -> None:
+    cache = read_settings().cache
     rows = [
         {
             "name": name,
             "version": agent.package.version,
-            "installed": installed(name, agent.package, cache) is not None,
+            "installed": find_installed(name, agent.package, cache) is not None,
             "wires": list(agent.wires),
             "package": f"{agent.package.registry}:{agent.package.name}",
         }
-        for name, agent in sorted(driven().items())
+        for name, agent in sorted(list_driven_agents().items())
     ]
     if as_json:
         click.echo(json.dumps(rows))

@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import click
 
-from agent2rl.analysis.campaigns.campaign import campaign
-from agent2rl.campaign import executors
-from agent2rl.campaign.claims import machine
-from agent2rl.campaign.past import ENDINGS
-from agent2rl.campaign.sessions import Session, SessionRecord, going
-from agent2rl.campaign.standing import failed, free
-from agent2rl.cli import campaigning
-from agent2rl.cli.campaign_table import Watch, print_plan, print_standings
-from agent2rl.cli.campaigning import Opened, opened, see_through
-from agent2rl.cli.gathering import gathered, traits
+from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
+from agent2rl.campaign import executor_factory
+from agent2rl.campaign.campaign_sessions import CampaignSession, SessionRecord, list_open_sessions
+from agent2rl.campaign.experiment_claims import read_machine_id
+from agent2rl.campaign.experiment_status import select_failed, select_runnable
+from agent2rl.campaign.run_history import ENDINGS
+from agent2rl.cli import opened_campaign
+from agent2rl.cli.campaign_table import CampaignDisplay, print_plan, print_statuses
 from agent2rl.cli.leaderboard import include_contaminated, protocol
+from agent2rl.cli.opened_campaign import OpenedCampaign, open_campaign, run_campaign
 from agent2rl.cli.options import as_json, runs_dir
+from agent2rl.cli.run_digests import gather_digests, select_task_traits
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Ending, Protocol
+from agent2rl.core.records import Ending, ScoringProtocol
 
 POLL_SECONDS = 0.5
 
@@ -44,7 +44,7 @@ def command() -> None:
 campaign_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
 
-def where(function: Callable[..., None]) -> Callable[..., None]:
+def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say where a campaign is run."""
     for option in reversed(
         (
@@ -84,7 +84,7 @@ limit = click.option("--limit", type=click.IntRange(1), help="Run so many at mos
 
 @command.command("plan")
 @campaign_file
-@where
+@add_executor_options
 @again
 @limit
 @runs_dir
@@ -93,15 +93,15 @@ def plan_command(
     file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **asked: Any
 ) -> None:
     """Print a campaign's runs: how each stands, and what the rest will take and cost."""
-    campaign, wanted = opened(file, runs_dir), _wanted(asked)
-    standings = campaign.stand()
-    found = campaign.plan(standings, free(standings, again)[:limit], wanted)
+    campaign, wanted = open_campaign(file, runs_dir), _parse_executor_options(asked)
+    standings = campaign.find_statuses()
+    found = campaign.make_plan(standings, select_runnable(standings, again)[:limit], wanted)
     click.echo(found.model_dump_json()) if as_json else print_plan(found)
 
 
 @command.command("run")
 @campaign_file
-@where
+@add_executor_options
 @again
 @limit
 @click.option("--detach", is_flag=True, help="Slurm: submit the jobs and leave.")
@@ -123,10 +123,16 @@ def run_command(
 
     Exit code: 0 where every experiment is done, 1 where one is not, 130 where it was stopped.
     """
-    wanted = _wanted(asked)
+    wanted = _parse_executor_options(asked)
     if detach and wanted.executor != "slurm":
         raise UserError("--detach is for --executor slurm.", "The others' runs end with this command.")
-    see_through(opened(file, runs_dir), wanted, lambda found: free(found, again)[:limit], as_json, detach)
+    run_campaign(
+        open_campaign(file, runs_dir),
+        wanted,
+        lambda found: select_runnable(found, again)[:limit],
+        as_json,
+        detach,
+    )
 
 
 @command.command("retry")
@@ -138,7 +144,7 @@ def run_command(
     multiple=True,
     help="Those whose last run ended so, e.g. out-of-memory.",
 )
-@where
+@add_executor_options
 @limit
 @runs_dir
 @as_json
@@ -159,10 +165,10 @@ def retry_command(
     if not all_failed and not ending:
         raise UserError("Say what to retry.", "--failed, or --ending NAME.")
     endings = cast(tuple[Ending, ...], ending)
-    see_through(
-        opened(file, runs_dir),
-        _wanted(asked),
-        lambda found: failed(found, all_failed, endings)[:limit],
+    run_campaign(
+        open_campaign(file, runs_dir),
+        _parse_executor_options(asked),
+        lambda found: select_failed(found, all_failed, endings)[:limit],
         as_json,
     )
 
@@ -174,19 +180,19 @@ def retry_command(
 @as_json
 def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool) -> None:
     """Show how a campaign stands, until all of it is done."""
-    campaign = opened(file, runs_dir)
-    standings = campaign.stand()
+    campaign = open_campaign(file, runs_dir)
+    standings = campaign.find_statuses()
     if as_json:
-        click.echo(campaigning.as_json(campaign, standings))
+        click.echo(opened_campaign.format_statuses_json(campaign, standings))
     elif once or not sys.stdout.isatty():
-        print_standings(standings)
+        print_statuses(standings)
     else:
-        with Watch(quiet=False) as watch:
+        with CampaignDisplay(quiet=False) as watch:
             while any(one.state != "done" for one in standings):
-                watch.show(standings)
+                watch.show_statuses(standings)
                 time.sleep(1)
-                standings = campaign.stand()
-            watch.show(standings)
+                standings = campaign.find_statuses()
+            watch.show_statuses(standings)
 
 
 @command.command("stop")
@@ -195,13 +201,13 @@ def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool)
 @runs_dir
 def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
     """Ask everybody who runs this campaign to stop, and wait until all its runs have ended."""
-    campaign = opened(file, runs_dir)
-    sessions = going(campaign.runs, campaign.campaign.name)
+    campaign = open_campaign(file, runs_dir)
+    sessions = list_open_sessions(campaign.runs, campaign.campaign.name)
     for session, _ in sessions:
-        session.ask("now" if now else "stop")
+        session.request_stop("now" if now else "stop")
     mine = {session.token for session, _ in sessions}
     told = -1
-    while left := _held_by(campaign, mine) or _beginning(sessions):
+    while left := _list_holders(campaign, mine) or _list_starting_sessions(sessions):
         if len(left) != told:
             click.echo(f"{len(left)} still running: {', '.join(left)}", err=True)
         told = len(left)
@@ -224,7 +230,7 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
 def report_command(
     source: Path,
     output: Path | None,
-    protocol: Protocol,
+    protocol: ScoringProtocol,
     include_contaminated: bool,
     runs_dir: Path | None,
     as_json: bool,
@@ -241,11 +247,11 @@ def report_command(
     agent2rl campaign report campaigns/smoke.toml -o docs/results/smoke
     agent2rl campaign report runs/
     """
-    name, about, runs = campaigning.runs_of(source, runs_dir)
-    found = gathered(runs)
-    made = campaign(
+    name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir)
+    found = gather_digests(runs)
+    made = analyse_campaign(
         found.digests,
-        traits(found.digests),
+        select_task_traits(found.digests),
         name,
         about,
         protocol,
@@ -263,25 +269,25 @@ def report_command(
     click.echo(f"report: {written}")
 
 
-def _held_by(campaign: Opened, sessions: set[str]) -> list[str]:
+def _list_holders(campaign: OpenedCampaign, sessions: set[str]) -> list[str]:
     """The runs that work for these sessions, by host."""
-    now = campaign.claims.clock()
-    holders = (campaign.claims.holder(each.id, now) for each in campaign.experiments)
+    now = campaign.claims.read_storage_clock()
+    holders = (campaign.claims.find_holder(each.id, now) for each in campaign.experiments)
     return [f"{holder.host}:{holder.pid}" for holder in holders if holder and holder.session in sessions]
 
 
-def _beginning(sessions: Sequence[tuple[Session, SessionRecord]]) -> list[str]:
+def _list_starting_sessions(sessions: Sequence[tuple[CampaignSession, SessionRecord]]) -> list[str]:
     """Sessions of this machine that have not ended: one may be about to claim something."""
-    here = machine()
+    here = read_machine_id()
     left = (who for session, who in sessions if not session.paths.ended.exists())
     return [f"{who.host}:{who.pid}" for who in left if who.machine == here and not who.dead]
 
 
-def _wanted(asked: dict[str, Any]) -> executors.Wanted:
+def _parse_executor_options(asked: dict[str, Any]) -> executor_factory.ExecutorOptions:
     pairs = [each.partition("=") for each in asked["slurm"]]
     if bad := [key for key, sign, _ in pairs if not key or not sign]:
         raise UserError(f"--slurm {bad[0]}: there is no '=' in it.", "Write it as --slurm partition=gpu.")
-    return executors.Wanted(
+    return executor_factory.ExecutorOptions(
         executor=asked["executor"],
         parallel=asked["parallel"],
         address=asked["address"],

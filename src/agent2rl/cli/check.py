@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from agent2rl import registry
 from agent2rl.cli.options import as_json, judge, search
-from agent2rl.runner.desks import Wanted
-from agent2rl.runner.preflight import Finding, check_machine, check_task
-from agent2rl.runner.settings import settings
+from agent2rl.runner.grading_proxy_setup import GradingProxyOptions
+from agent2rl.runner.preflight import PreflightFinding, check_machine, check_task
+from agent2rl.runner.settings import read_settings
 
 MARKS = {
     "ok": "[green]ok[/green]     ",
@@ -49,14 +49,14 @@ def command(
 
     Exit code 1 where something is broken; what is only missing is said and left.
     """
-    where = settings()
+    where = read_settings()
     if task is None:
         findings = check_machine(where, sandbox)
     else:
-        name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-        findings = check_task(name, data_dir, where, sandbox, Wanted(search, judge=judge))
+        name = registry.resolve_folder_name(task, (*tasks_dir, *where.tasks))
+        findings = check_task(name, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge))
     console = Console(highlight=False, soft_wrap=True)
-    seen: list[Finding] = []
+    seen: list[PreflightFinding] = []
     for finding in findings:
         seen.append(finding)
         if not as_json:

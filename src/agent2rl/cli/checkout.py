@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import complete_runs, find, runs_dir
+from agent2rl.cli.options import complete_runs, resolve_run, runs_dir
 from agent2rl.core.errors import UserError
-from agent2rl.store.revisions import files
+from agent2rl.store.revisions import read_revision_files
 
 LINK = 0o120000
 
@@ -22,7 +22,7 @@ def command(run: str, number: int, folder: Path, runs_dir: Path | None) -> None:
 
     Links are written as they are and lead wherever the agent had them lead.
     """
-    found = list(files(find(run, runs_dir).revisions, number))
+    found = list(read_revision_files(resolve_run(run, runs_dir).revisions, number))
     if folder.exists():
         raise UserError(f"{folder} is there already.", "Name a folder that is not: nothing is overwritten.")
     folder.mkdir(parents=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import find, runs_dir
+from agent2rl.cli.options import resolve_run, runs_dir
 from agent2rl.core.errors import UserError
 from agent2rl.report import export
-from agent2rl.runner.settings import settings
+from agent2rl.runner.settings import read_settings
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 
@@ -37,9 +37,9 @@ def command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Pat
     agent2rl export parquet -o runs.parquet
     agent2rl export atif 20261116 -o trajectories
     """
-    chosen = [find(name, runs_dir) for name in runs] or _all(runs_dir)
+    chosen = [resolve_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
     if form in ("csv", "jsonl"):
-        _print(form, chosen, output)
+        _write_rows(form, chosen, output)
         return
     if output is None:
         raise UserError(f"{form} is not for printing.", "Say where to: -o PATH.")
@@ -50,15 +50,15 @@ def command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Pat
     click.echo(f"{count} {'run' if count == 1 else 'runs'} in {output}")
 
 
-def _all(runs_dir: Path | None) -> Sequence[RunPaths]:
-    folder = (runs_dir or settings().runs).absolute()
+def _list_all_runs(runs_dir: Path | None) -> Sequence[RunPaths]:
+    folder = (runs_dir or read_settings().runs).absolute()
     found = export.runs_below(folder)
     if not found:
         raise UserError(f"There are no runs below {folder}.", "Name the runs directory with --runs-dir.")
     return found
 
 
-def _print(form: str, chosen: Sequence[RunPaths], output: Path | None) -> None:
+def _write_rows(form: str, chosen: Sequence[RunPaths], output: Path | None) -> None:
     views = [read_run(paths) for paths in chosen]
     if form == "csv" and (many := sum(bool(view.contaminated) for view in views)):
         click.echo(
@@ -66,7 +66,11 @@ def _print(form: str, chosen: Sequence[RunPaths], output: Path | None) -> None:
             f"the published harness do not tell: `agent2rl export jsonl` does.",
             err=True,
         )
-    text = export.as_csv(views) if form == "csv" else "".join(f"{row}\n" for row in export.as_jsonl(views))
+    text = (
+        export.render_csv(views)
+        if form == "csv"
+        else "".join(f"{row}\n" for row in export.render_jsonl(views))
+    )
     if output:
         output.write_text(text, encoding="utf-8")
         click.echo(f"{len(views)} {'run' if len(views) == 1 else 'runs'} in {output}")

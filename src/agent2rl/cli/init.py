@@ -31,7 +31,7 @@ def command(folder: Path, only: tuple[str, ...]) -> None:
     agent2rl init --only task
     """
     wanted = [part for part in PARTS if not only or part in only]
-    files = [path for part in wanted for path in _files(SOURCE / PARTS[part])]
+    files = [path for part in wanted for path in _list_files(SOURCE / PARTS[part])]
     targets = {path: folder / path.relative_to(SOURCE) for path in files}
     if there := [target for target in targets.values() if target.exists() or target.is_symlink()]:
         raise UserError(f"{there[0]} is there already.", "Name another folder, or move it away.")
@@ -48,6 +48,6 @@ def command(folder: Path, only: tuple[str, ...]) -> None:
         click.echo(f"  {NEXT[part]}")
 
 
-def _files(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     found = sorted(path.rglob("*")) if path.is_dir() else [path]
     return [each for each in found if each.is_file() and "__pycache__" not in each.parts]

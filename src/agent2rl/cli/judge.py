@@ -8,8 +8,8 @@ from rich.table import Table
 
 from agent2rl.cli.options import as_json
 from agent2rl.core.records import Calibration, Estimate
-from agent2rl.runner.calibrating import measured
-from agent2rl.runner.settings import settings
+from agent2rl.runner.judge_calibration import measure_judge
+from agent2rl.runner.settings import read_settings
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -42,20 +42,20 @@ def calibrate(judge: str, task: str, data_dir: Path, comparisons: int, as_json: 
     agent2rl judge calibrate gpt-4o --data-dir DIR
     agent2rl judge calibrate model:smollm2-135m --data-dir DIR --comparisons 20
     """
-    found = measured(task, judge, data_dir, comparisons, settings())
+    found = measure_judge(task, judge, data_dir, comparisons, read_settings())
     if as_json:
         click.echo(found.model_dump_json())
     else:
-        _print(found)
+        _print_calibration(found)
 
 
-def _print(found: Calibration) -> None:
+def _print_calibration(found: Calibration) -> None:
     table = Table("", found.judge, "ideally")
-    table.add_row("agrees with the benchmark's judge", _percent(found.agreement), "100")
-    table.add_row("says the same in both orders", _percent(found.consistency), "100")
-    table.add_row("share of the first answer", _percent(found.first), "50")
+    table.add_row("agrees with the benchmark's judge", _format_percent(found.agreement), "100")
+    table.add_row("says the same in both orders", _format_percent(found.consistency), "100")
+    table.add_row("share of the first answer", _format_percent(found.first), "50")
     known = f"{found.longer_known.value:.1f}" if found.longer_known else "?"
-    table.add_row("share of the longer answer", _percent(found.longer), f"{known} (the benchmark's)")
+    table.add_row("share of the longer answer", _format_percent(found.longer), f"{known} (the benchmark's)")
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     console.print(
@@ -64,5 +64,5 @@ def _print(found: Calibration) -> None:
     )
 
 
-def _percent(found: Estimate | None) -> str:
+def _format_percent(found: Estimate | None) -> str:
     return f"{found.value:.1f} ± {found.error:.1f}" if found else "?"

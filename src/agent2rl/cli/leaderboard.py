@@ -9,19 +9,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent2rl.analysis.campaigns.digest import Digest
-from agent2rl.analysis.campaigns.leaderboard import Leaderboard, leaderboard
-from agent2rl.cli.gathering import gathered, runs_in
+from agent2rl.analysis.campaigns.leaderboard import Leaderboard, build_leaderboard
+from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.cli.options import runs_dir
+from agent2rl.cli.run_digests import gather_digests, require_runs_in
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Protocol
-from agent2rl.report.campaigns import board, data
-from agent2rl.runner.settings import settings
+from agent2rl.core.records import ScoringProtocol
+from agent2rl.report.campaigns import figure_data, leaderboard_table
+from agent2rl.runner.settings import read_settings
 from agent2rl.store.files import write_atomically
 
 protocol = click.option(
     "--protocol",
-    type=click.Choice(get_args(Protocol)),
+    type=click.Choice(get_args(ScoringProtocol)),
     default="heldout",
     show_default=True,
     help="Whose runs: gains under two protocols are never put together.",
@@ -53,7 +53,7 @@ include_contaminated = click.option(
 def command(
     runs: Path | None,
     task: tuple[str, ...],
-    protocol: Protocol,
+    protocol: ScoringProtocol,
     include_contaminated: bool,
     form: str,
     output: Path | None,
@@ -70,11 +70,11 @@ def command(
     agent2rl leaderboard /shared/runs --task alfworld --format markdown
     agent2rl leaderboard --format html -o leaderboard.html
     """
-    folder = (runs or runs_dir or settings().runs).absolute()
-    found = gathered(runs_in(folder))
+    folder = (runs or runs_dir or read_settings().runs).absolute()
+    found = gather_digests(require_runs_in(folder))
     for each in found.unreadable:
         click.echo(f"note: cannot be read: {each}", err=True)
-    made = leaderboard(_chosen(found.digests, task), protocol, include_contaminated)
+    made = build_leaderboard(_select_tasks(found.digests, task), protocol, include_contaminated)
     if not made.rows and made.contaminated_left_out:
         raise UserError(
             f"Every run of {folder} under the protocol {protocol} is contaminated: evaluation data was found "
@@ -85,41 +85,41 @@ def command(
         raise UserError(
             f"No run of {folder} is under the protocol {protocol}.", "Name the other one with --protocol."
         )
-    text = _text(made, form)
+    text = _render_text(made, form)
     if output or form in ("csv", "json"):
-        for note in board.contamination_notes(made):
+        for note in leaderboard_table.contamination_notes(made):
             click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
         click.echo(f"{len(made.rows)} {'row' if len(made.rows) == 1 else 'rows'} in {output}")
     elif form == "table":
-        _print(made)
+        _print_table(made)
     else:
         click.echo(text, nl=False)
 
 
-def _chosen(digests: Sequence[Digest], tasks: tuple[str, ...]) -> list[Digest]:
+def _select_tasks(digests: Sequence[RunDigest], tasks: tuple[str, ...]) -> list[RunDigest]:
     known = sorted({each.task for each in digests})
     if missing := [task for task in tasks if task not in known]:
         raise UserError(f"There is no run of {missing[0]!r}.", f"There are runs of: {', '.join(known)}.")
     return [each for each in digests if not tasks or each.task in tasks]
 
 
-def _text(made: Leaderboard, form: str) -> str:
+def _render_text(made: Leaderboard, form: str) -> str:
     if form == "csv":
-        return data.text(data.leaderboard(made))
+        return figure_data.render_csv(figure_data.build_leaderboard_rows(made))
     if form == "json":
         return made.model_dump_json() + "\n"
-    return board.html(made) if form == "html" else board.markdown(made)
+    return leaderboard_table.render_html(made) if form == "html" else leaderboard_table.render_markdown(made)
 
 
-def _print(made: Leaderboard) -> None:
+def _print_table(made: Leaderboard) -> None:
     table = Table()
-    for name in board.columns(made):
+    for name in leaderboard_table.list_columns(made):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
-    for row in board.rows(made):
+    for row in leaderboard_table.build_rows(made):
         table.add_row(*map(escape, row))
     console = Console(highlight=False)
     console.print(table)
-    for note in board.notes(made):
+    for note in leaderboard_table.build_notes(made):
         console.print(escape(note), style="dim")

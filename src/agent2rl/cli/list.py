@@ -10,9 +10,9 @@ from rich.table import Table
 
 from agent2rl import registry
 from agent2rl.cli.options import as_json
-from agent2rl.runner.settings import settings
+from agent2rl.runner.settings import read_settings
 
-KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes", "trackers"]
+KINDS: list[registry.PluginKind] = ["tasks", "agents", "models", "engines", "sandboxes", "trackers"]
 
 
 @click.command("list")
@@ -25,12 +25,12 @@ KINDS: list[registry.Kind] = ["tasks", "agents", "models", "engines", "sandboxes
 )
 @as_json
 def command(
-    kind: registry.Kind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
+    kind: registry.PluginKind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
 ) -> None:
     """List tasks, agents, models, engines, sandboxes or trackers."""
-    where = settings()
+    where = read_settings()
     folders = {"tasks": (*tasks_dir, *where.tasks), "agents": (*agents_dir, *where.agents)}.get(kind, ())
-    entries = [*registry.entries(kind), *registry.folder_entries(folders)]
+    entries = [*registry.list_entries(kind), *registry.list_folder_entries(folders)]
     if as_json:
         click.echo(json.dumps([{"name": entry.name, "summary": entry.summary} for entry in entries]))
         return

@@ -37,7 +37,7 @@ COMMANDS = {
 }
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """Knows its commands by name, so that --help loads none of them."""
 
     def list_commands(self, _: click.Context) -> list[str]:
@@ -54,7 +54,7 @@ class Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="agent2rl")
 def cli() -> None:
     """Can an LLM agent engineer the RL post-training of another model?

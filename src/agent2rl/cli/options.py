@@ -10,17 +10,17 @@ import click
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
-from agent2rl.core.units import size
-from agent2rl.runner.settings import settings
+from agent2rl.core.units import parse_byte_size
+from agent2rl.runner.settings import read_settings
 from agent2rl.store.paths import LATEST, RunPaths, find_run
 
-Completing = Callable[[click.Context, click.Parameter, str], list[str]]
+CompletionCallback = Callable[[click.Context, click.Parameter, str], list[str]]
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 10 * 365 * 86400.0
 MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
-class Duration(click.ParamType[float]):
+class DurationParam(click.ParamType[float]):
     """90s, 10m, 12h, 1h30m."""
 
     name = "duration"
@@ -39,7 +39,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-class Size(click.ParamType[int]):
+class SizeParam(click.ParamType[int]):
     """512M, 16G, 1.5T."""
 
     name = "size"
@@ -48,12 +48,12 @@ class Size(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return size(str(value))
+            return parse_byte_size(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class Count(click.ParamType[int]):
+class CountParam(click.ParamType[int]):
     """500000, 500k, 20M."""
 
     name = "count"
@@ -67,7 +67,7 @@ class Count(click.ParamType[int]):
         return int(float(match[1]) * MANY[match[2]])
 
 
-class Finite(click.FloatRange):
+class FiniteFloatParam(click.FloatRange):
     """Neither inf nor nan."""
 
     what = "number"
@@ -79,34 +79,34 @@ class Finite(click.FloatRange):
         return number
 
 
-class Temperature(Finite):
+class TemperatureParam(FiniteFloatParam):
     """0, 0.8, 1: any number that a model can be sampled at."""
 
     what = "temperature"
 
 
-class Dollars(Finite):
+class DollarsParam(FiniteFloatParam):
     what = "sum"
 
 
-def complete_names(kind: registry.Kind) -> Completing:
+def complete_names(kind: registry.PluginKind) -> CompletionCallback:
     """What a shell can complete to the name of a plugin."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-        return [entry.name for entry in registry.entries(kind) if entry.name.startswith(incomplete)]
+        return [entry.name for entry in registry.list_entries(kind) if entry.name.startswith(incomplete)]
 
     return complete
 
 
 def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    known = sorted((path.parent.name for path in settings().runs.glob("*/spec.json")), reverse=True)
+    known = sorted((path.parent.name for path in read_settings().runs.glob("*/spec.json")), reverse=True)
     return [name for name in (LATEST, *known) if name.startswith(incomplete)]
 
 
-def find(name: str, runs: Path | None) -> RunPaths:
+def resolve_run(name: str, runs: Path | None) -> RunPaths:
     """The run that a command names."""
     try:
-        return find_run(name, (runs or settings().runs).absolute())
+        return find_run(name, (runs or read_settings().runs).absolute())
     except OSError as error:
         raise UserError(f"Cannot read {name!r}: {error.strerror}.") from error
 
@@ -130,9 +130,9 @@ judge = click.option(
 )
 
 
-def trackers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+def validate_trackers(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        registry.require("trackers", name)
+        registry.require_known("trackers", name)
     return tuple(dict.fromkeys(names))
 
 
@@ -140,7 +140,7 @@ track = click.option(
     "--track",
     metavar="NAME",
     multiple=True,
-    callback=trackers,
+    callback=validate_trackers,
     help="Mirror the run while it goes: wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
 )
 track_group = click.option(

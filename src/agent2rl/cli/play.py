@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from agent2rl import registry
-from agent2rl.cli.print import lines
+from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.play import pages, server, terminal
-from agent2rl.play.game import Game, find
-from agent2rl.runner.data import training_world
-from agent2rl.runner.settings import settings
+from agent2rl.play.game import HumanGame, find_game_number
+from agent2rl.runner.settings import read_settings
+from agent2rl.runner.training_data import open_training_world
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -44,46 +44,48 @@ def command(
     In the terminal every line is an action, or help, commands, expert, answer, again, next or quit. In the
     browser it is links and buttons; the server answers this computer alone, until Ctrl-C.
     """
-    where = settings()
+    where = read_settings()
     with suppress(KeyboardInterrupt):
         click.echo(f"loading {task}", err=True)
-        with training_world(registry.in_folders(task, where.tasks), data_dir) as (found, world):
-            number = find(world, episode)
+        with open_training_world(registry.resolve_folder_name(task, where.tasks), data_dir) as (found, world):
+            number = find_game_number(world, episode)
             if web or (web is None and pages.has_pages(world)):
                 opens = not no_browser and (where.display or sys.platform == "darwin")
-                server.serve(world, found.id, number, port, _show if opens else _address)
+                server.serve_games(
+                    world, found.id, number, port, _print_and_open_address if opens else _print_address
+                )
             else:
-                game = Game(world, number)
-                terminal.play(game, found.description, _typed(game), _tell)
+                game = HumanGame(world, number)
+                terminal.play_in_terminal(game, found.description, _read_typed_lines(game), _print_text)
                 game.close()
 
 
-def _address(address: str) -> None:
+def _print_address(address: str) -> None:
     click.echo(f"{address}\n(Ctrl-C to stop)")
 
 
-def _show(address: str) -> None:
-    _address(address)
-    server.browse(address)
+def _print_and_open_address(address: str) -> None:
+    _print_address(address)
+    server.open_browser(address)
 
 
-def _tell(text: str, style: str) -> None:
+def _print_text(text: str, style: str) -> None:
     """What a world says is no markup, and must not steer the terminal."""
-    Console(highlight=False, soft_wrap=True).print(Text(lines(text), style))
+    Console(highlight=False, soft_wrap=True).print(Text(sanitize_lines(text), style))
 
 
-def _typed(game: Game) -> Iterator[str]:
+def _read_typed_lines(game: HumanGame) -> Iterator[str]:
     """What a person types, with a history and completion where there are such; or what a pipe brings."""
     if not sys.stdin.isatty():
         for line in sys.stdin.buffer:
             said = line.decode("utf-8", "replace")
-            _tell(f"> {said.rstrip()}", "bold")
+            _print_text(f"> {said.rstrip()}", "bold")
             yield said
         return
     with suppress(ImportError):
         readline = importlib.import_module("readline")
         readline.set_completer_delims("")
-        readline.set_completer(lambda begun, n: [*terminal.completions(game, begun), None][n])
+        readline.set_completer(lambda begun, n: [*terminal.complete_line(game, begun), None][n])
         readline.parse_and_bind("tab: complete")
     while True:
         try:

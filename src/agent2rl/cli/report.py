@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
-from agent2rl.report import page, tables
-from agent2rl.report.citing import checked, question
-from agent2rl.report.shown import LlmSummary, Shown
-from agent2rl.runner.settings import settings
-from agent2rl.runner.summarising import summariser
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.report import run_report, tables
+from agent2rl.report.report_data import LlmSummary, ReportData
+from agent2rl.report.summary_citations import build_prompt, check_summary
+from agent2rl.runner.settings import read_settings
+from agent2rl.runner.summariser import open_summariser
 
 
 @click.command("report")
@@ -41,11 +41,11 @@ def command(run: str, model: str | None, output: Path | None, runs_dir: Path | N
     agent2rl report latest --summariser claude-opus-4-6
     agent2rl report /somebody/elses/run --output my-report
     """
-    paths = find(run, runs_dir)
-    shown = page.gather(paths)
+    paths = resolve_run(run, runs_dir)
+    shown = run_report.gather_report_data(paths)
     if model:
-        shown = page.with_summary(shown, _summary(model, shown))
-    report = page.write(paths, shown, output)
+        shown = run_report.add_summary(shown, _ask_for_summary(model, shown))
+    report = run_report.write_report(paths, shown, output)
     if as_json:
         click.echo(report.model_dump_json())
         return
@@ -59,10 +59,10 @@ def command(run: str, model: str | None, output: Path | None, runs_dir: Path | N
     click.echo(f"\nreport: {(output or paths.report) / paths.report_page.name}")
 
 
-def _summary(model: str, shown: Shown) -> LlmSummary:
+def _ask_for_summary(model: str, shown: ReportData) -> LlmSummary:
     click.echo(f"asking {model} …", err=True)
-    with summariser(model, settings()) as ask:
-        found = checked(ask(question(shown.findings)), model, shown.findings)
+    with open_summariser(model, read_settings()) as ask:
+        found = check_summary(ask(build_prompt(shown.findings)), model, shown.findings)
         if ask.usage:
-            click.echo(tables.used(ask.usage()), err=True)
+            click.echo(tables.describe_usage(ask.usage()), err=True)
     return found

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.going import Telling, go
-from agent2rl.cli.options import as_json, complete_runs, find, no_report, runs_dir, track, track_group
-from agent2rl.cli.print import print_run
-from agent2rl.runner.run import resume
-from agent2rl.runner.settings import settings
+from agent2rl.cli.options import as_json, complete_runs, no_report, resolve_run, runs_dir, track, track_group
+from agent2rl.cli.run_and_report import RunOutputOptions, run_and_report
+from agent2rl.cli.terminal_output import print_run
+from agent2rl.runner.run import resume_run
+from agent2rl.runner.settings import read_settings
 from agent2rl.store.reader import read_run
 
 
@@ -48,12 +48,12 @@ def command(
     Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are,
     which leaves it as it was.
     """
-    paths, where = find(run, runs_dir), settings()
+    paths, where = resolve_run(run, runs_dir), read_settings()
     view = read_run(paths) if paths.result.exists() else None
     if view and view.result is not None:
         click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
         click.echo(view.result.model_dump_json()) if as_json else print_run(view)
         return
     here = replace(where, runs=paths.root.parent)
-    telling = Telling(as_json, no_report, track, track_group)
-    go(here.runs, telling, lambda notify, stop: resume(paths, here, notify, stop))
+    telling = RunOutputOptions(as_json, no_report, track, track_group)
+    run_and_report(here.runs, telling, lambda notify, stop: resume_run(paths, here, notify, stop))

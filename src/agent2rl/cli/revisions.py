@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
-from agent2rl.cli.print import lines
-from agent2rl.store.revisions import difference, listed
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.terminal_output import sanitize_lines
+from agent2rl.store.revisions import diff_revisions, list_revisions
 
 
 @click.command("revisions")
@@ -29,11 +29,11 @@ def command(run: str, diff: tuple[int, int] | None, runs_dir: Path | None, as_js
     agent2rl revisions RUN
     agent2rl revisions RUN --diff 1 4
     """
-    path = find(run, runs_dir).revisions
+    path = resolve_run(run, runs_dir).revisions
     if diff:
-        click.echo(lines(difference(path, *diff)), nl=False)
+        click.echo(sanitize_lines(diff_revisions(path, *diff)), nl=False)
         return
-    found = listed(path)
+    found = list_revisions(path)
     if as_json:
         for revision in found:
             click.echo(revision.model_dump_json())

@@ -7,13 +7,12 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.cli.going import Telling, go
 from agent2rl.cli.options import (
-    Count,
-    Dollars,
-    Duration,
-    Size,
-    Temperature,
+    CountParam,
+    DollarsParam,
+    DurationParam,
+    SizeParam,
+    TemperatureParam,
     as_json,
     complete_names,
     judge,
@@ -23,14 +22,15 @@ from agent2rl.cli.options import (
     track,
     track_group,
 )
+from agent2rl.cli.run_and_report import RunOutputOptions, run_and_report
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Budget, LimitsAsked, RunSpec
-from agent2rl.environments.search.choosing import whole
+from agent2rl.core.records import Budget, RequestedLimits, RunSpec
+from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.runner.assets import default_engine, repeatable
-from agent2rl.runner.machine import gpus
+from agent2rl.runner.assets import choose_default_engine, pin_model_name
+from agent2rl.runner.machine import list_visible_gpus
 from agent2rl.runner.run import run
-from agent2rl.runner.settings import Settings, settings
+from agent2rl.runner.settings import Settings, read_settings
 
 MODES = ["free", "sft-only", "rl-only", "multi"]
 CONTINUES = 20
@@ -68,10 +68,16 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--engine", help="What runs the model.  [default: what it asks for, or vllm on a GPU]")
 @click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
 @click.option(
-    "--budget", type=Duration(), default="10m", show_default=True, help="The agent's time: 90s, 10m, 12h."
+    "--budget",
+    type=DurationParam(),
+    default="10m",
+    show_default=True,
+    help="The agent's time: 90s, 10m, 12h.",
 )
-@click.option("--max-tokens", type=Count(), help="Tokens of the driver LLM, read and written: 500k, 20M.")
-@click.option("--max-usd", type=Dollars(0, min_open=True), help="What the driver LLM may cost.")
+@click.option(
+    "--max-tokens", type=CountParam(), help="Tokens of the driver LLM, read and written: 500k, 20M."
+)
+@click.option("--max-usd", type=DollarsParam(0, min_open=True), help="What the driver LLM may cost.")
 @click.option(
     "--continues",
     type=click.IntRange(0),
@@ -111,7 +117,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--temperature",
-    type=Temperature(0),
+    type=TemperatureParam(0),
     help="How freely evaluations sample.  [default: 0 for one sample, the task's own for several]",
 )
 @click.option(
@@ -144,14 +150,16 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
 @click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
 @click.option("--agents-dir", type=FOLDERS, multiple=True, help="Look for agent folders here too.")
-@click.option("--max-memory", type=Size(), help="Memory of the sandbox.  [default: 3/4 of the machine's]")
-@click.option("--max-disk", type=Size(), help="Disk of the sandbox.  [default: 3/4 of what is free]")
+@click.option(
+    "--max-memory", type=SizeParam(), help="Memory of the sandbox.  [default: 3/4 of the machine's]"
+)
+@click.option("--max-disk", type=SizeParam(), help="Disk of the sandbox.  [default: 3/4 of what is free]")
 @click.option(
     "--max-processes", type=click.IntRange(8), help="Processes of the sandbox.  [default: at least 400]"
 )
 @click.option(
     "--grading-time",
-    type=Duration(),
+    type=DurationParam(),
     default="1h",
     show_default=True,
     help="Limit of one grading, and of all gradings together that wait when the agent ends.",
@@ -177,14 +185,16 @@ def command(runs_dir: Path | None, **options: Any) -> None:
     Exit code: 0 where the run ended as it should, 1 where it did not, 2 for a wrong command line,
     130 where it was interrupted.
     """
-    where = settings()
+    where = read_settings()
     runs = (runs_dir or where.runs).absolute()
-    spec = specification(options, where)
-    telling = Telling(**{name: options[name] for name in ("as_json", "no_report", "track", "track_group")})
-    go(runs, telling, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
+    spec = make_run_spec(options, where)
+    telling = RunOutputOptions(
+        **{name: options[name] for name in ("as_json", "no_report", "track", "track_group")}
+    )
+    run_and_report(runs, telling, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
 
 
-def specification(options: dict[str, Any], where: Settings) -> RunSpec:
+def make_run_spec(options: dict[str, Any], where: Settings) -> RunSpec:
     """The run that the command line asks for."""
     model = options["model"]
     if options["samples"] > 1 and options["temperature"] == 0:
@@ -193,14 +203,16 @@ def specification(options: dict[str, Any], where: Settings) -> RunSpec:
             "Leave out --samples, or give a --temperature above 0.",
         )
     return RunSpec(
-        task=registry.in_folders(options["task"], (*options["tasks_dir"], *where.tasks)),
-        agent=_agent(registry.in_folders(options["agent"], (*options["agents_dir"], *where.agents))),
+        task=registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *where.tasks)),
+        agent=_resolve_agent_name(
+            registry.resolve_folder_name(options["agent"], (*options["agents_dir"], *where.agents))
+        ),
         driver=options["driver"],
         continues=CONTINUES if options["continues"] is None else options["continues"],
-        record_driver=_whole(options["record_driver"]),
-        replay_driver=_whole(options["replay_driver"]),
-        model=repeatable(model),
-        engine=options["engine"] or default_engine(model, gpus(where.gpus)),
+        record_driver=_resolve_path(options["record_driver"]),
+        replay_driver=_resolve_path(options["replay_driver"]),
+        model=pin_model_name(model),
+        engine=options["engine"] or choose_default_engine(model, list_visible_gpus(where.gpus)),
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],
@@ -211,37 +223,37 @@ def specification(options: dict[str, Any], where: Settings) -> RunSpec:
             tokens=options["max_tokens"],
             usd=options["max_usd"],
         ),
-        limits=_limits(options),
+        limits=_parse_limits(options),
         grading_seconds=options["grading_time"],
         seed=options["seed"],
         samples=options["samples"],
         temperature=options["temperature"],
         prompts=read_prompts(options["prompts"]) if options["prompts"] else None,
-        search=whole(options["search"]) if options["search"] else None,
-        record_searches=_whole(options["record_searches"]),
+        search=resolve_name(options["search"]) if options["search"] else None,
+        record_searches=_resolve_path(options["record_searches"]),
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
         expert=not options["no_expert"],
-        data_dir=_whole(options["data_dir"]),
+        data_dir=_resolve_path(options["data_dir"]),
     )
 
 
-def _whole(path: Path | None) -> str | None:
+def _resolve_path(path: Path | None) -> str | None:
     """So that the specification means the same from anywhere."""
     return str(path.resolve()) if path else None
 
 
-def _limits(options: dict[str, Any]) -> LimitsAsked | None:
-    asked = LimitsAsked(
+def _parse_limits(options: dict[str, Any]) -> RequestedLimits | None:
+    asked = RequestedLimits(
         memory_bytes=options["max_memory"],
         disk_bytes=options["max_disk"],
         processes=options["max_processes"],
     )
-    return None if asked == LimitsAsked() else asked
+    return None if asked == RequestedLimits() else asked
 
 
-def _agent(name: str) -> str:
+def _resolve_agent_name(name: str) -> str:
     """A script by its whole path, so that the specification means the same from anywhere."""
     head, _, argument = name.partition(":")
     return f"script:{Path(argument).resolve()}" if head == "script" and argument else name

@@ -10,10 +10,10 @@ from agent2rl import registry
 from agent2rl.cli.options import as_json, judge, search
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
-from agent2rl.report.tables import interval
-from agent2rl.runner.desks import Wanted
-from agent2rl.runner.scoring import PartScore, Scoring, annotated, score
-from agent2rl.runner.settings import settings
+from agent2rl.report.tables import format_interval
+from agent2rl.runner.grading_proxy_setup import GradingProxyOptions
+from agent2rl.runner.output_scoring import OutputScores, PartScore, compute_win_rates, score_outputs
+from agent2rl.runner.settings import read_settings
 from agent2rl.store.files import write_atomically
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -67,12 +67,14 @@ def command(
 
     Exit code: 0 where there is a score, 1 where grading failed, 2 for wrong input.
     """
-    where = settings()
-    name = registry.in_folders(task, (*tasks_dir, *where.tasks))
-    if rates := annotated(name, outputs, data_dir):
+    where = read_settings()
+    name = registry.resolve_folder_name(task, (*tasks_dir, *where.tasks))
+    if rates := compute_win_rates(name, outputs, data_dir):
         _print_rates(rates, as_json)
         return
-    found, every = score(name, outputs, data_dir, where, sandbox, Wanted(search, judge=judge))
+    found, every = score_outputs(
+        name, outputs, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge)
+    )
     if results:
         lines = "".join(result.model_dump_json() + "\n" for result in every)
         try:
@@ -82,24 +84,28 @@ def command(
     if as_json:
         click.echo(found.model_dump_json())
     else:
-        _print(found)
+        _print_scores(found)
 
 
-def _print(found: Scoring) -> None:
+def _print_scores(found: OutputScores) -> None:
     metrics = list(found.parts[0].score.metrics)
     table = Table("split", "examples", "score", "95% interval", *metrics)
     for part in found.parts:
         score = part.score
         means = [f"{score.metrics[name]:.2f}" for name in metrics]
         table.add_row(
-            score.split, f"{score.n:,} of {part.of:,}", f"{score.value:.2f}", interval(score.ci), *means
+            score.split,
+            f"{score.n:,} of {part.of:,}",
+            f"{score.value:.2f}",
+            format_interval(score.ci),
+            *means,
         )
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     for part in found.parts:
         if part.score.split in ("train", "test"):
             if part.missing:
-                console.print(_missing(part), markup=False)
+                console.print(_describe_missing(part), markup=False)
             if part.score.missing:
                 console.print(f"{part.score.missing} {part.score.split} examples could not be judged.")
 
@@ -122,7 +128,7 @@ def _print_rates(found: WinRates, as_json: bool) -> None:
         console.print(f"{text}{after if found.length_controlled is not None else ''}.")
 
 
-def _missing(part: PartScore) -> str:
+def _describe_missing(part: PartScore) -> str:
     left = part.of - part.score.n - part.score.missing
     names = ", ".join(part.missing) + (", …" if left > len(part.missing) else "")
     return f"{left:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"

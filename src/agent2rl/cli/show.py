@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
-from agent2rl.cli.print import print_episode, print_examples, print_run
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.terminal_output import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExampleResult, Split
-from agent2rl.report import page
-from agent2rl.report.record import Report
+from agent2rl.report import run_report
+from agent2rl.report.record import RunReport
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_results, read_run
 
@@ -42,19 +42,19 @@ def command(
     agent2rl show 20261116 --submission 3
     agent2rl show 20261116 --submission 3 --episode 17
     """
-    paths = find(run, runs_dir)
+    paths = resolve_run(run, runs_dir)
     if submission is None:
         if episode is not None:
             raise UserError("--episode wants to know whose.", "Name the submission: --submission 1.")
         if as_json:
-            click.echo(Report.of(page.gather(paths)).model_dump_json())
+            click.echo(RunReport.from_report_data(run_report.gather_report_data(paths)).model_dump_json())
         else:
             print_run(read_run(paths))
         return
-    results = _results(paths, submission, split)
+    results = _read_submission_results(paths, submission, split)
     chosen = list(enumerate(results, start=1))
     if episode is not None:
-        chosen = [_chosen(results, episode)]
+        chosen = [_find_example(results, episode)]
     if as_json:
         for _, result in chosen:
             click.echo(result.model_dump_json())
@@ -64,20 +64,20 @@ def command(
         print_episode(*chosen[0])
 
 
-def _results(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:
-    where = paths.submission(submission) if submission else paths.baseline
+def _read_submission_results(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:
+    where = paths.submission_paths(submission) if submission else paths.baseline
     try:
-        return read_results(where.results(split))
+        return read_results(where.results_file(split))
     except FileNotFoundError:
         raise UserError(
             f"Submission {submission} of {paths.run_id} has no {split} results.",
             "`agent2rl show` lists the submissions; one that copies an earlier one shares its results.",
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{where.results(split)} cannot be read: {type(error).__name__}.") from error
+        raise UserError(f"{where.results_file(split)} cannot be read: {type(error).__name__}.") from error
 
 
-def _chosen(results: list[ExampleResult], name: str) -> tuple[int, ExampleResult]:
+def _find_example(results: list[ExampleResult], name: str) -> tuple[int, ExampleResult]:
     """By its number, as the list shows it, or by its id."""
     for number, result in enumerate(results, start=1):
         if name in (str(number), result.id):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import find, runs_dir, track_group, trackers
+from agent2rl.cli.options import resolve_run, runs_dir, track_group, validate_trackers
 from agent2rl.core.tracker import Tracker
 from agent2rl.store.paths import RunPaths
 from agent2rl.tracking import mirror
-from agent2rl.tracking.naming import reason
+from agent2rl.tracking.tracker_names import describe_failure
 
 
 @click.command("track")
@@ -20,7 +20,7 @@ from agent2rl.tracking.naming import reason
     metavar="NAME",
     multiple=True,
     required=True,
-    callback=trackers,
+    callback=validate_trackers,
     help="wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
 )
 @track_group
@@ -41,20 +41,22 @@ def command(
 
     Exit code: 0 where all was sent, 1 where a tracker failed, 2 for a wrong command line.
     """
-    found = [find(name, runs_dir) for name in runs]
-    chosen = {name: mirror.require(name) for name in to}
-    sent = [_send(paths, name, tracker, track_group) for paths in found for name, tracker in chosen.items()]
+    found = [resolve_run(name, runs_dir) for name in runs]
+    chosen = {name: mirror.require_tracker(name) for name in to}
+    sent = [
+        _send_run(paths, name, tracker, track_group) for paths in found for name, tracker in chosen.items()
+    ]
     sys.exit(0 if all(sent) else 1)
 
 
-def _send(paths: RunPaths, name: str, tracker: Tracker, group: str | None) -> bool:
+def _send_run(paths: RunPaths, name: str, tracker: Tracker, group: str | None) -> bool:
     """One that fails keeps no other from being sent."""
     try:
         with redirect_stdout(sys.stderr):  # what a tracker prints is not what was asked for
-            where = mirror.send(paths, tracker, group)
+            where = mirror.mirror_run(paths, tracker, group)
         click.echo(f"{paths.run_id}: {name}: {where}")
     except Exception as error:
-        click.echo(f"error: {paths.run_id} was not sent to {name}: {reason(error)}", err=True)
+        click.echo(f"error: {paths.run_id} was not sent to {name}: {describe_failure(error)}", err=True)
         click.echo("       The run itself is whole. Mend what is said here, and send it again.", err=True)
         return False
     return True

@@ -6,11 +6,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from agent2rl.analysis.atif import trajectory
-from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
-from agent2rl.cli.print import lines
+from agent2rl.analysis.atif import build_trajectory
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.core.errors import UserError
-from agent2rl.core.transcript import Step, Transcript
+from agent2rl.core.transcript import Transcript, TranscriptStep
 from agent2rl.store.reader import read_transcript
 
 
@@ -28,41 +28,41 @@ def command(run: str, atif: bool, runs_dir: Path | None, as_json: bool) -> None:
     agent2rl transcript 20261116
     agent2rl transcript 20261116 --atif > trajectory.json
     """
-    paths = find(run, runs_dir)
+    paths = resolve_run(run, runs_dir)
     transcript = read_transcript(paths)
     if transcript is None:
         raise UserError(
             f"{paths.run_id} has no transcript.", "Only agents that an LLM drives have one, once they ended."
         )
     if atif:
-        click.echo(trajectory(transcript, paths.run_id).json_text)
+        click.echo(build_trajectory(transcript, paths.run_id).json_text)
     elif as_json:
         click.echo(transcript.model_dump_json())
     else:
-        _print(transcript)
+        _print_transcript(transcript)
 
 
-def _print(transcript: Transcript) -> None:
+def _print_transcript(transcript: Transcript) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for number, step in enumerate(transcript.steps, start=1):
         console.print(Text(f"{number}  {step.source}", "bold"))
-        console.print(_text(step))
+        console.print(_format_step(step))
     used = transcript.tokens
     counted = f"; by its own count {used.input:,} tokens in, {used.output:,} out" if used else ""
-    console.print(Text(lines(f"{transcript.agent} {transcript.version}{counted}"), "dim"))
+    console.print(Text(sanitize_lines(f"{transcript.agent} {transcript.version}{counted}"), "dim"))
     if transcript.error:
-        console.print(Text(lines(transcript.error), "red"))
+        console.print(Text(sanitize_lines(transcript.error), "red"))
 
 
-def _text(step: Step) -> Text:
+def _format_step(step: TranscriptStep) -> Text:
     """None of it steers the terminal."""
     text = Text()
     for part, style in ((step.reasoning, "dim italic"), (step.text, "")):
         if part:
-            text.append(lines(part) + "\n", style)
+            text.append(sanitize_lines(part) + "\n", style)
     seen = {observation.call: observation for observation in step.observations}
     for call in step.calls:
-        text.append(lines(f"> {call.name} {call.shown}") + "\n", "bold")
+        text.append(sanitize_lines(f"> {call.name} {call.shown}") + "\n", "bold")
         if call.id in seen:
-            text.append(lines(seen[call.id].text) + "\n", "red" if seen[call.id].failed else "dim")
+            text.append(sanitize_lines(seen[call.id].text) + "\n", "red" if seen[call.id].failed else "dim")
     return text

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, find, runs_dir
-from agent2rl.grading.verify import verify
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.grading.verify import verify_run
 
 
 @click.command("verify")
@@ -21,7 +21,7 @@ def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) ->
     revision of the agent's code, and names the first thing that does not hold. Files that nothing pins are
     named, with the reason. Exit code 1 where something does not hold.
     """
-    found = verify(find(run, runs_dir), head)
+    found = verify_run(resolve_run(run, runs_dir), head)
     if as_json:
         click.echo(found.model_dump_json())
     else:

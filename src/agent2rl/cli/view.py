@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 
 from agent2rl import registry
-from agent2rl.cli.gathering import every_task
 from agent2rl.cli.options import runs_dir
+from agent2rl.cli.run_digests import list_task_traits
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.ports import LOOPBACK
 from agent2rl.dashboard import server
-from agent2rl.dashboard.guard import is_loopback
+from agent2rl.dashboard.security import is_loopback
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.play.server import browse
-from agent2rl.runner.settings import settings
+from agent2rl.play.server import open_browser
+from agent2rl.runner.settings import read_settings
 
 
 @click.command("view")
@@ -40,7 +40,7 @@ def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir:
     agent2rl view
     agent2rl view /shared/runs --port 8000
     """
-    where = settings()
+    where = read_settings()
     folder = (runs or runs_dir or where.runs).absolute()
     if not folder.is_dir():
         raise UserError(f"There is no directory {folder}.", "Name the runs directory: agent2rl view RUNS.")
@@ -50,14 +50,16 @@ def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir:
     def tell(address: str) -> None:
         click.echo(f"{address}\n(Ctrl-C to stop)")
         if opens:
-            browse(address)
+            open_browser(address)
 
-    server.serve(Dashboard(folder, where.cache, level_of, every_task, token), host, port, tell)
+    server.serve_dashboard(
+        Dashboard(folder, where.cache, get_task_level, list_task_traits, token), host, port, tell
+    )
 
 
 @cache
-def level_of(task: str) -> int | None:
+def get_task_level(task: str) -> int | None:
     try:
-        return registry.task(task).level
+        return registry.find_task(task).level
     except (Agent2RLError, ImportError):
         return None

@@ -1,7 +1,7 @@
 """An agent is a program that is told what to do and is run in a sandbox.
 
-Most are somebody else's program that asks an LLM: those are installed from a registry (`Package`), speak to
-the run's gateway (`Llm`) and leave a log that can be read (`Driven`).
+Most are somebody else's program that asks an LLM: those are installed from a registry (`AgentPackage`), speak
+to the run's gateway (`DriverLlm`) and leave a log that can be read (`DrivenAgent`).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ LITELLM: dict[Wire, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Llm:
+class DriverLlm:
     """The driver LLM, as an agent reaches it: at the gateway, with a key that opens nothing else."""
 
     model: str
@@ -58,7 +58,7 @@ class Brief:
     """The published variables: TASK BASE_MODEL WORKSPACE MODEL_PATH DATA_PATH OUTPUT_DIR …"""
     prompt: str = ""
     """What an agent that reads a prompt is told: to read the instructions and begin, or to go on."""
-    llm: Llm | None = None
+    llm: DriverLlm | None = None
     prefix: PurePosixPath | None = None
     """Where the agent's package is seen."""
     resumed: bool = False
@@ -66,7 +66,7 @@ class Brief:
     its harness died."""
 
     @property
-    def driver(self) -> Llm:
+    def driver(self) -> DriverLlm:
         if self.llm is None:
             raise UserError("This agent asks an LLM, and none is named.", "Name one: --driver MODEL.")
         return self.llm
@@ -76,7 +76,7 @@ class Brief:
         """For the limits that programs have of their own: all the time there is, or as long as timers go."""
         return min(int(1000 * self.budget.wall_seconds), LONGEST_TIMER_MS)
 
-    def program(self, name: str) -> str:
+    def program_path(self, name: str) -> str:
         """A program of the agent's package, as the agent sees it."""
         if self.prefix is None:
             raise UserError("The agent is not installed.", "Install it: agent2rl agents install NAME.")
@@ -84,7 +84,7 @@ class Brief:
 
 
 @dataclass(frozen=True)
-class Package:
+class AgentPackage:
     """What an agent is installed from, at the version that it was tried with."""
 
     registry: Literal["npm", "pypi"]
@@ -113,11 +113,11 @@ class Agent(Protocol):
 
 
 @runtime_checkable
-class Driven(Agent, Protocol):
+class DrivenAgent(Agent, Protocol):
     """An agent whose thinking is done by the run's driver LLM."""
 
     @property
-    def package(self) -> Package: ...
+    def package(self) -> AgentPackage: ...
 
     @property
     def wires(self) -> tuple[Wire, ...]:
@@ -130,10 +130,10 @@ class Driven(Agent, Protocol):
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramAgent:
     """A driven agent, said as a value: one each in `agents/`."""
 
-    package: Package
+    package: AgentPackage
     wires: tuple[Wire, ...]
     start: Callable[[Brief], Command]
     read: Callable[[Path, Path], Transcript]

@@ -1,7 +1,8 @@
 """An engine answers chats with text. It knows nothing of tasks.
 
-`Engine` is what every engine can do. Some can do more (`Scores`, `Weighs`, `Converses`, …), which
-`isinstance` tells; `conversations` and `templated` serve every engine, with whatever it has to offer.
+`Engine` is what every engine can do. Some can do more (`ScoringEngine`, `LogprobsEngine`,
+`ConversationEngine`, …), which `isinstance` tells; `open_conversations` and `has_chat_template` serve every
+engine, with whatever it has to offer.
 """
 
 import hashlib
@@ -13,12 +14,12 @@ from typing import Literal, Protocol, Self, runtime_checkable
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-Chat = tuple[Message, ...]
+Chat = tuple[ChatMessage, ...]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Sampling:
     seed: int = 0
     stop: tuple[str, ...] = ()
 
-    def seed_of(self, index: int) -> int:
+    def derive_seed(self, index: int) -> int:
         """The seed of one chat of a batch, for engines that take a number: 31 bits, which all of them do."""
         digest = hashlib.blake2b(f"{self.seed}:{index}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1
@@ -60,7 +61,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Scores(Protocol):
+class ScoringEngine(Protocol):
     """An engine that can say how likely a text is."""
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
@@ -69,7 +70,7 @@ class Scores(Protocol):
 
 
 @dataclass(frozen=True)
-class Weighed:
+class ReplyLogprobs:
     """A reply, and how it might have begun."""
 
     text: str
@@ -78,14 +79,14 @@ class Weighed:
 
 
 @runtime_checkable
-class Weighs(Protocol):
+class LogprobsEngine(Protocol):
     """An engine that asks a model elsewhere, and may be told how likely other first tokens were."""
 
-    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]: ...
+    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class RemoteEngine(Protocol):
     """An engine that talks to a model elsewhere, and knows what it is called there and where that is."""
 
     @property
@@ -96,7 +97,7 @@ class Elsewhere(Protocol):
 
 
 @runtime_checkable
-class Templated(Protocol):
+class TemplateAwareEngine(Protocol):
     """An engine that knows whether its model has a chat template. One that does not know answers chats."""
 
     @property
@@ -104,7 +105,7 @@ class Templated(Protocol):
 
 
 @runtime_checkable
-class Given(Protocol):
+class RecordedEngine(Protocol):
     """An engine without a model: it has what was answered elsewhere, under names that the caller knows."""
 
     def given(self, name: str) -> Sequence[str]:
@@ -112,7 +113,7 @@ class Given(Protocol):
         ...
 
 
-def plain(chat: Chat) -> str:
+def render_plain_text(chat: Chat) -> str:
     """A chat for a model without a template: paragraphs, and what it said goes on from what it was told.
 
     What follows what it said goes on from there, too: whoever tells it begins with a line's end.
@@ -125,9 +126,9 @@ def plain(chat: Chat) -> str:
     return text
 
 
-def templated(engine: Engine) -> bool:
+def has_chat_template(engine: Engine) -> bool:
     """Whether chats are put to the model as such; without a template it continues their plain text."""
-    return engine.templated if isinstance(engine, Templated) else True
+    return engine.templated if isinstance(engine, TemplateAwareEngine) else True
 
 
 class Conversations(Protocol):
@@ -147,14 +148,14 @@ class Conversations(Protocol):
 
 
 @runtime_checkable
-class Converses(Protocol):
+class ConversationEngine(Protocol):
     """An engine that keeps what it has read of a conversation, and reads only what is new."""
 
     def conversations(self) -> Conversations: ...
 
 
 @dataclass
-class Transcripts:
+class StatelessConversations:
     """Conversations with an engine that keeps nothing: it is told everything again at each turn."""
 
     engine: Engine
@@ -164,7 +165,7 @@ class Transcripts:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
         replies = dict(zip(chats, self.engine.generate(list(chats.values()), sampling), strict=True))
         for name, chat in chats.items():
-            self.chats[name] = (*chat, Message("assistant", replies[name].text))
+            self.chats[name] = (*chat, ChatMessage("assistant", replies[name].text))
         return replies
 
     def drop(self, names: Iterable[str]) -> None:
@@ -172,9 +173,11 @@ class Transcripts:
             self.chats.pop(name, None)
 
 
-def conversations(engine: Engine) -> Conversations:
+def open_conversations(engine: Engine) -> Conversations:
     """Conversations with any engine."""
-    return engine.conversations() if isinstance(engine, Converses) else Transcripts(engine)
+    return (
+        engine.conversations() if isinstance(engine, ConversationEngine) else StatelessConversations(engine)
+    )
 
 
 OpenEngine = Callable[[Path], Engine]

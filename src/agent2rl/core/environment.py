@@ -9,7 +9,7 @@ from agent2rl.core.task import Example
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EnvironmentStep:
     """What the world says, and how the episode stands."""
 
     observation: str
@@ -27,11 +27,11 @@ class Step:
 class Environment(Protocol):
     """One episode after another, each begun with `reset`. Episodes at once need an environment each."""
 
-    def reset(self, example: Example) -> Step:
+    def reset(self, example: Example) -> EnvironmentStep:
         """Begin the episode that an example names, and give what is seen first."""
         ...
 
-    def step(self, action: str) -> Step:
+    def step(self, action: str) -> EnvironmentStep:
         """Act. Any text is an action: one that makes no sense is answered, never raised."""
         ...
 
@@ -41,7 +41,7 @@ class Environment(Protocol):
 
 
 @runtime_checkable
-class Lists(Protocol):
+class CommandLister(Protocol):
     """An environment that can say what can be done now. It says so to people; a model has to find out."""
 
     def commands(self) -> tuple[str, ...]:
@@ -49,14 +49,14 @@ class Lists(Protocol):
         ...
 
 
-class Expert(Protocol):
+class ExpertPolicy(Protocol):
     """Plays one episode well: it is given each observation in turn, the first included."""
 
     def act(self, observation: str) -> str: ...
 
 
 @runtime_checkable
-class Follows(Protocol):
+class RedirectableExpert(Protocol):
     """An expert that can go on from what another did."""
 
     def instead(self, action: str) -> None:
@@ -71,7 +71,7 @@ class World:
     games: tuple[Example, ...]
     environment: Callable[[], Environment]
     """A place to play in; any number of them may be used at once."""
-    expert: Callable[[], Expert] | None = None
+    expert: Callable[[], ExpertPolicy] | None = None
     """None where nobody shows how."""
     tools: tuple[Callable[..., str], ...] = ()
     """The actions as functions, for models that call tools: typed, documented, returning the action's text.

@@ -7,13 +7,13 @@ the timeline has:
     preparing       text
     grading         submission: its grading begins
     revision        `store.revisions.Revision`: the agent's code changed
-    began           `Began`: a process of the agent was seen for the first time
-    left            `Gone`: it is gone
-    sample          `Sample`: what the agent's processes use of the machine
+    began           `ProcessStart`: a process of the agent was seen for the first time
+    left            `ProcessEnd`: it is gone
+    sample          `ResourceSample`: what the agent's processes use of the machine
     file            `FileSeen`: weights or a log appeared in the workspace, or changed and came to rest
     rollouts        `source` (claimed or witnessed) and `Counts` since the last such event
-    request         `Asked`: the driver LLM was asked
-    tool            `Called`: by the agent's own account, told when it has ended
+    request         `DriverRequest`: the driver LLM was asked
+    tool            `ClaimedToolCall`: by the agent's own account, told when it has ended
     refused warning fault preparing    for people
 """
 
@@ -51,7 +51,7 @@ LedgerKind = Literal[
     "closed",
 ]
 """Decisions, chained in the ledger and on the timeline as well."""
-Kind = (
+EventKind = (
     LedgerKind
     | Literal[
         "phase",
@@ -72,12 +72,12 @@ Kind = (
 )
 """All that is written. What is read may be of a later version and have others."""
 
-MOST: Mapping[Kind, int] = {"file": 2_000, "request": 20_000, "tool": 20_000}
+MAX_EVENTS: Mapping[EventKind, int] = {"file": 2_000, "request": 20_000, "tool": 20_000}
 """In one run, of events whose number the agent decides. Processes, rollouts and refusals are bounded where
 they are noticed."""
 
 
-class Event(Record):
+class TimelineEvent(Record):
     """Something that happened, for the timeline and for whoever watches."""
 
     time: Annotated[float, Field(allow_inf_nan=False)]
@@ -86,7 +86,7 @@ class Event(Record):
     data: dict[str, JsonValue]
 
 
-class Began(Record):
+class ProcessStart(Record):
     """A process in the agent's sandbox. What lives shorter than the time between two looks is not seen."""
 
     pid: int
@@ -99,7 +99,7 @@ class Began(Record):
     """Its command line, cut where it is long."""
 
 
-class Gone(Record):
+class ProcessEnd(Record):
     pid: int
     began: float
     seconds: float
@@ -110,7 +110,7 @@ class Gone(Record):
     """Of resident memory, at least."""
 
 
-class Gpu(Record):
+class GpuSample(Record):
     index: int
     busy: Annotated[float, Field(ge=0, le=1)] | None
     """None: the driver does not tell, as of a GPU in parts."""
@@ -118,7 +118,7 @@ class Gpu(Record):
     """The most that was seen."""
 
 
-class Sample(Record):
+class ResourceSample(Record):
     """All of the agent's processes together, since the sample before."""
 
     seconds: float
@@ -131,7 +131,7 @@ class Sample(Record):
     """Of the workspace, HOME and /tmp; None where it has not been added up yet."""
     log_bytes: int = 0
     """What the agent has printed by now."""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
     """As the driver reports them: other users of a GPU count too."""
 
 
@@ -144,7 +144,7 @@ class FileSeen(Record):
     """When it was last written, in seconds since the epoch; the agent could have set it."""
 
 
-class Asked(Record):
+class DriverRequest(Record):
     """One exchange with the driver LLM; usage.jsonl has all of it."""
 
     began: float
@@ -156,7 +156,7 @@ class Asked(Record):
     """Tokens; None where the provider told none."""
 
 
-class Called(Record):
+class ClaimedToolCall(Record):
     """A tool call of the agent, by its own account."""
 
     at: float | None

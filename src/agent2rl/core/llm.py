@@ -16,7 +16,7 @@ Outcome = Literal["answered", "provider-error", "stalled", "unreachable", "cut",
 broke off; a client that went away; the gateway's own refusal."""
 
 
-class Tokens(Record):
+class TokenCounts(Record):
     input: int = 0
     cached: int = 0
     """Of the input, read from the provider's cache."""
@@ -37,7 +37,7 @@ class Tokens(Record):
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-class Exchange(Record):
+class LlmExchange(Record):
     """One request to the gateway: a line of usage.jsonl."""
 
     at: float
@@ -58,9 +58,9 @@ class Exchange(Record):
     """Lost: all of a request that failed, and the agent's wait before it asked the same again."""
     retries: int = 0
     """How often the same was asked before, and failed."""
-    tokens: Tokens | None = None
+    tokens: TokenCounts | None = None
     """None: the provider told none."""
-    guessed: Tokens | None = None
+    guessed: TokenCounts | None = None
     """What was sent and said beyond that, by its length: of answers that the provider did not count to their
     end. It counts towards the caps."""
     usd: float | None = None
@@ -71,7 +71,7 @@ class Exchange(Record):
     """What went wrong, for people."""
 
 
-class Usage(Record):
+class LlmUsage(Record):
     """All of a run's exchanges together."""
 
     requests: int = 0
@@ -90,9 +90,9 @@ class Usage(Record):
     """Answered from a tape."""
     uncounted: int = 0
     """Answered, and the provider told no tokens."""
-    tokens: Tokens = Tokens()
-    guessed: Tokens = Tokens()
-    """Beyond those: see `Exchange.guessed`."""
+    tokens: TokenCounts = TokenCounts()
+    guessed: TokenCounts = TokenCounts()
+    """Beyond those: see `LlmExchange.guessed`."""
     usd: float | None = None
     """None: some of it has no known price."""
     seconds: float = 0.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Model:
+class ShippedModel:
     id: str
     engine: str
     """The engine that runs it, as `--engine` would name it. `transformers` stands for any that runs a Hugging

@@ -8,7 +8,7 @@ LOOPBACK = "127.0.0.1"
 WAITING = 128
 
 
-def bound(port: int, host: str = LOOPBACK) -> socket.socket:
+def open_listening_socket(port: int, host: str = LOOPBACK) -> socket.socket:
     """A socket that listens there; port 0 is one that is free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -7,14 +7,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from agent2rl.core.llm import Usage
+from agent2rl.core.llm import LlmUsage
 from agent2rl.core.record import Record as Record
 
 Split = Literal["feedback", "heldout"]
 Part = Literal["train", "feedback", "heldout", "test"]
 """What a score is a mean over; `test` is feedback and held-out together."""
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
-Protocol = Literal["heldout", "paper"]
+ScoringProtocol = Literal["heldout", "paper"]
 Verdict = Literal[
     "scored",
     "rejected",  # it breaks a rule, or nothing of its gain comes from training
@@ -66,7 +66,7 @@ class Limits(Record):
     """Processes alive at once (threads are not counted)."""
 
 
-class LimitsAsked(Record):
+class RequestedLimits(Record):
     """What somebody says of them. The rest is for the machine to say that the run begins on."""
 
     memory_bytes: Annotated[int, Field(gt=0)] | None = None
@@ -74,7 +74,7 @@ class LimitsAsked(Record):
     processes: Annotated[int, Field(gt=0)] | None = None
 
 
-class Prompts(Record):
+class PromptTemplates(Record):
     """How a model is asked, in place of a task's own words."""
 
     name: str
@@ -102,10 +102,10 @@ class RunSpec(Record):
     engine: str
     sandbox: str = "bubblewrap"
     mode: Mode = "free"
-    protocol: Protocol = "heldout"
+    protocol: ScoringProtocol = "heldout"
     """`heldout`: feedback answers, held-out ranks. `paper`: the whole test set does both."""
     budget: Budget
-    limits: LimitsAsked | None = None
+    limits: RequestedLimits | None = None
     """What is not said is a share of the machine. The ledger notes what it came to."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading, and of all together that wait when the agent ends."""
@@ -114,7 +114,7 @@ class RunSpec(Record):
     """Answers drawn to each question of an evaluation: one, greedily, or several, at a temperature."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """None: greedy for one sample, the task's own for several."""
-    prompts: Prompts | None = None
+    prompts: PromptTemplates | None = None
     """None: the task's own."""
     search: str | None = None
     """What is searched, where a task's evaluation searches and brings nothing of its own."""
@@ -147,7 +147,7 @@ class EvalSettings(Record):
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class Attempt(Record):
+class SampledAnswer(Record):
     """One answer and what it was worth."""
 
     output: str
@@ -156,7 +156,7 @@ class Attempt(Record):
     """Whatever a reader of the score should know about this one."""
 
 
-class Turn(Record):
+class TrajectoryTurn(Record):
     """One exchange with a world: what the model did and what it saw then. The first has no action."""
 
     action: str
@@ -175,13 +175,13 @@ class ExampleResult(Record):
     residual: float = 0.0
     """What was seen less what was expected, where the score is an expectation: intervals are over both."""
     note: str = ""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[SampledAnswer, ...] = ()
     """Every answer, where there were several."""
     metrics: dict[str, Share] = Field(default_factory=dict)
     """What several answers are worth together (pass@k, maj@k), and what else a world says of an episode."""
     group: str = ""
     """The kind of example, where a task has several."""
-    trajectory: tuple[Turn, ...] = ()
+    trajectory: tuple[TrajectoryTurn, ...] = ()
     """The first episode, turn by turn, where the task is a world."""
 
 
@@ -206,7 +206,7 @@ class EvalResult(Record):
         return self
 
 
-class Score(Record):
+class EvalScore(Record):
     """A mean over examples, in percent, with its interval."""
 
     value: Percent
@@ -244,7 +244,7 @@ class WinRates(Record):
     difficulties_sha256: str | None = None
 
 
-class JudgeUse(Record):
+class JudgeUsage(Record):
     """What a judge that the agent may train with was asked."""
 
     judge: str
@@ -321,11 +321,11 @@ class Submission(Record):
     accepted_at: float
     """Seconds since the epoch."""
     verdict: Verdict | None = None
-    score: Score | None = None
+    score: EvalScore | None = None
     lineage: Lineage = "unknown"
     improvement: float | None = None
     """Over the baseline, or over `ablated` where that is higher: what training gained."""
-    ablated: Score | None = None
+    ablated: EvalScore | None = None
     """The base model's own weights under this submission's chat format, added tokens and end tokens; None
     where these are the base model's, or where there was no gain to explain."""
     ablation: str | None = None
@@ -383,7 +383,7 @@ class Asset(Record):
     sha256: str
 
 
-class Clock(Record):
+class TimeBreakdown(Record):
     """Where the time went, in seconds."""
 
     agent: float
@@ -391,7 +391,7 @@ class Clock(Record):
     grading: float
 
 
-class Counts(Record):
+class RolloutCounts(Record):
     """What was played in a world."""
 
     episodes: Annotated[int, Field(ge=0)] = 0
@@ -408,23 +408,23 @@ class Counts(Record):
 class Rollouts(Record):
     """What the agent played in the task's world while it trained."""
 
-    claimed: Counts = Counts()
+    claimed: RolloutCounts = RolloutCounts()
     """In the agent's own processes, as they reported it: nobody else saw it."""
-    witnessed: Counts = Counts()
+    witnessed: RolloutCounts = RolloutCounts()
     """In the world that the harness serves."""
 
     def __add__(self, other: Self) -> Self:
         return type(self)(claimed=self.claimed + other.claimed, witnessed=self.witnessed + other.witnessed)
 
 
-class Comparison(Record):
+class HeldoutComparison(Record):
     """Held-out improvement of the chosen submission over the baseline, on the same examples."""
 
     improvement: float
     ci: Interval
 
 
-class LeftOut(Record):
+class SkippedFiles(Record):
     """Files that were not read, or not to their end, and why."""
 
     reason: Annotated[str, Field(max_length=100)]
@@ -432,7 +432,7 @@ class LeftOut(Record):
     bytes: Annotated[int, Field(ge=0)]
 
 
-class Finding(Record):
+class ContaminationFinding(Record):
     """A passage of an agent's file that holds evaluation data."""
 
     file: Annotated[str, Field(max_length=1000)]
@@ -484,10 +484,10 @@ class Contamination(ContaminationSummary):
     """Examples too short, or too much like what the agent was given, to be looked for."""
     tensor_bytes: int = 0
     """Of safetensors files, which are not read."""
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedFiles, ...] = ()
     found: Annotated[int, Field(ge=0)] = 0
     """Pairs of a file and an example in it."""
-    findings: Annotated[tuple[Finding, ...], Field(max_length=100)] = ()
+    findings: Annotated[tuple[ContaminationFinding, ...], Field(max_length=100)] = ()
     """The first of them: held-out before feedback, long before short."""
 
     @property
@@ -508,15 +508,15 @@ class RunResult(Record):
     ended_at: float
     isolation: Isolation | None = None
     assets: tuple[Asset, ...] = ()
-    baseline: Score | None = None
+    baseline: EvalScore | None = None
     """The untouched model on the split that answers submissions."""
     best: Submission | None = None
     """Chosen by the feedback split."""
-    baseline_heldout: Score | None = None
-    best_heldout: Score | None = None
-    ablated_heldout: Score | None = None
+    baseline_heldout: EvalScore | None = None
+    best_heldout: EvalScore | None = None
+    ablated_heldout: EvalScore | None = None
     """The base model's own weights under the best submission's other files; None where these are its own."""
-    heldout: Comparison | None = None
+    heldout: HeldoutComparison | None = None
     """Over `baseline_heldout`, or over `ablated_heldout` where that is higher."""
     optimism_gap: float | None = None
     """Feedback improvement minus held-out improvement: what choosing by feedback flattered."""
@@ -526,16 +526,16 @@ class RunResult(Record):
     improvement: float | None = None
     submissions: int = 0
     scored: int = 0
-    clock: Clock | None = None
+    clock: TimeBreakdown | None = None
     contamination: ContaminationSummary | None = None
     """None where the agent never started."""
     rollouts: Rollouts | None = None
     """None where the task has no world, or the agent never started."""
-    train_judge: JudgeUse | None = None
+    train_judge: JudgeUsage | None = None
     """None where the agent had no judge to train with, or never started."""
-    usage: Usage | None = None
+    usage: LlmUsage | None = None
     """What the driver LLM was asked; None where there is none."""
-    judge_usage: Usage | None = None
+    judge_usage: LlmUsage | None = None
     """What the judge that grades was asked; None where there is none, it runs here, or the run was resumed:
     then what it was asked before is not known."""
     rounds: int = 0

@@ -36,7 +36,7 @@ class Door:
     socket: Path
 
 
-def mark(variable: str) -> str:
+def url_placeholder(variable: str) -> str:
     """Stands for a door's URL in a command's variables, files and arguments until it is known, inside."""
     return f"{{{{{variable}}}}}"
 
@@ -72,7 +72,7 @@ class Process:
     """Of CPU, used by children that have ended and that it has waited for, and by theirs."""
 
 
-Seen = Callable[[Sequence[Process], int | None], None]
+ProcessObserver = Callable[[Sequence[Process], int | None], None]
 """Hears of the command's processes and of the disk's sum, as far as it is known. It returns at once and
 raises nothing: the limits are kept by the thread that calls it."""
 
@@ -97,7 +97,7 @@ class Enclosure:
     doors: tuple[Door, ...] = ()
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
-    seen: Seen | None = None
+    seen: ProcessObserver | None = None
     """Told a few times a second, and with no processes when all is over."""
 
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, Prompts, WinRates
+from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates, WinRates
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Example:
     meta: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-Folder = Path | Callable[[Path], None]
+DataFolder = Path | Callable[[Path], None]
 """A directory that is shown as it is, or what writes one."""
 
 
@@ -34,9 +34,9 @@ class Splits:
     heldout: tuple[Example, ...]
     test: tuple[Example, ...] | None = None
     """What the paper's protocol scores; None: feedback and held-out together."""
-    folders: Mapping[str, Folder] = field(default_factory=dict)
+    folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder."""
-    beside: Mapping[str, Folder] = field(default_factory=dict)
+    beside: Mapping[str, DataFolder] = field(default_factory=dict)
     """What the evaluator reads beside feedback and held-out examples: name (`core.beside`) → folder.
 
     Only grading children see them.
@@ -53,7 +53,7 @@ class Evaluator(Protocol):
 
 
 @runtime_checkable
-class Asks(Protocol):
+class ChatEvaluator(Protocol):
     """An evaluator that puts one chat to the model for each example; for training data the agent sees it."""
 
     def chat(self, example: Example, templated: bool) -> Chat:
@@ -62,21 +62,21 @@ class Asks(Protocol):
 
 
 @runtime_checkable
-class Prompted(Protocol):
+class PromptableEvaluator(Protocol):
     """An evaluator that can put its questions in a user's words."""
 
-    def prompted(self, prompts: Prompts) -> Self: ...
+    def prompted(self, prompts: PromptTemplates) -> Self: ...
 
 
 @runtime_checkable
-class Written(Protocol):
+class ExportableEvaluator(Protocol):
     """An evaluator that can be written down: the agent gets the program as `eval.py`."""
 
     def program(self) -> str: ...
 
 
 @runtime_checkable
-class Together(Protocol):
+class JointEvaluator(Protocol):
     """An evaluator where an example's score depends on which others are graded with it."""
 
     def alone(self, result: ExampleResult) -> float:
@@ -85,7 +85,7 @@ class Together(Protocol):
 
 
 @runtime_checkable
-class RunsPrograms(Protocol):
+class ProgramEvaluator(Protocol):
     """An evaluator that runs what the model wrote, in sandboxes that are made for it beside its own."""
 
     @property
@@ -95,7 +95,7 @@ class RunsPrograms(Protocol):
 
 
 @dataclass(frozen=True)
-class Preferred:
+class JudgePreference:
     """A preference of the benchmark's own judge: for an output (1) or for the example's reference (0)."""
 
     example: Example
@@ -103,14 +103,14 @@ class Preferred:
     share: float
 
 
-class Published(Protocol):
+class PublishedPreferences(Protocol):
     """Preferences as a benchmark publishes them. `data_dir` is the task's data, where the user names it."""
 
     def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
         """What a file of preferences comes to."""
         ...
 
-    def preferences(self, data_dir: Path | None) -> Sequence[Preferred]:
+    def preferences(self, data_dir: Path | None) -> Sequence[JudgePreference]:
         """All that there are, to measure another judge by."""
         ...
 
@@ -130,7 +130,7 @@ class Task:
     """What its evaluation may ask the harness for: the user names it; without a judge a rule decides."""
     judged: bool = False
     """Whether no rule can: then the user has to name a judge."""
-    published: Published | None = None
+    published: PublishedPreferences | None = None
     """The preferences of the benchmark's own judge, where there are any."""
     withhold: Callable[[Splits], Splits] | None = None
     """Takes out of the training data what shows how it is done; None: nobody shows it."""

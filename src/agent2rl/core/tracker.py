@@ -15,7 +15,7 @@ Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """A run, as a tracker first hears of it. All names are plain: letters, digits, `.`, `_`, `-`, `/`."""
 
     id: str
@@ -29,7 +29,7 @@ class Tracked:
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricsRow:
     """Numbers of one moment; unknown ones are not in it."""
 
     axis: str
@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Last:
+class FinalSummary:
     """What is known of a run once nobody is at work on it."""
 
     status: Status
@@ -52,17 +52,17 @@ class Last:
     """By their names in the run directory."""
 
 
-class Mirror(Protocol):
+class RunMirror(Protocol):
     """One run in a tracker. Whatever goes wrong is raised: whoever mirrors tells it, and tries again."""
 
     @property
     def where(self) -> str:
         """Where people look at it."""
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[MetricsRow]) -> None:
         """All rows so far, in an order that later calls keep; those that it has are left alone."""
 
-    def finish(self, last: Last) -> None:
+    def finish(self, last: FinalSummary) -> None:
         """What there is to say at the end, in place of what was said before."""
 
 
@@ -71,5 +71,5 @@ class Tracker(Protocol):
     def needs(self) -> str | None:
         """The package without which it cannot work, and the extra of agent2rl that brings it."""
 
-    def open(self, run: Tracked) -> AbstractContextManager[Mirror]:
+    def open(self, run: TrackedRun) -> AbstractContextManager[RunMirror]:
         """The run's one mirror, found or made. When it is closed, what was sent is there."""

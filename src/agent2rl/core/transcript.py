@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.record import Record
 
 
-class ToolCall(Record):
+class AgentToolCall(Record):
     id: str
     name: str
     arguments: JsonValue = None
@@ -24,7 +24,7 @@ class ToolCall(Record):
         return command if isinstance(command, str) else json.dumps(self.arguments, ensure_ascii=False)
 
 
-class Observation(Record):
+class ToolObservation(Record):
     """What a tool call gave back."""
 
     call: str
@@ -33,14 +33,14 @@ class Observation(Record):
     failed: bool = False
 
 
-class Step(Record):
+class TranscriptStep(Record):
     source: Literal["system", "user", "agent"]
     text: str = ""
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    observations: tuple[Observation, ...] = ()
+    calls: tuple[AgentToolCall, ...] = ()
+    observations: tuple[ToolObservation, ...] = ()
     """Of this step's calls, as far as they came back."""
-    tokens: Tokens | None = None
+    tokens: TokenCounts | None = None
     at: float | None = None
 
 
@@ -50,8 +50,8 @@ class Transcript(Record):
     model: str = ""
     session: str = ""
     """By which the agent can be told to go on."""
-    steps: tuple[Step, ...] = ()
-    tokens: Tokens | None = None
+    steps: tuple[TranscriptStep, ...] = ()
+    tokens: TokenCounts | None = None
     """All of it, as the agent counts."""
     error: str = ""
     """Why it ended, where the agent itself says that something went wrong."""

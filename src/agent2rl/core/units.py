@@ -5,7 +5,7 @@ import re
 BYTES = {"M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def size(text: str) -> int:
+def parse_byte_size(text: str) -> int:
     """512M, 16G or 1.5T in bytes; a ValueError where it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([MGT])i?B?", text)
     if not match or float(match[1]) <= 0:
@@ -16,6 +16,6 @@ def size(text: str) -> int:
 PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")
 
 
-def without_path(name: str) -> str:
+def strip_path(name: str) -> str:
     """What a run calls something; of a path of the machine that it ran on, its last part."""
     return PATH.sub(r"\1\2", name)

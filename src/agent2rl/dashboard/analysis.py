@@ -7,21 +7,30 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from agent2rl.analysis.campaigns.campaign import campaign
-from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.dashboard import pages, progress
-from agent2rl.dashboard.asked import Asked
-from agent2rl.dashboard.index import read_digests
-from agent2rl.report import charts, drawing, html, images, page, plots, series, sheets
+from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
+from agent2rl.analysis.campaigns.route_shares import TaskTraits
+from agent2rl.dashboard import rendering, work_progress
+from agent2rl.dashboard.run_index import read_digests
+from agent2rl.dashboard.run_query import RunQuery
+from agent2rl.report import (
+    chart_style,
+    charts,
+    figure_files,
+    html,
+    page_templates,
+    plots,
+    run_report,
+    time_series_charts,
+)
 from agent2rl.report.campaigns import page as many
-from agent2rl.report.drawing import STYLE
-from agent2rl.report.shown import Shown
+from agent2rl.report.chart_style import STYLE
+from agent2rl.report.report_data import ReportData
 from agent2rl.store.paths import RunPaths
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
-OF = 4
+STEP_COUNT = 4
 """Steps of an analysis."""
-SHORTEST = 1.0
+MIN_WINDOW_SECONDS = 1.0
 """Seconds that a window shows, at least."""
 NAV, END = 'aria-label="Contents">', "</nav>"
 MAIN = ('<main id="main">', "</main>")
@@ -29,75 +38,79 @@ MAIN = ('<main id="main">', "</main>")
 
 def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
-    shown = _gathered(root, stamp)
-    progress.tell(4, OF, "drawing its figures")
-    text = html.page(shown, plots.texts(shown))
-    return _contents(text) + inside(text)
+    shown = _gather_report_data(root, stamp)
+    work_progress.report_step(4, STEP_COUNT, "drawing its figures")
+    text = html.page(shown, plots.render_all_svgs(shown))
+    return _extract_contents(text) + extract_main(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
     """What happened between two moments of the agent's time, as the inside of a page."""
-    shown = _gathered(root, stamp)
-    progress.tell(4, OF, "drawing its figures")
-    end = charts.end_of_time(shown)
+    shown = _gather_report_data(root, stamp)
+    work_progress.report_step(4, STEP_COUNT, "drawing its figures")
+    end = charts.find_time_end(shown)
     last = min(end, float(until) or end)
-    first = max(0.0, min(float(since), last - SHORTEST))
+    first = max(0.0, min(float(since), last - MIN_WINDOW_SECONDS))
     figures: dict[str, str] = {}
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": charts.timeline(shown, last, narrow, first),
-                "resources": series.resources(shown, end, narrow),
-                "rollouts": series.rollouts(shown, end, narrow),
-                "tokens": series.tokens(shown, end, narrow),
+                "timeline": charts.draw_timeline(shown, last, narrow, first),
+                "resources": time_series_charts.draw_resources(shown, end, narrow),
+                "rollouts": time_series_charts.draw_rollouts(shown, end, narrow),
+                "tokens": time_series_charts.draw_tokens(shown, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():
-                seconds = drawing.unit(end)[0]
+                seconds = chart_style.choose_time_unit(end)[0]
                 axes.set_xlim(first / seconds, last / seconds)
         known = {name: figure for name, figure in drawn.items() if figure}
-        texts = images.texts(known)
-        figures |= {name + (images.NARROW if narrow else ""): text for name, text in texts.items()}
+        texts = figure_files.render_svgs(known)
+        figures |= {name + (figure_files.NARROW if narrow else ""): text for name, text in texts.items()}
     attempts = [(each.number, each.began, each.ended) for each in shown.findings.attempts]
     window = {"first": first, "last": last, "end": end, "attempts": attempts}
-    return pages.page("window.jinja", figures=sheets.figures(figures), frame=_frame(), **window)
+    return rendering.render_template(
+        "window.jinja", figures=page_templates.inline_figures(figures), frame=_locate_time_axis(), **window
+    )
 
 
 @lru_cache(maxsize=2)
-def _gathered(root: str, stamp: str) -> Shown:
+def _gather_report_data(root: str, stamp: str) -> ReportData:
     """`stamp` is there to tell one state of a run from another."""
     del stamp
-    steps = iter(range(1, OF))
-    return page.gather(RunPaths(Path(root)), lambda step: progress.tell(next(steps), OF, step))
+    steps = iter(range(1, STEP_COUNT))
+    return run_report.gather_report_data(
+        RunPaths(Path(root)), lambda step: work_progress.report_step(next(steps), STEP_COUNT, step)
+    )
 
 
-def _frame() -> tuple[float, float]:
+def _locate_time_axis() -> tuple[float, float]:
     """Where on the timeline's picture its axis begins and ends, as shares of the width."""
-    return 0.9 / drawing.WIDE, 1 - drawing.Margins().right / drawing.WIDE
+    return 0.9 / chart_style.WIDE, 1 - chart_style.Margins().right / chart_style.WIDE
 
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:
     """The report of many runs; its figures and data are written to `target`, and linked from there."""
-    progress.tell(1, 2, "reading what is known of each run")
-    found = read_digests(Path(index), Asked.read(asked))
-    traits = [Traits(**each) for each in json.loads(tasks)]
-    made = campaign(
+    work_progress.report_step(1, 2, "reading what is known of each run")
+    found = read_digests(Path(index), RunQuery.from_json(asked))
+    traits = [TaskTraits(**each) for each in json.loads(tasks)]
+    made = analyse_campaign(
         found,
         traits,
         protocol="paper" if protocol == "paper" else "heldout",
         include_contaminated=contaminated == "included",
     )
     folder = Path(target)
-    progress.tell(2, 2, f"drawing the figures of {len(found):,} runs")
-    text = inside(many.write(made, folder).read_text(encoding="utf-8"))
+    work_progress.report_step(2, 2, f"drawing the figures of {len(found):,} runs")
+    text = extract_main(many.write(made, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
 
 
-def _contents(text: str) -> str:
+def _extract_contents(text: str) -> str:
     """The list of a report's parts, as the page puts it above them."""
     return f'<nav class="contents" {NAV}{text.partition(NAV)[2].partition(END)[0]}{END}'
 
 
-def inside(text: str) -> str:
+def extract_main(text: str) -> str:
     """Everything that others wrote is escaped, so these marks are the page's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]

@@ -15,13 +15,13 @@ name of theirs that points here is no host of ours, and where strangers can reac
 
 from fastapi import FastAPI
 
-from agent2rl.dashboard import guard, many, one
+from agent2rl.dashboard import multi_run_pages, security, single_run_pages
 from agent2rl.dashboard.state import Dashboard
 
 
-def application(dashboard: Dashboard) -> FastAPI:
+def create_app(dashboard: Dashboard) -> FastAPI:
     app = FastAPI(title="agent2rl", docs_url=None, redoc_url=None, openapi_url=None)
-    guard.add(app, dashboard.token)
-    many.add(app, dashboard)
-    one.add(app, dashboard)
+    security.add_guards(app, dashboard.token)
+    multi_run_pages.add_multi_run_routes(app, dashboard)
+    single_run_pages.add_single_run_routes(app, dashboard)
     return app

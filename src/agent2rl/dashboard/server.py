@@ -7,29 +7,29 @@ from contextlib import closing, suppress
 
 import uvicorn
 
-from agent2rl.core.ports import bound
-from agent2rl.dashboard.app import application
+from agent2rl.core.ports import open_listening_socket
+from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.state import Dashboard
 
 LEAVE_SECONDS = 1
 
 
-def serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
+def serve_dashboard(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
     """`port` 0 takes one that is free; `tell` gets the address to open. Call it in the main thread."""
     # uvicorn raises the signal that stopped it once more: by default SIGTERM would end the process there
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _serve(dashboard, host, port, tell)
+        _run_server(dashboard, host, port, tell)
     finally:
         for child in multiprocessing.active_children():
             child.kill()  # an analysis that nobody waits for any more would hold up the end
 
 
-def _serve(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
-    with closing(dashboard), closing(bound(port, host)) as line:
+def _run_server(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
+    with closing(dashboard), closing(open_listening_socket(port, host)) as line:
         dashboard.start()
         config = uvicorn.Config(
-            application(dashboard), lifespan="off", log_level="error", timeout_graceful_shutdown=LEAVE_SECONDS
+            create_app(dashboard), lifespan="off", log_level="error", timeout_graceful_shutdown=LEAVE_SECONDS
         )
         shown = f"[{host}]" if ":" in host else host
         query = f"?token={dashboard.token}" if dashboard.token else ""

@@ -10,14 +10,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from agent2rl.analysis.campaigns.shares import Traits
-from agent2rl.dashboard import live, run
-from agent2rl.dashboard.choice import Choice
-from agent2rl.dashboard.filling import Filler
-from agent2rl.dashboard.index import Index, Level
-from agent2rl.dashboard.worker import Outcome, Workshop
+from agent2rl.analysis.campaigns.route_shares import TaskTraits
+from agent2rl.dashboard import live_updates, run_status
+from agent2rl.dashboard.analysis_worker import AnalysisOutcome, AnalysisWorker
+from agent2rl.dashboard.digest_filler import DigestFiller
+from agent2rl.dashboard.run_filter import RunFilter
+from agent2rl.dashboard.run_index import Level, RunIndex
 
-WORK = "agent2rl.dashboard.analysis"
+ANALYSIS_MODULE = "agent2rl.dashboard.analysis"
 """What is loaded only where it is done."""
 MOST_WATCHED = 1000
 MOST_MADE = 8
@@ -26,16 +26,16 @@ MOST_MADE = 8
 
 class Dashboard:
     def __init__(
-        self, runs: Path, cache: Path, level: Level, tasks: Callable[[], list[Traits]], token: str = ""
+        self, runs: Path, cache: Path, level: Level, tasks: Callable[[], list[TaskTraits]], token: str = ""
     ) -> None:
-        self.index = Index(runs, cache, level)
-        self._filler = Filler(self.index)
+        self.index = RunIndex(runs, cache, level)
+        self._filler = DigestFiller(self.index)
         self.runs, self.token, self._tasks = runs, token, tasks
-        self.workshop = Workshop(cache / "dashboard" / "made")
+        self.workshop = AnalysisWorker(cache / "dashboard" / "made")
         self.folder = cache / "dashboard" / "leaderboards"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.all_runs = live.Watched(lambda: f"{self.index.version} {self.workshop.version}")
-        self._watched: dict[str, live.Watched] = {}
+        self.all_runs = live_updates.WatchedState(lambda: f"{self.index.version} {self.workshop.version}")
+        self._watched: dict[str, live_updates.WatchedState] = {}
 
     def start(self) -> None:
         self.index.start()
@@ -46,49 +46,60 @@ class Dashboard:
         self.index.close()
         self.workshop.close()
 
-    def watched(self, name: str) -> live.Watched:
+    def watch_run(self, name: str) -> live_updates.WatchedState:
         """One for each run that somebody looks at."""
-        paths = run.find(self.runs, name)
+        paths = run_status.find_run(self.runs, name)
         if len(self._watched) > MOST_WATCHED:
             self._watched.clear()
         if name not in self._watched:
-            self._watched[name] = live.Watched(
-                lambda: f"{run.stamp(paths)} {run.size(paths.agent_log)} {self.workshop.version}"
+            self._watched[name] = live_updates.WatchedState(
+                lambda: (
+                    f"{run_status.compute_run_stamp(paths)} {run_status.read_file_size(paths.agent_log)} "
+                    f"{self.workshop.version}"
+                )
             )
         return self._watched[name]
 
-    def analysed(self, name: str) -> dict[str, Any]:
-        paths = run.find(self.runs, name)
-        root, stamp = str(paths.root), run.stamp(paths)
+    def get_analysis(self, name: str) -> dict[str, Any]:
+        paths = run_status.find_run(self.runs, name)
+        root, stamp = str(paths.root), run_status.compute_run_stamp(paths)
         lasting = paths.result.exists()
-        return _told(self.workshop.ask(f"run {name}", stamp, lasting, f"{WORK}:of_run", root, stamp))
+        return _build_template_values(
+            self.workshop.get_or_start(
+                f"run {name}", stamp, lasting, f"{ANALYSIS_MODULE}:of_run", root, stamp
+            )
+        )
 
-    def window(self, name: str, since: float, until: float) -> dict[str, Any]:
+    def get_time_window(self, name: str, since: float, until: float) -> dict[str, Any]:
         """A part of a run's time; `until` 0 is its end."""
-        paths = run.find(self.runs, name)
-        stamp, key = run.stamp(paths), f"window {name} {since} {until}"
+        paths = run_status.find_run(self.runs, name)
+        stamp, key = run_status.compute_run_stamp(paths), f"window {name} {since} {until}"
         given = (str(paths.root), stamp, str(since), str(until))
-        return _told(self.workshop.ask(key, stamp, False, f"{WORK}:of_window", *given))
+        return _build_template_values(
+            self.workshop.get_or_start(key, stamp, False, f"{ANALYSIS_MODULE}:of_window", *given)
+        )
 
-    def together(self, choice: Choice, protocol: str, include_contaminated: bool = False) -> dict[str, Any]:
+    def get_leaderboard(
+        self, choice: RunFilter, protocol: str, include_contaminated: bool = False
+    ) -> dict[str, Any]:
         """The report of the runs that are chosen; figures lie in a folder of their own."""
-        asked = choice.asked(limit=None)
+        asked = choice.build_query(limit=None)
         contaminated = "included" if include_contaminated else "left out"
-        stamp = self.index.fingerprint(asked, protocol, contaminated)
+        stamp = self.index.compute_fingerprint(asked, protocol, contaminated)
         tasks = json.dumps([asdict(each) for each in self._tasks()])
         given = (str(self.index.path), asked.text, tasks, protocol, contaminated, str(self.folder / stamp))
         key = f"runs {asked.text} {protocol} {contaminated}"
-        found = self.workshop.ask(key, stamp, False, f"{WORK}:of_runs", *given)
-        self._clear()
-        return _told(found)
+        found = self.workshop.get_or_start(key, stamp, False, f"{ANALYSIS_MODULE}:of_runs", *given)
+        self._remove_old_leaderboards()
+        return _build_template_values(found)
 
-    def _clear(self) -> None:
+    def _remove_old_leaderboards(self) -> None:
         with suppress(OSError):  # another reader clears them, too
             old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in old[MOST_MADE:]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _told(found: Outcome) -> dict[str, Any]:
+def _build_template_values(found: AnalysisOutcome) -> dict[str, Any]:
     text = Markup(found.text) if found.text is not None else None
     return {"text": text, "fresh": found.fresh, "fault": found.fault, "progress": found.progress}

@@ -19,7 +19,7 @@ from agent2rl.core.errors import GradingError
 OUTPUTS = "outputs.jsonl"
 
 
-class Replay:
+class ReplayEngine:
     def __init__(self, outputs: Mapping[str, Sequence[str]]) -> None:
         self._outputs = outputs
         self._left = chain.from_iterable(outputs.values())
@@ -43,9 +43,9 @@ class Replay:
         """Nothing is held."""
 
 
-def open_engine(model_dir: Path) -> Replay:
+def open_engine(model_dir: Path) -> ReplayEngine:
     found: dict[str, list[str]] = {}
     for line in (model_dir / OUTPUTS).read_bytes().splitlines():
         row = json.loads(line)
         found.setdefault(row["id"], []).append(row["output"])
-    return Replay(found)
+    return ReplayEngine(found)

@@ -21,13 +21,13 @@ from agent2rl.core.errors import GradingError, UserError
 
 
 @dataclass(frozen=True)
-class Scripted:
+class ScriptedEngine:
     answer: Callable[[Chat], str]
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
-        return [self._complete(chat, sampling) for chat in chats]
+        return [self._complete_chat(chat, sampling) for chat in chats]
 
-    def _complete(self, chat: Chat, sampling: Sampling) -> Completion:
+    def _complete_chat(self, chat: Chat, sampling: Sampling) -> Completion:
         text: object = self.answer(chat)
         if not isinstance(text, str):
             raise GradingError(f"The scripted model answered with {type(text).__name__} instead of text.")
@@ -67,6 +67,6 @@ def parse(argument: str) -> OpenEngine:
         raise UserError(f"The module {module!r} has no function {name!r}.")
 
     def open_engine(model_dir: Path) -> Engine:
-        return Scripted(function(model_dir))
+        return ScriptedEngine(function(model_dir))
 
     return open_engine

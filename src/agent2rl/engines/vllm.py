@@ -24,7 +24,13 @@ try:
     from transformers import AutoConfig
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    from agent2rl.engines.prompts import Prompts, end_tokens, fault, load_chat_format, load_tokenizer
+    from agent2rl.engines.prompts import (
+        PromptEncoder,
+        build_loading_error,
+        find_end_tokens,
+        load_chat_format,
+        load_tokenizer,
+    )
 except ImportError as error:
     raise UserError(
         f"vLLM cannot be imported: {error}.",
@@ -43,7 +49,7 @@ NO_TEMPLATE = "{{ '' }}"
 
 
 class VLLM:
-    def __init__(self, llm: LLM, prompts: Prompts, ends: frozenset[int]) -> None:
+    def __init__(self, llm: LLM, prompts: PromptEncoder, ends: frozenset[int]) -> None:
         self._llm: LLM = llm
         self._prompts = prompts
         self._ends = sorted(ends)
@@ -51,14 +57,16 @@ class VLLM:
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
         if sampling.max_tokens <= 0 or not chats:
             return [Completion("", tokens=0) for _ in chats]
-        prompts = [TokensPrompt(prompt_token_ids=ids) for ids in self._prompts.tokens(chats)]
-        how = [self._parameters(sampling, index) for index in range(len(chats))]
+        prompts = [TokensPrompt(prompt_token_ids=ids) for ids in self._prompts.encode_chats(chats)]
+        how = [self._build_sampling_params(sampling, index) for index in range(len(chats))]
         llm: LLM = self._llm
-        return [_completion(output, sampling) for output in llm.generate(prompts, how, use_tqdm=False)]
+        return [_build_completion(output, sampling) for output in llm.generate(prompts, how, use_tqdm=False)]
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
-        replies = [self._prompts.encode(text) for text in continuations]
-        texts = [prompt + reply for prompt, reply in zip(self._prompts.tokens(chats), replies, strict=True)]
+        replies = [self._prompts.encode_text(text) for text in continuations]
+        texts = [
+            prompt + reply for prompt, reply in zip(self._prompts.encode_chats(chats), replies, strict=True)
+        ]
         if any(len(text) >= self._prompts.context for text in texts):
             raise GradingError("A chat and the reply to be scored are longer than the model's context.")
         asked = [index for index, reply in enumerate(replies) if reply]
@@ -69,7 +77,7 @@ class VLLM:
             how = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
             prompts = [TokensPrompt(prompt_token_ids=texts[index]) for index in asked]
             for index, output in zip(asked, llm.generate(prompts, how, use_tqdm=False), strict=True):
-                found[index] = _sum(output, texts[index], len(replies[index]))
+                found[index] = _sum_logprobs(output, texts[index], len(replies[index]))
         return found
 
     @property
@@ -84,11 +92,11 @@ class VLLM:
     ) -> None:
         self._prompts.close()
 
-    def _parameters(self, sampling: Sampling, index: int) -> SamplingParams:
+    def _build_sampling_params(self, sampling: Sampling, index: int) -> SamplingParams:
         return SamplingParams(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
-            seed=sampling.seed_of(index),
+            seed=sampling.derive_seed(index),
             stop=[text for text in sampling.stop if text],
             # vLLM would take the end from generation_config.json.
             ignore_eos=True,
@@ -97,7 +105,7 @@ class VLLM:
         )
 
 
-def _completion(output: "RequestOutput", sampling: Sampling) -> Completion:
+def _build_completion(output: "RequestOutput", sampling: Sampling) -> Completion:
     reply: CompletionOutput = output.outputs[0]
     text = str(reply.text)
     for stop in filter(None, sampling.stop):
@@ -105,7 +113,7 @@ def _completion(output: "RequestOutput", sampling: Sampling) -> Completion:
     return Completion(text, tokens=len(reply.token_ids))
 
 
-def _sum(output: "RequestOutput", text: list[int], size: int) -> float:
+def _sum_logprobs(output: "RequestOutput", text: list[int], size: int) -> float:
     """The log-probability of the last `size` tokens, each after those before it."""
     if output.prompt_logprobs is None:
         raise GradingError("vLLM gave no probabilities.")
@@ -147,10 +155,10 @@ def open_engine(directory: Path) -> VLLM:
             seed=0,
         )
     except Exception as error:  # a file can be broken in as many ways as the library has errors
-        raise fault("vLLM cannot load the model", error) from error
+        raise build_loading_error("vLLM cannot load the model", error) from error
     settings: ModelConfig = llm.model_config
-    prompts = Prompts(tokenizer, words.vocab_size, settings.max_model_len, load_chat_format(directory))
-    return VLLM(llm, prompts, end_tokens(words, tokenizer))
+    prompts = PromptEncoder(tokenizer, words.vocab_size, settings.max_model_len, load_chat_format(directory))
+    return VLLM(llm, prompts, find_end_tokens(words, tokenizer))
 
 
 ENGINE: OpenEngine = open_engine

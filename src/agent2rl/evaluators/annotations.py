@@ -20,7 +20,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.records import WinRates
-from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
+from agent2rl.evaluators.length_control import (
+    ComparedPair,
+    InstructionDifficulties,
+    compute_mean_percent,
+    control_length,
+)
 
 PACKED = {b"\xfd7zXZ\0": lzma.decompress, b"\x1f\x8b": gzip.decompress}
 """How a file begins that is packed."""
@@ -30,18 +35,18 @@ FORMAT = "It is a JSON list with an instruction, output_1, output_2 and a prefer
 Preference = Annotated[float, Field(ge=0, le=2)]
 
 
-def _known(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
     """What is no number stands for none."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-class Annotation(BaseModel):
+class JudgeAnnotation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     instruction: str
     output_1: str | None = None
     output_2: str
-    preference: Annotated[Preference | None, BeforeValidator(_known)] = None
+    preference: Annotated[Preference | None, BeforeValidator(_replace_nan)] = None
     generator_1: str = ""
     generator_2: str = ""
 
@@ -53,10 +58,10 @@ class Annotation(BaseModel):
         return (1.5 if self.preference == 0 else max(1.0, self.preference)) - 1
 
 
-def read(path: Path) -> list[Annotation]:
-    found = loaded(path, FORMAT)
+def read_annotations(path: Path) -> list[JudgeAnnotation]:
+    found = load_json(path, FORMAT)
     try:
-        rows = TypeAdapter(list[Annotation]).validate_python(found)
+        rows = TypeAdapter(list[JudgeAnnotation]).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -72,11 +77,11 @@ def read(path: Path) -> list[Annotation]:
     return rows
 
 
-def packed(data: bytes) -> bool:
+def is_compressed(data: bytes) -> bool:
     return data.startswith(tuple(PACKED))
 
 
-def loaded(path: Path, form: str) -> Any:
+def load_json(path: Path, form: str) -> Any:
     """The JSON of a file, which may be packed."""
     try:
         data = path.read_bytes()
@@ -90,18 +95,20 @@ def loaded(path: Path, form: str) -> Any:
         raise UserError(f"{path} is not JSON: {error}.", form) from error
 
 
-def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | None) -> WinRates:
+def compute_win_rates(
+    path: Path, references: Mapping[str, str], known: InstructionDifficulties | None
+) -> WinRates:
     """`references`: instruction → the reference's output, in the official order.
 
     Difficulties go by a row's place, as in the official code, once the rows are in the official order. In a
     file that lacks rows they are other instructions' from there on; what was published was computed so.
     """
-    rows = read(path)
+    rows = read_annotations(path)
     if known is not None:
-        rows = _in_order(rows, references, path)
+        rows = _sort_officially(rows, references, path)
     placed = [(place, row, row.share) for place, row in enumerate(rows)]
     judged = [(place, row, share) for place, row, share in placed if share is not None]
-    raw, error = rate([share for _, _, share in judged])
+    raw, error = compute_mean_percent([share for _, _, share in judged])
     found = WinRates(
         model=rows[0].generator_2,
         n=len(judged),
@@ -113,14 +120,14 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
     if known is None:
         return found
     pairs = [
-        Pair(share, len(_reference(row, references)) - len(row.output_2), place)
+        ComparedPair(share, len(_get_reference(row, references)) - len(row.output_2), place)
         for place, row, share in judged
     ]
     try:
-        control = controlled(pairs, known)
+        control = control_length(pairs, known)
     except GradingError as why:  # the raw rate stands all the same
         return found.model_copy(update={"difficulties": f"not used: {why.message}"})
-    value, spread = rate(control.expected)
+    value, spread = compute_mean_percent(control.expected)
     return found.model_copy(
         update={
             "length_controlled": value,
@@ -132,7 +139,9 @@ def win_rates(path: Path, references: Mapping[str, str], known: Difficulties | N
     )
 
 
-def _in_order(rows: list[Annotation], references: Mapping[str, str], path: Path) -> list[Annotation]:
+def _sort_officially(
+    rows: list[JudgeAnnotation], references: Mapping[str, str], path: Path
+) -> list[JudgeAnnotation]:
     places = {instruction: place for place, instruction in enumerate(references)}
     for row in rows:
         if row.instruction not in places:
@@ -140,5 +149,5 @@ def _in_order(rows: list[Annotation], references: Mapping[str, str], path: Path)
     return sorted(rows, key=lambda row: places[row.instruction])
 
 
-def _reference(row: Annotation, references: Mapping[str, str]) -> str:
+def _get_reference(row: JudgeAnnotation, references: Mapping[str, str]) -> str:
     return references[row.instruction] if row.output_1 is None else row.output_1

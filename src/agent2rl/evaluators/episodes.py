@@ -1,6 +1,7 @@
 """Plays a world with a model, and says what the episodes are worth.
 
-How they are played, many at once, is in `playing`; how the world is put to the model, in `telling`.
+How they are played, many at once, is in `episode_loop`; how the world is put to the model, in
+`episode_prompts`.
 """
 
 import hashlib
@@ -12,20 +13,20 @@ from typing import Any, Self
 
 from pydantic import JsonValue
 
-from agent2rl.core.engine import Engine, Given, Sampling, conversations, templated
+from agent2rl.core.engine import Engine, RecordedEngine, Sampling, has_chat_template, open_conversations
 from agent2rl.core.environment import Environment
-from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, Prompts
+from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates
 from agent2rl.core.task import Example
-from agent2rl.evaluators.asking import drawn, passes, result
-from agent2rl.evaluators.playing import Episode, Recited, Table, play
-from agent2rl.evaluators.telling import Telling, spoken
+from agent2rl.evaluators.answer_sampling import build_example_result, compute_pass_metrics, resolve_sampling
+from agent2rl.evaluators.episode_loop import LiveEpisode, ModelPlayer, RecitedConversations, play_episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
 
-LIVE = 256
+MAX_LIVE_EPISODES = 256
 """Episodes that are played at once."""
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledEpisodes:
     """What became of episodes after they were played."""
 
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -34,12 +35,12 @@ class Settled:
     """For the record."""
 
 
-def as_played(_: Sequence[Episode], __: Sequence[Environment]) -> Settled:
+def keep_rewards(_: Sequence[LiveEpisode], __: Sequence[Environment]) -> SettledEpisodes:
     """The world's rewards stand."""
-    return Settled()
+    return SettledEpisodes()
 
 
-Settle = Callable[[Sequence[Episode], Sequence[Environment]], Settled]
+Settle = Callable[[Sequence[LiveEpisode], Sequence[Environment]], SettledEpisodes]
 """Given the episodes, whose rewards and marks it may change, and the places where they were played."""
 
 
@@ -48,7 +49,7 @@ class Episodes:
     rule: str
     """Names the world and its scoring, and changes whenever the same actions could score otherwise."""
     world: Callable[[], Environment]
-    telling: Telling
+    telling: EpisodePrompt
     group: str = ""
     """The key of an example's meta that says its kind, for scores by kind."""
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
@@ -59,12 +60,12 @@ class Episodes:
     score. None: the reward is the score."""
     also: tuple[float, ...] = ()
     """Where else success could begin: the share of such episodes is reported beside the score."""
-    live: int = LIVE
+    live: int = MAX_LIVE_EPISODES
     slow: bool = False
     """Whether a step takes the world so long that others should not wait for it, as a search may."""
-    action: Callable[[str], str] = spoken
+    action: Callable[[str], str] = extract_action
     """How the action is found in a reply."""
-    settle: Settle = as_played
+    settle: Settle = keep_rewards
     """Has the last word on episodes that are played, as a judge may have."""
 
     @property
@@ -76,16 +77,16 @@ class Episodes:
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         played = [
-            Episode(example, number, self.kind(example))
+            LiveEpisode(example, number, self.get_kind(example))
             for example in examples
             for number in range(settings.samples)
         ]
-        table, how = self._table(engine, settings)
-        places = play(played, self.world, table, self.live, self.slow)
+        table, how = self._make_player(engine, settings)
+        places = play_episodes(played, self.world, table, self.live, self.slow)
         settled = self.settle(played, places)
         each = iter(played)
         results = [
-            self._result(example, [next(each) for _ in range(settings.samples)]) for example in examples
+            self._build_result(example, [next(each) for _ in range(settings.samples)]) for example in examples
         ]
         return EvalResult(
             results=tuple(result for result in results if result.id not in settled.missing),
@@ -93,7 +94,7 @@ class Episodes:
             how={**how, "samples": settings.samples, **settled.how},
         )
 
-    def prompted(self, prompts: Prompts) -> Self:
+    def prompted(self, prompts: PromptTemplates) -> Self:
         return replace(self, telling=self.telling.prompted(prompts))
 
     def program(self) -> str:
@@ -124,37 +125,43 @@ class Episodes:
     def _further(self) -> dict[str, Callable[..., Any]]:
         """The functions that are not the usual ones."""
         usual: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-            "action": (self.action, spoken),
-            "settle": (self.settle, as_played),
+            "action": (self.action, extract_action),
+            "settle": (self.settle, keep_rewards),
         }
         return {name: own for name, (own, other) in usual.items() if own is not other}
 
-    def kind(self, example: Example) -> str:
+    def get_kind(self, example: Example) -> str:
         return str(example.meta.get(self.group, "")) if self.group else ""
 
-    def _table(self, engine: Engine, settings: EvalSettings) -> tuple[Table, dict[str, str | int | float]]:
-        if isinstance(engine, Given):
-            given = Table(Recited(engine), self.telling, True, self.sampling, self.action)
+    def _make_player(
+        self, engine: Engine, settings: EvalSettings
+    ) -> tuple[ModelPlayer, dict[str, str | int | float]]:
+        if isinstance(engine, RecordedEngine):
+            given = ModelPlayer(RecitedConversations(engine), self.telling, True, self.sampling, self.action)
             return given, {"prompting": "given"}
-        as_chat = templated(engine)
-        sampling = drawn(self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop)
-        return Table(conversations(engine), self.telling, as_chat, sampling, self.action), {
+        as_chat = has_chat_template(engine)
+        sampling = resolve_sampling(
+            self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop
+        )
+        return ModelPlayer(open_conversations(engine), self.telling, as_chat, sampling, self.action), {
             "prompting": "chat" if as_chat else "plain",
             "prompts": self.telling.name,
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
         }
 
-    def _result(self, example: Example, episodes: Sequence[Episode]) -> ExampleResult:
-        found = result(example, [episode.attempt(self.success) for episode in episodes], passes)
+    def _build_result(self, example: Example, episodes: Sequence[LiveEpisode]) -> ExampleResult:
+        found = build_example_result(
+            example, [episode.to_attempt(self.success) for episode in episodes], compute_pass_metrics
+        )
         more = {
-            "group": self.kind(example),
+            "group": self.get_kind(example),
             "trajectory": tuple(episodes[0].turns),
-            "metrics": {**found.metrics, **self._beside(episodes)},
+            "metrics": {**found.metrics, **self._compute_metrics(episodes)},
         }
         return found.model_copy(update=more)
 
-    def _beside(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def _compute_metrics(self, episodes: Sequence[LiveEpisode]) -> dict[str, float]:
         """What is reported with the score of an example's episodes."""
         rewards = [episode.reward for episode in episodes]
         found = {name: fmean(episode.marks[name] for episode in episodes) for name in episodes[0].marks}
@@ -173,8 +180,8 @@ EVALUATOR is the value that grades, written down by the harness ($version).
 
 from agent2rl.core.engine import Sampling
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.telling import Telling
-from agent2rl.evaluators.trial import main
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.eval_cli import main
 $imports
 
 EVALUATOR = $evaluator

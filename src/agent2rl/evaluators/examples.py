@@ -17,7 +17,7 @@ Row = tuple[str, dict[str, JsonValue]]
 """Where a row stands (`FILE, line N`, for messages), and the row."""
 
 
-def rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Row]:
     """Each row of the file; every one has a question and an answer."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -26,10 +26,10 @@ def rows(path: Path) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{path}, line {number}"
-            yield place, _row(line, place)
+            yield place, _parse_row(line, place)
 
 
-def _row(line: str, place: str) -> dict[str, JsonValue]:
+def _parse_row(line: str, place: str) -> dict[str, JsonValue]:
     try:
         row = json.loads(line)
         json.dumps(row, ensure_ascii=False).encode()  # an escaped lone surrogate could not be written again
@@ -40,7 +40,7 @@ def _row(line: str, place: str) -> dict[str, JsonValue]:
     return row
 
 
-def halves(examples: Sequence[Example], seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+def split_halves(examples: Sequence[Example], seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
     """Two parts of equal size (the second may have one more), each in the given order.
 
     By the hash of seed and id, so that the division depends on no generator's implementation.

@@ -43,7 +43,7 @@ FEWEST = 2 * FOLDS
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedPair:
     """One comparison with the reference."""
 
     preference: float
@@ -55,12 +55,12 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Difficulties:
+class InstructionDifficulties:
     """What the regression knows beforehand, from a file with the columns of the official df_gamed.csv."""
 
     by_row: Floats
     anchors: Floats
-    """Rows of the explanation (as in `_explained`), the preference last."""
+    """Rows of the explanation (as in `_build_features`), the preference last."""
     sha256: str
 
     @property
@@ -72,7 +72,7 @@ class Difficulties:
         return "official" if self.official else "not the official ones"
 
     @classmethod
-    def read(cls, path: Path) -> "Difficulties":
+    def from_csv(cls, path: Path) -> "InstructionDifficulties":
         try:
             data = path.read_bytes()
             rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"))))
@@ -94,7 +94,7 @@ class Difficulties:
 
 
 @dataclass(frozen=True)
-class Controlled:
+class LengthControlled:
     """What the regression makes of each pair, in order."""
 
     expected: Floats
@@ -107,21 +107,21 @@ class Controlled:
     """The regularisation that cross-validation chose (scikit-learn's C)."""
 
 
-def rate(values: Sequence[float] | Floats) -> tuple[float, float]:
+def compute_mean_percent(values: Sequence[float] | Floats) -> tuple[float, float]:
     """Mean and standard error, in percent."""
     found = np.asarray(values, dtype=float)
     error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else 0.0
     return 100 * float(found.mean()), 100 * float(error)
 
 
-def controlled(pairs: Sequence[Pair], known: Difficulties) -> Controlled:
+def control_length(pairs: Sequence[ComparedPair], known: InstructionDifficulties) -> LengthControlled:
     if len(pairs) < FEWEST:
         raise GradingError(f"Length cannot be controlled for with fewer than {FEWEST} comparisons.")
     if max(pair.row for pair in pairs) >= len(known.by_row):
         raise GradingError("There are instructions without a difficulty.", "Name the file that has them all.")
-    explained = _explained(pairs, known)
+    explained = _build_features(pairs, known)
     preferences = np.array([pair.preference for pair in pairs])
-    model, strength = _fitted(
+    model, strength = _fit_regression(
         np.concatenate([known.anchors[:, :3], explained]),
         np.concatenate([known.anchors[:, 3], preferences]),
         np.concatenate([np.full(len(known.anchors), ANCHOR_WEIGHT), np.ones(len(pairs))]),
@@ -129,7 +129,7 @@ def controlled(pairs: Sequence[Pair], known: Difficulties) -> Controlled:
     equal = explained.copy()
     equal[:, 0] = 0
     length, difficulty, itself = (float(weight) for weight in model.coef_[0])
-    return Controlled(
+    return LengthControlled(
         expected=model.predict_proba(equal)[:, 1],
         residual=preferences - model.predict_proba(explained)[:, 1],
         weights=(length, difficulty, itself),
@@ -137,7 +137,7 @@ def controlled(pairs: Sequence[Pair], known: Difficulties) -> Controlled:
     )
 
 
-def _explained(pairs: Sequence[Pair], known: Difficulties) -> Floats:
+def _build_features(pairs: Sequence[ComparedPair], known: InstructionDifficulties) -> Floats:
     shorter = np.array([float(pair.shorter) for pair in pairs])
     spread = shorter.std(ddof=1)
     if not spread and shorter.any():
@@ -148,9 +148,9 @@ def _explained(pairs: Sequence[Pair], known: Difficulties) -> Floats:
     return np.column_stack([np.tanh(shorter / (spread or 1.0)), difficulty, np.ones(len(pairs))])
 
 
-def _fitted(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:
+def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:
     """The regression of preferences, which are no classes: each row is of both, in shares."""
-    linear, selection = _library()
+    linear, selection = _import_sklearn()
     doubled = np.concatenate([explained, explained])
     label = np.repeat([1, 0], len(preferences))
     share = np.concatenate([preferences, 1 - preferences]) * np.tile(weights, 2)
@@ -174,13 +174,13 @@ def _fitted(explained: Floats, preferences: Floats, weights: Floats) -> tuple[An
     return fit(slice(None), best), best
 
 
-def require_library() -> None:
+def require_sklearn() -> None:
     """Refuse before anything is spent on what could not be scored."""
     if importlib.util.find_spec("sklearn") is None:
         raise UserError("Length control needs scikit-learn, which is not installed.", MEND)
 
 
-def _library() -> tuple[Any, Any]:
+def _import_sklearn() -> tuple[Any, Any]:
     """Two modules of scikit-learn, which takes a second to load."""
     try:
         from sklearn import linear_model, model_selection

@@ -17,16 +17,28 @@ from typing import Self
 import numpy as np
 from pydantic import JsonValue
 
-from agent2rl.core.beside import found_beside
-from agent2rl.core.desk import desk
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings, ExampleResult, Prompts
+from agent2rl.core.evaluator_folders import find_evaluator_folder
+from agent2rl.core.grading_proxy_client import find_grading_proxy
+from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates, SampledAnswer
 from agent2rl.core.task import Example
-from agent2rl.evaluators.asking import Answers, Asking
-from agent2rl.evaluators.judge import Missing
-from agent2rl.evaluators.length_control import Difficulties, Pair, controlled, rate
-from agent2rl.evaluators.referees import MOST_CHARACTERS, Comparison, Judge, Preference, Referee, Rule
+from agent2rl.evaluators.answer_sampling import QuestionPrompt, SampledAnswers
+from agent2rl.evaluators.judge_client import MissingReply
+from agent2rl.evaluators.length_control import (
+    ComparedPair,
+    InstructionDifficulties,
+    compute_mean_percent,
+    control_length,
+)
+from agent2rl.evaluators.referees import (
+    MOST_CHARACTERS,
+    AnswerComparison,
+    JudgeReferee,
+    Referee,
+    RefereePreference,
+    RuleReferee,
+)
 
 CONSTANTS = {
     "empty": "",
@@ -49,8 +61,8 @@ class Pairwise:
     """Changes whenever the same outputs and the same judge could score otherwise."""
     reference: Callable[[Example], str]
     """What an example's answers are held against."""
-    asking: Asking = field(default_factory=Asking)
-    referee: Rule | None = None
+    asking: QuestionPrompt = field(default_factory=QuestionPrompt)
+    referee: RuleReferee | None = None
     """Decides where the run names no judge; None: then there is no score."""
     group: str = ""
     """The key of an example's meta that says its kind."""
@@ -62,25 +74,25 @@ class Pairwise:
         return f"{self.rule}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        referee = self._referee()
-        answers = self.asking.ask(engine, examples, settings)
-        asked = [self._comparison(example, text) for example, text in answers.pairs()]
+        referee = self._choose_referee()
+        answers = self.asking.sample_answers(engine, examples, settings)
+        asked = [self._make_comparison(example, text) for example, text in answers.list_pairs()]
         print(f"{len(asked)} answers, to be compared by {referee.name}", flush=True)
         said = referee.prefer(asked, settings.seed)
         missing = {
             one.example.id: found.why
             for one, found in zip(asked, said, strict=True)
-            if isinstance(found, Missing)
+            if isinstance(found, MissingReply)
         }
         judged = [
             (one, found)
             for one, found in zip(asked, said, strict=True)
-            if isinstance(found, Preference) and one.example.id not in missing
+            if isinstance(found, RefereePreference) and one.example.id not in missing
         ]
         if not judged:
             raise GradingError("No answer could be compared.")
-        worth, how = _controlled(judged, _known())
-        constants = self._constants(referee, examples, settings.seed)
+        worth, how = _score_comparisons(judged, _load_difficulties())
+        constants = self._score_constants(referee, examples, settings.seed)
         read: dict[str, JsonValue] = dict(Counter(found.by for _, found in judged))
         seen: dict[str, JsonValue] = {
             "judge": referee.name,
@@ -89,54 +101,59 @@ class Pairwise:
             "constants": constants,
         }
         return EvalResult(
-            results=tuple(self._results(answers, judged, worth)),
+            results=tuple(self._build_results(answers, judged, worth)),
             missing=missing,
             how={**answers.how, **seen, **how},
         )
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """What the model is asked."""
-        return self.asking.prompt(example, templated)
+        return self.asking.build_prompt(example, templated)
 
     def alone(self, result: ExampleResult) -> float:
         """Its win, before length is controlled for over all."""
         return result.metrics[WON]
 
-    def prompted(self, prompts: Prompts) -> Self:
+    def prompted(self, prompts: PromptTemplates) -> Self:
         return replace(self, asking=self.asking.prompted(prompts))
 
-    def _comparison(self, example: Example, output: str) -> Comparison:
-        return Comparison(example, output, self.reference(example))
+    def _make_comparison(self, example: Example, output: str) -> AnswerComparison:
+        return AnswerComparison(example, output, self.reference(example))
 
-    def _referee(self) -> Referee:
-        found = desk()
-        if found and found.about().judge:
-            return Judge(found)
+    def _choose_referee(self) -> Referee:
+        found = find_grading_proxy()
+        if found and found.read_info().judge:
+            return JudgeReferee(found)
         if self.referee is None:
             raise GradingError("Only a judge can score this task, and there is none.", "Name one: --judge.")
         return self.referee
 
-    def _constants(self, referee: Referee, examples: Sequence[Example], seed: int) -> dict[str, JsonValue]:
+    def _score_constants(
+        self, referee: Referee, examples: Sequence[Example], seed: int
+    ) -> dict[str, JsonValue]:
         """What each constant answer wins, in percent; None where the judge gives no preference."""
         some = sorted(examples, key=lambda one: hashlib.sha256(one.id.encode()).digest())[: self.constants]
         won: dict[str, JsonValue] = {"examples": len(some)}
         for name, text in CONSTANTS.items():
-            said = referee.prefer([self._comparison(example, text) for example in some], seed, most=1.0)
-            shares = [found.share for found in said if isinstance(found, Preference)]
-            won[name] = round(rate(shares)[0], 2) if shares else None
+            said = referee.prefer([self._make_comparison(example, text) for example in some], seed, most=1.0)
+            shares = [found.share for found in said if isinstance(found, RefereePreference)]
+            won[name] = round(compute_mean_percent(shares)[0], 2) if shares else None
         return won
 
-    def _results(
-        self, answers: Answers, judged: Sequence[tuple[Comparison, Preference]], worth: Sequence["_Worth"]
+    def _build_results(
+        self,
+        answers: SampledAnswers,
+        judged: Sequence[tuple[AnswerComparison, RefereePreference]],
+        worth: Sequence["_ComparisonScore"],
     ) -> list[ExampleResult]:
         """One for each example, over as many answers as were drawn."""
-        of: dict[str, list[tuple[str, _Worth]]] = {}
+        of: dict[str, list[tuple[str, _ComparisonScore]]] = {}
         for (one, _), value in zip(judged, worth, strict=True):
             of.setdefault(one.example.id, []).append((one.output, value))
         found = []
         for example in answers.examples:
             if several := of.get(example.id):
-                tries = tuple(Attempt(output=text, score=value.score) for text, value in several)
+                tries = tuple(SampledAnswer(output=text, score=value.score) for text, value in several)
                 found.append(
                     ExampleResult(
                         id=example.id,
@@ -152,27 +169,29 @@ class Pairwise:
 
 
 @dataclass(frozen=True)
-class _Worth:
+class _ComparisonScore:
     raw: float
     score: float
     residual: float = 0.0
 
 
-def _controlled(
-    judged: Sequence[tuple[Comparison, Preference]], known: Difficulties | None
-) -> tuple[list[_Worth], dict[str, JsonValue]]:
+def _score_comparisons(
+    judged: Sequence[tuple[AnswerComparison, RefereePreference]], known: InstructionDifficulties | None
+) -> tuple[list[_ComparisonScore], dict[str, JsonValue]]:
     """What each comparison counts, and how that came about."""
     shares = [found.share for _, found in judged]
     rows = [row for one, _ in judged if isinstance(row := one.example.meta.get("row"), int)]
     if known is None or len(rows) < len(judged):
         why = "win_rate: the difficulties of the instructions, to control length by, are not known"
-        return [_Worth(share, share) for share in shares], {"score": why}
+        return [_ComparisonScore(share, share) for share in shares], {"score": why}
     # As far as a judge sees them: one that is endless would make all other differences small.
-    shorter = [_seen(one.reference) - _seen(one.output) for one, _ in judged]
-    control = controlled([Pair(*of) for of in zip(shares, shorter, rows, strict=True)], known)
+    shorter = [
+        _count_seen_characters(one.reference) - _count_seen_characters(one.output) for one, _ in judged
+    ]
+    control = control_length([ComparedPair(*of) for of in zip(shares, shorter, rows, strict=True)], known)
     parts = zip(shares, np.clip(control.expected, 0, 1), control.residual, strict=True)
-    value, error = rate(control.expected)
-    return [_Worth(share, float(score), float(rest)) for share, score, rest in parts], {
+    value, error = compute_mean_percent(control.expected)
+    return [_ComparisonScore(share, float(score), float(rest)) for share, score, rest in parts], {
         "score": "length_controlled",
         "length_controlled": value,
         "length_controlled_error": error,
@@ -182,13 +201,13 @@ def _controlled(
     }
 
 
-def _seen(text: str) -> int:
+def _count_seen_characters(text: str) -> int:
     return min(len(text), MOST_CHARACTERS)
 
 
-def _known() -> Difficulties | None:
-    folder = found_beside(FOLDER)
-    return Difficulties.read(folder / FILE) if folder and (folder / FILE).is_file() else None
+def _load_difficulties() -> InstructionDifficulties | None:
+    folder = find_evaluator_folder(FOLDER)
+    return InstructionDifficulties.from_csv(folder / FILE) if folder and (folder / FILE).is_file() else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ import time
 EVERY_SECONDS = 10.0
 
 
-class Progress:
+class EvaluationProgress:
     def __init__(self, total: int, what: str) -> None:
         """`what` becomes of each: "episodes played"."""
         self._total, self._what = total, what

@@ -13,15 +13,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import Prompts
+from agent2rl.core.records import PromptTemplates
 
 KEYS = "It is TOML with the texts `chat` and `plain`, or one of them."
 
 
-def read_prompts(path: Path) -> Prompts:
+def read_prompts(path: Path) -> PromptTemplates:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = Prompts.model_validate({"name": path.stem, **values})
+        found = PromptTemplates.model_validate({"name": path.stem, **values})
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.", KEYS) from error
     except ValidationError as error:

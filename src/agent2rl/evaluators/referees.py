@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agent2rl.core.desk import Asked, Desk, Said
 from agent2rl.core.errors import GradingError
+from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply
 from agent2rl.core.task import Example
-from agent2rl.evaluators.judge import MOST_MISSING, Messages, Missing, replies
+from agent2rl.evaluators.judge_client import MOST_MISSING, Messages, MissingReply, collect_replies
 
 MOST_CHARACTERS = 16_000
 """Of an answer, as far as the judge sees it."""
@@ -43,20 +43,20 @@ Reply with a single letter and nothing else: A or B."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AnswerComparison:
     """An answer to be held against another one."""
 
     example: Example
     output: str
     reference: str
 
-    def first(self, seed: int) -> bool:
+    def puts_output_first(self, seed: int) -> bool:
         """Whether the output comes before the reference."""
         return hashlib.sha256(f"{seed}:{self.example.id}".encode()).digest()[0] % 2 == 0
 
 
 @dataclass(frozen=True)
-class Preference:
+class RefereePreference:
     share: float
     """From 0 (the reference) to 1 (the output)."""
     by: Literal["probability", "choice", "rule"]
@@ -68,93 +68,97 @@ class Referee(Protocol):
     def name(self) -> str: ...
 
     def prefer(
-        self, comparisons: Sequence[Comparison], seed: int, most: float = MOST_MISSING
-    ) -> list[Preference | Missing]:
+        self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
+    ) -> list[RefereePreference | MissingReply]:
         """One preference each, in order. More than the share `most` missing is an error."""
         ...
 
 
 @dataclass(frozen=True)
-class Rule:
+class RuleReferee:
     """The answer that is worth more wins, whatever its place."""
 
     name: str
     worth: Callable[[str, Example], float]
 
     def prefer(
-        self, comparisons: Sequence[Comparison], seed: int, most: float = MOST_MISSING
-    ) -> list[Preference | Missing]:
+        self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
+    ) -> list[RefereePreference | MissingReply]:
         del seed, most
-        return [self._one(one) for one in comparisons]
+        return [self._compare_worth(one) for one in comparisons]
 
-    def _one(self, one: Comparison) -> Preference:
+    def _compare_worth(self, one: AnswerComparison) -> RefereePreference:
         mine, theirs = self.worth(one.output, one.example), self.worth(one.reference, one.example)
-        return Preference(0.5 if mine == theirs else float(mine > theirs), "rule")
+        return RefereePreference(0.5 if mine == theirs else float(mine > theirs), "rule")
 
 
 @dataclass(frozen=True)
-class Judge:
+class JudgeReferee:
     """The model that the harness asks."""
 
-    desk: Desk
+    desk: GradingProxyClient
 
     @property
     def name(self) -> str:
-        judge = self.desk.about().judge
+        judge = self.desk.read_info().judge
         if judge is None:
             raise GradingError("There is no judge.", "Name one with --judge.")
         return f"{judge} {WORDS}"
 
     def prefer(
-        self, comparisons: Sequence[Comparison], seed: int, most: float = MOST_MISSING
-    ) -> list[Preference | Missing]:
-        return self.placed(comparisons, [one.first(seed) for one in comparisons], most)
+        self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
+    ) -> list[RefereePreference | MissingReply]:
+        return self.prefer_in_order(comparisons, [one.puts_output_first(seed) for one in comparisons], most)
 
-    def placed(
-        self, comparisons: Sequence[Comparison], first: Sequence[bool], most: float = MOST_MISSING
-    ) -> list[Preference | Missing]:
+    def prefer_in_order(
+        self, comparisons: Sequence[AnswerComparison], first: Sequence[bool], most: float = MOST_MISSING
+    ) -> list[RefereePreference | MissingReply]:
         """With the order as it is given: whether the output comes first."""
         asked = [
-            Asked(messages=question(one, before), max_tokens=REPLY_TOKENS, choices=LETTERS)
+            JudgeQuestion(
+                messages=build_comparison_question(one, before), max_tokens=REPLY_TOKENS, choices=LETTERS
+            )
             for one, before in zip(comparisons, first, strict=True)
         ]
-        return replies(self.desk, len(comparisons), asked, [reading(before) for before in first], most)
+        return collect_replies(
+            self.desk, len(comparisons), asked, [make_preference_parser(before) for before in first], most
+        )
 
 
-def question(one: Comparison, before: bool) -> Messages:
+def build_comparison_question(one: AnswerComparison, before: bool) -> Messages:
     """`before`: the output is A."""
     outputs = (one.output, one.reference) if before else (one.reference, one.output)
     texts = "\0".join((one.example.id, *outputs))
     mark = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    told = [f"Instruction, as a JSON string: {_written(one.example.prompt)}"]
+    told = [f"Instruction, as a JSON string: {_escape_answer(one.example.prompt)}"]
     told += [
-        f"Answer {letter}, between the marks {mark}:\n{mark}\n{_written(text)}\n{mark}"
+        f"Answer {letter}, between the marks {mark}:\n{mark}\n{_escape_answer(text)}\n{mark}"
         for letter, text in zip(LETTERS, outputs, strict=True)
     ]
     return (("system", SYSTEM), ("user", "\n\n".join([*told, "Which answer is better, A or B?"])))
 
 
-def _written(text: str) -> str:
+def _escape_answer(text: str) -> str:
     """One line of JSON, from which the text can be read back as it was."""
     line = json.dumps(text[:MOST_CHARACTERS], ensure_ascii=False)
     line = TURNS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
 
 
-def reading(before: bool) -> Callable[[Said], Preference]:
+def make_preference_parser(before: bool) -> Callable[[JudgeReply], RefereePreference]:
     mine, theirs = LETTERS if before else LETTERS[::-1]
 
-    def read(said: Said) -> Preference:
+    def read(said: JudgeReply) -> RefereePreference:
         chances = [(said.likely or {}).get(letter, 0.0) for letter in (mine, theirs)]
         if sum(chances) >= LEAST_CHANCE:
-            return Preference(chances[0] / sum(chances), "probability")
-        letter = _letter(said.text)
+            return RefereePreference(chances[0] / sum(chances), "probability")
+        letter = _strip_letter(said.text)
         if letter not in LETTERS:
             raise ValueError("it is neither A nor B")
-        return Preference(float(letter == mine), "choice")
+        return RefereePreference(float(letter == mine), "choice")
 
     return read
 
 
-def _letter(text: str) -> str:
+def _strip_letter(text: str) -> str:
     return text.strip().strip("*.\"'()")

@@ -28,58 +28,60 @@ REFUSALS = re.compile(
 )
 
 
-def worth(output: str, example: Example) -> float:
-    return share(output, example.meta)
+def score_answer(output: str, example: Example) -> float:
+    return score_qualities(output, example.meta)
 
 
-def share(output: str, asked: Mapping[str, JsonValue]) -> float:
+def score_qualities(output: str, asked: Mapping[str, JsonValue]) -> float:
     """Of the qualities, those that an answer has; nothing is worth nothing."""
     if not output.strip():
         return 0.0
-    kept = qualities(output, asked)
+    kept = check_qualities(output, asked)
     return sum(kept.values()) / len(kept) / (1 if kept["answers"] else 2)
 
 
-def qualities(output: str, asked: Mapping[str, JsonValue]) -> dict[str, bool]:
+def check_qualities(output: str, asked: Mapping[str, JsonValue]) -> dict[str, bool]:
     return {
-        "answers": _answers(output, str(asked["value"]), asked["others"]),
-        "language": _language(output) == asked["language"],
-        "length": _length(output, str(asked["length"])),
-        "form": _form(output, str(asked["form"])),
+        "answers": _answers_question(output, str(asked["value"]), asked["others"]),
+        "language": _detect_language(output) == asked["language"],
+        "length": _has_length(output, str(asked["length"])),
+        "form": _has_form(output, str(asked["form"])),
         "willing": not REFUSALS.search(output),
     }
 
 
-def _answers(output: str, value: str, others: JsonValue) -> bool:
+def _answers_question(output: str, value: str, others: JsonValue) -> bool:
     assert isinstance(others, list)
-    beside = any(_says(output, str(one)) for one in others) or {*re.findall(r"\d+", output)} - {value}
-    return _says(output, value) and not beside
+    beside = any(_mentions_value(output, str(one)) for one in others) or {*re.findall(r"\d+", output)} - {
+        value
+    }
+    return _mentions_value(output, value) and not beside
 
 
-def _says(output: str, value: str) -> bool:
+def _mentions_value(output: str, value: str) -> bool:
     return re.search(rf"\b{re.escape(value)}\b", output, re.IGNORECASE) is not None
 
 
-def _language(output: str) -> str | None:
+def _detect_language(output: str) -> str | None:
     """The one language whose small words it has; None where it has those of none, or of several."""
     said = {word.lower() for word in re.findall(r"\w+", output)}
     found = [language for language, small in SPEECH.items() if said & {*small.split()}]
     return found[0] if len(found) == 1 else None
 
 
-def _length(output: str, length: str) -> bool:
+def _has_length(output: str, length: str) -> bool:
     """`N words` are the most that there may be, `N sentences` as many as there are."""
     number, _, unit = length.partition(" ")
     if unit == "words":
         return len(re.findall(r"\w+", output)) <= int(number)
-    return len(sentences(output)) == int(number)
+    return len(split_sentences(output)) == int(number)
 
 
-def sentences(output: str) -> Sequence[str]:
+def split_sentences(output: str) -> Sequence[str]:
     return [part for part in END.split(output.strip()) if re.search(r"\w", part)]
 
 
-def _form(output: str, form: str) -> bool:
+def _has_form(output: str, form: str) -> bool:
     text = output.strip()
     match form:
         case "capitals":

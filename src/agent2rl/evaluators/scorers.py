@@ -41,9 +41,9 @@ _LAST_NUMBER = re.compile(
 def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | None:
     """The number after `####`; without that mark None, or on request the last number of the text."""
     if place := _PLACE.search(text):
-        return _number(text[place.end() :])
+        return _parse_number(text[place.end() :])
     if last_number_fallback and MARKER not in text and (numbers := _LAST_NUMBER.findall(text)):
-        return _number(numbers[-1])
+        return _parse_number(numbers[-1])
     return None
 
 
@@ -55,26 +55,26 @@ def exact_number(output: str, target: str) -> float:
     return float(final_answer(output) == right)
 
 
-def _number(text: str) -> Fraction | None:
+def _parse_number(text: str) -> Fraction | None:
     found = _ANSWER.match(text)
     if found is None or (found["sign"] and found["inner_sign"]):
         return None
-    size = _size(found)
+    size = _parse_magnitude(found)
     if size is None:
         return None
     return size if (found["sign"] or found["inner_sign"] or "+") == "+" else -size
 
 
-def _size(found: re.Match[str]) -> Fraction | None:
+def _parse_magnitude(found: re.Match[str]) -> Fraction | None:
     if found["mixed"]:
         part, of = int(found["part"]), int(found["of"])
         return int(found["mixed"]) + Fraction(part, of) if part < of else None
     if found["top"]:
-        bottom = _int(found["bottom"])
-        return Fraction(_int(found["top"]), bottom) if bottom else None
+        bottom = _parse_int(found["bottom"])
+        return Fraction(_parse_int(found["top"]), bottom) if bottom else None
     decimals = found["decimals"] or ""
-    return Fraction(_int((found["whole"] or "0") + decimals), 10 ** len(decimals))
+    return Fraction(_parse_int((found["whole"] or "0") + decimals), 10 ** len(decimals))
 
 
-def _int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     return int(digits.replace(",", ""))

@@ -12,9 +12,9 @@ from typing import Self, SupportsFloat
 
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import Agent2RLError, GradingError
-from agent2rl.core.records import Attempt, EvalResult, EvalSettings, Prompts
+from agent2rl.core.records import EvalResult, EvalSettings, PromptTemplates, SampledAnswer
 from agent2rl.core.task import Example
-from agent2rl.evaluators.asking import Asking, majority, passes
+from agent2rl.evaluators.answer_sampling import QuestionPrompt, compute_pass_metrics, score_majority_answer
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SingleTurn:
     """Names what `score` and `answer` do, and changes whenever the same output could score differently."""
     score: Callable[[str, Example], float]
     """What an output is worth, from 0 to 1."""
-    asking: Asking = field(default_factory=Asking)
+    asking: QuestionPrompt = field(default_factory=QuestionPrompt)
     answer: Callable[[str], Hashable | None] | None = None
     """The answer that an output comes to, for majority votes; None where it comes to none."""
 
@@ -32,22 +32,29 @@ class SingleTurn:
         return f"{self.rule}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        answers = self.asking.ask(engine, examples, settings)
-        attempts = [Attempt(output=text, score=self._score(text, one)) for one, text in answers.pairs()]
-        return answers.scored(attempts, self._metrics)
+        answers = self.asking.sample_answers(engine, examples, settings)
+        attempts = [
+            SampledAnswer(output=text, score=self._score_output(text, one))
+            for one, text in answers.list_pairs()
+        ]
+        return answers.build_eval_result(attempts, self._compute_metrics)
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """What the model is asked."""
-        return self.asking.prompt(example, templated)
+        return self.asking.build_prompt(example, templated)
 
-    def prompted(self, prompts: Prompts) -> Self:
+    def prompted(self, prompts: PromptTemplates) -> Self:
         return replace(self, asking=self.asking.prompted(prompts))
 
-    def _metrics(self, attempts: Sequence[Attempt]) -> dict[str, float]:
-        voted = {} if self.answer is None else {f"maj@{len(attempts)}": majority(attempts, self.answer)}
-        return {**passes(attempts), **voted}
+    def _compute_metrics(self, attempts: Sequence[SampledAnswer]) -> dict[str, float]:
+        voted = (
+            {}
+            if self.answer is None
+            else {f"maj@{len(attempts)}": score_majority_answer(attempts, self.answer)}
+        )
+        return {**compute_pass_metrics(attempts), **voted}
 
-    def _score(self, output: str, example: Example) -> float:
+    def _score_output(self, output: str, example: Example) -> float:
         try:
             score: object = self.score(output, example)
         except Agent2RLError:

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from agent2rl.core.llm import Wire
 
 
-def _names(text: str) -> frozenset[str]:
+def _split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 REQUEST_FIELDS: Mapping[Wire, frozenset[str]] = {
-    "anthropic": _names(
+    "anthropic": _split_names(
         """
         model messages system max_tokens stream temperature top_p top_k stop_sequences tools tool_choice
         thinking output_config output_format metadata cache_control context_management diagnostics
         service_tier speed inference_geo
         """
     ),
-    "openai-chat": _names(
+    "openai-chat": _split_names(
         """
         model messages stream stream_options max_tokens max_completion_tokens temperature top_p n stop seed
         frequency_penalty presence_penalty logit_bias logprobs top_logprobs response_format prediction
@@ -38,7 +38,7 @@ REQUEST_FIELDS: Mapping[Wire, frozenset[str]] = {
         guided_json guided_regex guided_choice guided_grammar structured_outputs
         """
     ),
-    "openai-responses": _names(
+    "openai-responses": _split_names(
         """
         model input instructions stream stream_options max_output_tokens max_tokens max_tool_calls temperature
         top_p top_logprobs tools tool_choice parallel_tool_calls reasoning text truncation include
@@ -47,7 +47,7 @@ REQUEST_FIELDS: Mapping[Wire, frozenset[str]] = {
         background conversation previous_response_id prompt
         """
     ),
-    "gemini": _names(
+    "gemini": _split_names(
         """
         model contents system_instruction tools tool_config generation_config safety_settings labels store
         service_tier cached_content
@@ -57,8 +57,8 @@ REQUEST_FIELDS: Mapping[Wire, frozenset[str]] = {
 """At the top of a request. Of Chat Completions, the second part is for vLLM and other compatible servers."""
 
 NESTED_FIELDS: Mapping[str, frozenset[str]] = {
-    "metadata": _names("user_id"),
-    "generation_config": _names(
+    "metadata": _split_names("user_id"),
+    "generation_config": _split_names(
         """
         temperature top_p top_k candidate_count max_output_tokens stop_sequences seed presence_penalty
         frequency_penalty response_mime_type response_schema response_json_schema response_logprobs logprobs
@@ -70,25 +70,25 @@ NESTED_FIELDS: Mapping[str, frozenset[str]] = {
 another model from `generation_config`."""
 
 TOOL_FIELDS: Mapping[Wire, frozenset[str]] = {
-    "anthropic": _names(
+    "anthropic": _split_names(
         """
         type name description input_schema input_examples strict cache_control eager_input_streaming
         defer_loading allowed_callers max_characters display_width_px display_height_px display_number
         enable_zoom
         """
     ),
-    "openai-chat": _names("type function custom name description parameters strict cache_control"),
-    "openai-responses": _names(
+    "openai-chat": _split_names("type function custom name description parameters strict cache_control"),
+    "openai-responses": _split_names(
         """
         type name description parameters strict format tools environment execution async defer_loading
         allowed_callers output_schema display_width display_height function
         """
     ),
-    "gemini": _names("function_declarations computer_use"),
+    "gemini": _split_names("function_declarations computer_use"),
 }
 """A proxy may look for a tool of its provider's beside the agent's own, in the same object."""
 
-CONTENT_TYPES = _names(
+CONTENT_TYPES = _split_names(
     """
     text input_text output_text summary_text reasoning_text refusal message agent_message
     image image_url input_image computer_screenshot input_audio audio_url video_url document file input_file
@@ -105,7 +105,7 @@ CONTENT_TYPES = _names(
 )
 """`type` of what is said, in messages, in the Responses format's input and in results of tools."""
 
-PART_FIELDS = _names(
+PART_FIELDS = _split_names(
     """
     text thought thought_signature inline_data function_call function_response video_metadata
     media_resolution part_metadata

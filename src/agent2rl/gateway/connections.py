@@ -27,7 +27,7 @@ READ_BYTES = 1 << 16
 HEAD_BYTES = 1 << 17
 IDLE, IDLE_SECONDS = 64, 60.0
 """Connections that are kept open, and how long without being used."""
-RACE_SECONDS = 0.25
+HAPPY_EYEBALLS_SECONDS = 0.25
 """After which the next address of a name is tried, too."""
 PORTS = {"http": 80, "https": 443}
 
@@ -57,7 +57,7 @@ class Connection:
         heard.register(self._writer.get_extra_info("socket"), select.POLLIN)
         return self._talk.our_state is h11.IDLE and not heard.poll(0)
 
-    async def ask(
+    async def send_request(
         self, method: str, target: str, headers: Headers, body: bytes, seconds: float
     ) -> h11.Response:
         """The beginning of the answer; `seconds` is how long nothing may be heard."""
@@ -67,19 +67,19 @@ class Connection:
         with suppress(ConnectionError):  # it may have answered and hung up before it had read all
             async with asyncio.timeout(seconds):
                 await self._writer.drain()
-        while not isinstance(event := await self._next(seconds), h11.Response):
+        while not isinstance(event := await self._next_event(seconds), h11.Response):
             pass  # that it goes on, or something of the kind
         return event
 
-    async def chunks(self, seconds: float) -> AsyncGenerator[bytes, None]:
+    async def iter_body_chunks(self, seconds: float) -> AsyncGenerator[bytes, None]:
         """The answer's body. When it is whole, the connection can be used again."""
-        while isinstance(event := await self._next(seconds), h11.Data):
+        while isinstance(event := await self._next_event(seconds), h11.Data):
             yield bytes(event.data)
         if self._talk.our_state is self._talk.their_state is h11.DONE:
             self._talk.start_next_cycle()
             self.used_at = time.monotonic()
 
-    async def secure(self, context: SSLContext, host: str) -> None:
+    async def upgrade_to_tls(self, context: SSLContext, host: str) -> None:
         """Go on encrypted, through what was asked for with CONNECT."""
         await self._writer.start_tls(context, server_hostname=host)
         self._talk = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
@@ -88,11 +88,11 @@ class Connection:
         """At once: whoever is at the other end shall stop working."""
         self._writer.transport.abort()
 
-    async def closed(self) -> None:
+    async def wait_until_closed(self) -> None:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _next(self, seconds: float) -> h11.Event:
+    async def _next_event(self, seconds: float) -> h11.Event:
         while not isinstance(event := self._talk.next_event(), h11.Event):
             if event is h11.PAUSED:
                 raise h11.RemoteProtocolError("the answer is over, and more comes")
@@ -101,16 +101,16 @@ class Connection:
         return event
 
 
-class Pool:
+class ConnectionPool:
     """Connections to a provider."""
 
     def __init__(self, connect_seconds: float) -> None:
         self._connect_seconds = connect_seconds
         self._idle: list[Connection] = []
-        self.proxy = cache(proxy_of)
+        self.proxy = cache(find_proxy)
         """The proxy for a URL, as the environment named it first."""
 
-    async def get(self, url: SplitResult) -> Connection:
+    async def acquire_connection(self, url: SplitResult) -> Connection:
         """A connection to where the URL leads; `OSError` where there is none to be had."""
         for connection in reversed(self._idle):
             if connection.place[:2] == url[:2]:
@@ -119,9 +119,9 @@ class Pool:
                     return connection
                 connection.close()
         async with asyncio.timeout(self._connect_seconds):
-            return await self._open(url)
+            return await self._open_connection(url)
 
-    def give_back(self, connection: Connection) -> None:
+    def release_connection(self, connection: Connection) -> None:
         """It is used again where it can be."""
         if connection.usable and len(self._idle) < IDLE:
             self._idle.append(connection)
@@ -131,9 +131,9 @@ class Pool:
     async def close(self) -> None:
         for connection in self._idle:
             connection.close()
-        await asyncio.gather(*(connection.closed() for connection in self._idle))
+        await asyncio.gather(*(connection.wait_until_closed() for connection in self._idle))
 
-    async def _open(self, url: SplitResult) -> Connection:
+    async def _open_connection(self, url: SplitResult) -> Connection:
         host, proxy = url.hostname or "", self.proxy(url)
         near = proxy or url
         context = self._context if url.scheme == "https" else None
@@ -141,21 +141,21 @@ class Pool:
             near.hostname,
             near.port or PORTS[near.scheme],
             ssl=None if proxy else context,
-            happy_eyeballs_delay=RACE_SECONDS,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
         )
         connection = Connection(reader, writer, url)
         try:
             if proxy and context:
-                await self._tunnel(connection, f"{host}:{url.port or PORTS[url.scheme]}", proxy)
-                await connection.secure(context, host)
+                await self._open_tunnel(connection, f"{host}:{url.port or PORTS[url.scheme]}", proxy)
+                await connection.upgrade_to_tls(context, host)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    async def _tunnel(self, connection: Connection, target: str, proxy: SplitResult) -> None:
-        answer = await connection.ask(
-            "CONNECT", target, [("host", target), *credentials(proxy)], b"", self._connect_seconds
+    async def _open_tunnel(self, connection: Connection, target: str, proxy: SplitResult) -> None:
+        answer = await connection.send_request(
+            "CONNECT", target, [("host", target), *build_proxy_headers(proxy)], b"", self._connect_seconds
         )
         if not 200 <= answer.status_code < 300:
             raise OSError(f"the proxy does not connect us ({answer.status_code})")
@@ -167,12 +167,12 @@ class Pool:
         return context
 
 
-def proxy_of(url: SplitResult) -> SplitResult | None:
+def find_proxy(url: SplitResult) -> SplitResult | None:
     """The proxy that the user's environment names for a URL."""
     host = url.hostname or ""
     proxies = getproxies()
     named = proxies.get(url.scheme) or proxies.get("all")
-    if not named or _is_here(host) or proxy_bypass(host):
+    if not named or _is_loopback(host) or proxy_bypass(host):
         return None
     proxy = urlsplit(named if "://" in named else f"http://{named}")
     if proxy.scheme != "http" or not proxy.hostname:
@@ -180,14 +180,14 @@ def proxy_of(url: SplitResult) -> SplitResult | None:
     return proxy
 
 
-def credentials(proxy: SplitResult) -> Headers:
+def build_proxy_headers(proxy: SplitResult) -> Headers:
     if proxy.username is None:
         return ()
     pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return (("proxy-authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -12,9 +12,11 @@ from urllib.parse import quote
 
 from agent2rl.core.errors import UserError
 
-LEAST = 8
+MIN_KEY_LENGTH = 8
 """Letters of a key that is looked for."""
-ACCOUNTS = re.compile(rb"\b(?:org|proj|user|acct|sk|pk)[-_][\w*.-]{6,}|\bprojects/[\w-]{4,}|\bAIza[\w-]{10,}")
+ACCOUNT_IDS = re.compile(
+    rb"\b(?:org|proj|user|acct|sk|pk)[-_][\w*.-]{6,}|\bprojects/[\w-]{4,}|\bAIza[\w-]{10,}"
+)
 """What providers' errors name their customers by: organisations, projects, parts of keys."""
 
 
@@ -28,7 +30,11 @@ class Key:
         if not re.fullmatch(r"[!-~]+", secret):
             raise UserError(f"{name} is empty or holds characters that no key has.", "Set it again.")
         self._secret = secret
-        forms = {secret, json.dumps(secret)[1:-1], quote(secret, safe="")} if len(secret) >= LEAST else set()
+        forms = (
+            {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}
+            if len(secret) >= MIN_KEY_LENGTH
+            else set()
+        )
         self._forms = tuple(form.encode() for form in sorted(forms, key=len, reverse=True))
 
     def reveal(self) -> str:
@@ -64,7 +70,7 @@ class Redactor:
         if self._key is None:
             return chunk
         clean = self._key.redact(self._held + chunk)
-        held = max(_beginning(clean, form) for form in self._key.forms)
+        held = max(_count_partial_match(clean, form) for form in self._key.forms)
         self._held = clean[len(clean) - held :]
         return clean[: len(clean) - held]
 
@@ -73,7 +79,7 @@ class Redactor:
         return rest
 
 
-def _beginning(data: bytes, form: bytes) -> int:
+def _count_partial_match(data: bytes, form: bytes) -> int:
     """How many of the last bytes may be the first of a form."""
     at = max(0, len(data) - len(form) + 1)
     while (at := data.find(form[:1], at)) >= 0:
@@ -83,6 +89,6 @@ def _beginning(data: bytes, form: bytes) -> int:
     return 0
 
 
-def without_accounts(data: bytes) -> bytes:
+def redact_accounts(data: bytes) -> bytes:
     """A provider's error without what it calls its customer."""
-    return ACCOUNTS.sub(lambda found: b"*" * len(found[0]), data)
+    return ACCOUNT_IDS.sub(lambda found: b"*" * len(found[0]), data)

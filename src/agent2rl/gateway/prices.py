@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record
 
 DATED = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$")
@@ -40,7 +40,7 @@ class Rates(Record):
     written_hour: Usd | None = None
     output: Usd
 
-    def usd(self, tokens: Tokens) -> float:
+    def usd(self, tokens: TokenCounts) -> float:
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.written is None else self.written
         hour = written if self.written_hour is None else self.written_hour
@@ -54,15 +54,15 @@ class Rates(Record):
         return millionths / 1e6
 
 
-class Above(Rates):
+class LongInputRates(Rates):
     tokens: Annotated[int, Field(gt=0)]
     """An input of more than these costs so, all of it and its answer."""
 
 
 class Price(Rates):
-    above: Above | None = None
+    above: LongInputRates | None = None
 
-    def of(self, tokens: Tokens) -> float:
+    def compute_tiered_usd(self, tokens: TokenCounts) -> float:
         dear = self.above is not None and tokens.input > self.above.tokens
         return self.above.usd(tokens) if dear and self.above else self.usd(tokens)
 
@@ -73,24 +73,24 @@ class Prices(Record):
     """Where they are published."""
     models: dict[str, Price]
 
-    def price(self, model: str) -> Price | None:
+    def find_price(self, model: str) -> Price | None:
         return self.models.get(model) or self.models.get(DATED.sub("", model))
 
-    def usd(self, model: str, tokens: Tokens) -> float | None:
-        price = self.price(model)
-        return price.of(tokens) if price else None
+    def usd(self, model: str, tokens: TokenCounts) -> float | None:
+        price = self.find_price(model)
+        return price.compute_tiered_usd(tokens) if price else None
 
 
 @cache
-def shipped() -> Prices:
+def load_shipped_prices() -> Prices:
     text = resources.files(__package__).joinpath("prices.toml").read_text(encoding="utf-8")
     return Prices.model_validate(tomllib.loads(text))
 
 
-def load(path: Path | None = None) -> Prices:
+def load_prices(path: Path | None = None) -> Prices:
     """The shipped prices, and over them those of a file, which is a table for each model as above."""
     if path is None:
-        return shipped()
+        return load_shipped_prices()
     try:
         given: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         own = {name: Price.model_validate(table) for name, table in given.items()}
@@ -100,4 +100,4 @@ def load(path: Path | None = None) -> Prices:
             f"{path} is no table of prices: {why}.",
             'Write for each model: ["NAME"], input = …, output = … (US dollars for a million tokens).',
         ) from None
-    return shipped().model_copy(update={"models": {**shipped().models, **own}})
+    return load_shipped_prices().model_copy(update={"models": {**load_shipped_prices().models, **own}})

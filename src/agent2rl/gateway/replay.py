@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.errors import UserError
-from agent2rl.gateway.asking import Asked
-from agent2rl.gateway.forms import Lost, Refused
-from agent2rl.gateway.likeness import Likeness, difference
-from agent2rl.gateway.tape import Taped, read_tape
-from agent2rl.gateway.upstream import Answer
-from agent2rl.gateway.wires import Call
+from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
+from agent2rl.gateway.request_matching import RequestFingerprint, describe_difference
+from agent2rl.gateway.request_parsing import ParsedRequest
+from agent2rl.gateway.routing import RouteMatch
+from agent2rl.gateway.tape import TapedExchange, read_tape
+from agent2rl.gateway.upstream import UpstreamResponse
 
 
-class Replay:
+class TapeReplay:
     def __init__(self, path: Path, pace: float = 0.0) -> None:
         """`pace` is how much of the recorded time is waited: none of it, or with 1.0 all of it."""
         self.path = path
@@ -34,9 +34,9 @@ class Replay:
         self._taped = read_tape(path)
         if not self._taped:
             raise UserError(f"The tape {path} is empty.")
-        self._unplayed = {one.number: (one, _likeness(one)) for one in self._taped}
+        self._unplayed = {one.number: (one, _fingerprint_exchange(one)) for one in self._taped}
 
-    def require(self, model: str) -> None:
+    def require_model(self, model: str) -> None:
         known = sorted({one.model for one in self._taped})
         if model not in known:
             raise UserError(
@@ -50,41 +50,47 @@ class Replay:
         return len(self._unplayed)
 
     @asynccontextmanager
-    async def ask(self, call: Call, asked: Asked) -> AsyncIterator[Answer]:
+    async def open_answer(self, call: RouteMatch, asked: ParsedRequest) -> AsyncIterator[UpstreamResponse]:
         parsed = asked.parsed
         try:
-            like = Likeness.of((call.wire, call.kind, asked.model, asked.stream), lambda: parsed)
-            taped, note = self._found(like, parsed)
+            like = RequestFingerprint.from_body(
+                (call.wire, call.kind, asked.model, asked.stream), lambda: parsed
+            )
+            taped, note = self._take_match(like, parsed)
         except RecursionError:
-            raise Refused(400, "The request is nested too deeply to be looked for on a tape.") from None
-        yield Answer(
+            raise RequestRefused(
+                400, "The request is nested too deeply to be looked for on a tape."
+            ) from None
+        yield UpstreamResponse(
             taped.status,
             taped.headers,
-            self._chunks(taped),
+            self._replay_chunks(taped),
             outcome=taped.outcome,
             note=note,
         )
 
-    def _found(self, asked: Likeness, parsed: dict[str, Any]) -> tuple[Taped, str]:
-        fitting = [number for number, (_, like) in self._unplayed.items() if asked.fits(like)]
+    def _take_match(self, asked: RequestFingerprint, parsed: dict[str, Any]) -> tuple[TapedExchange, str]:
+        fitting = [number for number, (_, like) in self._unplayed.items() if asked.matches_request(like)]
         if not fitting:
-            raise Refused(400, f"The tape has no answer to this. {self._nearest(asked, parsed)}.")
+            raise RequestRefused(
+                400, f"The tape has no answer to this. {self._describe_nearest(asked, parsed)}."
+            )
         if len(fitting) > 1:
-            fitting.sort(key=lambda number: (asked.distance(self._unplayed[number][1]), number))
+            fitting.sort(key=lambda number: (asked.measure_distance(self._unplayed[number][1]), number))
         taped, _ = self._unplayed.pop(fitting[0])
-        unlike = difference(_parsed(taped), parsed)
+        unlike = describe_difference(_parse_request(taped), parsed)
         return taped, unlike and f"asked otherwise than exchange {taped.number} of the tape: {unlike}"
 
-    def _nearest(self, asked: Likeness, parsed: dict[str, Any]) -> str:
+    def _describe_nearest(self, asked: RequestFingerprint, parsed: dict[str, Any]) -> str:
         """What the request lacks, for whoever must find out."""
         if not self._unplayed:
             return f"All its {len(self._taped)} exchanges have been played"
-        number = max(self._unplayed, key=lambda one: (asked.in_common(self._unplayed[one][1]), -one))
+        number = max(self._unplayed, key=lambda one: (asked.measure_overlap(self._unplayed[one][1]), -one))
         taped, like = self._unplayed[number]
-        told = (asked.unlike(like), difference(_parsed(taped), parsed))
+        told = (asked.describe_mismatch(like), describe_difference(_parse_request(taped), parsed))
         return f"The nearest is exchange {number}: {'; '.join(filter(None, told))}"
 
-    async def _chunks(self, taped: Taped) -> AsyncGenerator[bytes, None]:
+    async def _replay_chunks(self, taped: TapedExchange) -> AsyncGenerator[bytes, None]:
         body, at, before = taped.body, 0, 0.0
         for seconds, size in taped.chunks:
             if self._pace:
@@ -93,15 +99,17 @@ class Replay:
             yield body[at : at + size]
             at += size
         if taped.outcome in ("cut", "stalled", "abandoned") and taped.status < 400:
-            raise Lost(
+            raise UpstreamFailure(
                 "cut" if taped.outcome == "abandoned" else taped.outcome, 502, "The tape breaks off here."
             )
 
 
-def _likeness(taped: Taped) -> Likeness:
-    return Likeness.of((taped.wire, taped.kind, taped.model, taped.stream), lambda: _parsed(taped))
+def _fingerprint_exchange(taped: TapedExchange) -> RequestFingerprint:
+    return RequestFingerprint.from_body(
+        (taped.wire, taped.kind, taped.model, taped.stream), lambda: _parse_request(taped)
+    )
 
 
-def _parsed(taped: Taped) -> dict[str, Any]:
+def _parse_request(taped: TapedExchange) -> dict[str, Any]:
     found = json.loads(taped.request)
     return found if isinstance(found, dict) else {}

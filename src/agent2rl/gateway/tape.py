@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Outcome, Wire
 from agent2rl.core.records import Record
-from agent2rl.gateway.asking import Asked
 from agent2rl.gateway.keys import Key
-from agent2rl.gateway.wires import Call, Kind
-from agent2rl.store.files import cut_torn
+from agent2rl.gateway.request_parsing import ParsedRequest
+from agent2rl.gateway.routing import Kind, RouteMatch
+from agent2rl.store.files import cut_torn_line
 
 
-class Taped(Record):
+class TapedExchange(Record):
     """One exchange."""
 
     number: int
@@ -49,14 +49,14 @@ class Taped(Record):
         return base64.b64decode(self.answer) if self.packed else self.answer.encode()
 
 
-class Recording:
+class TapeRecording:
     """A tape that is being written, by one run at a time."""
 
     def __init__(self, path: Path, again: bool = False) -> None:
         """`again`: go on with the tape of a harness that died."""
         self.path = path
         if again:
-            cut_torn(path)
+            cut_torn_line(path)
         taped = read_tape(path) if again and path.exists() else []
         self._number = max((one.number for one in taped), default=0)
         try:
@@ -64,17 +64,17 @@ class Recording:
             self._file: BinaryIO = path.open("ab")
         except OSError as error:
             raise UserError(f"A tape cannot be written to {path}: {error.strerror}.") from error
-        if (self._file.tell() and not again) or not _held(
+        if (self._file.tell() and not again) or not _lock_file(
             self._file
         ):  # an empty one is what a refused run left
             self._file.close()
             raise UserError(f"There is a tape at {path} already.", "Name another file.")
 
-    def begin(self, call: Call, asked: Asked, request: bytes) -> "Take":
+    def begin_exchange(self, call: RouteMatch, asked: ParsedRequest, request: bytes) -> "ExchangeRecorder":
         self._number += 1
-        return Take(self, self._number, call, asked, request)
+        return ExchangeRecorder(self, self._number, call, asked, request)
 
-    def write(self, taped: Taped) -> None:
+    def write(self, taped: TapedExchange) -> None:
         self._file.write(taped.model_dump_json().encode() + b"\n")
         self._file.flush()
 
@@ -82,20 +82,22 @@ class Recording:
         self._file.close()
 
 
-class Take:
+class ExchangeRecorder:
     """One exchange while it is recorded."""
 
-    def __init__(self, tape: Recording, number: int, call: Call, asked: Asked, request: bytes) -> None:
+    def __init__(
+        self, tape: TapeRecording, number: int, call: RouteMatch, asked: ParsedRequest, request: bytes
+    ) -> None:
         self._tape, self._number = tape, number
         self._call, self._asked, self._request = call, asked, request
         self._at, self._began = time.time(), time.monotonic()
         self._chunks: list[tuple[float, bytes]] = []
 
-    def heard(self, chunk: bytes) -> None:
+    def add_chunk(self, chunk: bytes) -> None:
         if chunk:
             self._chunks.append((round(time.monotonic() - self._began, 6), chunk))
 
-    def end(
+    def finish_exchange(
         self, status: int, headers: dict[str, str], outcome: Outcome, message: str, key: Key | None
     ) -> None:
         body = b"".join(chunk for _, chunk in self._chunks)
@@ -107,7 +109,7 @@ class Take:
             answer, packed = base64.b64encode(body).decode("ascii"), True
         request = key.redact(self._request) if key else self._request
         self._tape.write(
-            Taped(
+            TapedExchange(
                 number=self._number,
                 at=self._at,
                 wire=self._call.wire,
@@ -126,7 +128,7 @@ class Take:
         )
 
 
-def _held(file: BinaryIO) -> bool:
+def _lock_file(file: BinaryIO) -> bool:
     """Whether it is nobody else's to write, until it is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,11 +137,11 @@ def _held(file: BinaryIO) -> bool:
     return True
 
 
-def read_tape(path: Path) -> list[Taped]:
+def read_tape(path: Path) -> list[TapedExchange]:
     """In the order of asking. A last line that was cut off is left out."""
     try:
         lines = path.read_bytes().split(b"\n")
-        taped = [Taped.model_validate_json(line) for line in lines[:-1] if line]
+        taped = [TapedExchange.model_validate_json(line) for line in lines[:-1] if line]
     except OSError as error:
         raise UserError(f"The tape {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:

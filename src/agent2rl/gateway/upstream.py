@@ -15,9 +15,9 @@ import h11
 
 from agent2rl import __version__
 from agent2rl.core.llm import Outcome, Wire
-from agent2rl.gateway.connections import Connection, Pool, credentials
+from agent2rl.gateway.connections import Connection, ConnectionPool, build_proxy_headers
 from agent2rl.gateway.drivers import Driver
-from agent2rl.gateway.forms import Lost
+from agent2rl.gateway.errors import UpstreamFailure
 from agent2rl.gateway.keys import Key
 
 PASSED_UP = ("accept", "anthropic-version", "anthropic-beta", "openai-beta")
@@ -29,7 +29,7 @@ VERSION = "2023-06-01"
 
 
 @dataclass(frozen=True)
-class Patience:
+class UpstreamTimeouts:
     connect_seconds: float = 10.0
     connects: int = 3
     """Attempts to connect."""
@@ -42,12 +42,12 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Answer:
+class UpstreamResponse:
     status: int
     headers: Mapping[str, str]
     """Those that are passed down."""
     chunks: AsyncGenerator[bytes, None]
-    """Raises `Lost` where they break off."""
+    """Raises `UpstreamFailure` where they break off."""
     outcome: Outcome | None = None
     """Of an error, as a tape tells it."""
     note: str = ""
@@ -59,28 +59,28 @@ class Answer:
         return kind.strip().casefold() == "text/event-stream"
 
 
-class Upstream:
-    def __init__(self, driver: Driver, key: Key | None, patience: Patience) -> None:
+class UpstreamClient:
+    def __init__(self, driver: Driver, key: Key | None, patience: UpstreamTimeouts) -> None:
         self._driver, self._key, self._patience = driver, key, patience
-        self._pool = Pool(patience.connect_seconds)
+        self._pool = ConnectionPool(patience.connect_seconds)
 
     @asynccontextmanager
-    async def ask(
+    async def open_response(
         self, wire: Wire, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[UpstreamResponse]:
         place = urlsplit(url)
-        connection = await self._connected(place)
+        connection = await self._connect_with_retry(place)
         try:
-            yield await self._answer(connection, place, self._headers(wire, headers), body)
+            yield await self._send_request(connection, place, self._build_headers(wire, headers), body)
         except BaseException:
             connection.close()
             raise
-        self._pool.give_back(connection)
+        self._pool.release_connection(connection)
 
     async def close(self) -> None:
         await self._pool.close()
 
-    def _headers(self, wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
+    def _build_headers(self, wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
         found = {name: headers[name] for name in PASSED_UP if 0 < len(headers.get(name, "")) <= HEADER_BYTES}
         found |= {
             "content-type": "application/json",
@@ -98,65 +98,69 @@ class Upstream:
             found["authorization"] = f"Bearer {self._key.reveal()}"
         return found
 
-    async def _connected(self, place: SplitResult) -> Connection:
+    async def _connect_with_retry(self, place: SplitResult) -> Connection:
         pause = self._patience.pause_seconds
         for attempt in range(1, self._patience.connects + 1):
             try:
-                return await self._pool.get(place)
+                return await self._pool.acquire_connection(place)
             except (OSError, h11.RemoteProtocolError) as error:
                 if attempt == self._patience.connects:
-                    why = f"The provider cannot be reached ({_name(error)})."
-                    raise Lost("unreachable", 502, why, "Try again.") from None
+                    why = f"The provider cannot be reached ({_describe_error(error)})."
+                    raise UpstreamFailure("unreachable", 502, why, "Try again.") from None
             await asyncio.sleep(pause)
             pause *= 2
         raise AssertionError("there is at least one attempt")
 
-    async def _answer(
+    async def _send_request(
         self, connection: Connection, place: SplitResult, headers: Mapping[str, str], body: bytes
-    ) -> Answer:
+    ) -> UpstreamResponse:
         target = f"{place.path}?{place.query}" if place.query else place.path
         extra: list[tuple[str, str]] = [("host", place.netloc), ("content-length", str(len(body)))]
         if place.scheme == "http" and (proxy := self._pool.proxy(place)):
-            target, extra = place.geturl(), [*extra, *credentials(proxy)]
+            target, extra = place.geturl(), [*extra, *build_proxy_headers(proxy)]
         try:
-            said = await connection.ask(
+            said = await connection.send_request(
                 "POST", target, [*extra, *headers.items()], body, self._patience.stall_seconds
             )
         except TimeoutError:
-            raise self._stalled() from None
+            raise self._build_stall_error() from None
         except (OSError, h11.RemoteProtocolError) as error:
-            why = f"The provider hung up without an answer ({_name(error)})."
-            raise Lost("unreachable", 502, why, "Try again.") from None
-        return Answer(said.status_code, self._passed_down(said), self._chunks(connection))
+            why = f"The provider hung up without an answer ({_describe_error(error)})."
+            raise UpstreamFailure("unreachable", 502, why, "Try again.") from None
+        return UpstreamResponse(said.status_code, self._filter_headers(said), self._iter_chunks(connection))
 
-    def _passed_down(self, said: h11.Response) -> dict[str, str]:
+    def _filter_headers(self, said: h11.Response) -> dict[str, str]:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in said.headers}
         if 300 <= said.status_code < 400:
             why = f"The provider sends us elsewhere ({said.status_code}), and redirects are not followed."
-            raise Lost("provider-error", 502, why, "Is the driver's URL the right one?")
+            raise UpstreamFailure("provider-error", 502, why, "Is the driver's URL the right one?")
         packed = headers.get("content-encoding", "identity").strip().casefold()
         if packed != "identity":
-            raise Lost("provider-error", 502, f"The provider packs its answer ({packed[:20]!r}), unasked.")
-        return {name: self._clean(headers[name]) for name in PASSED_DOWN if name in headers}
+            raise UpstreamFailure(
+                "provider-error", 502, f"The provider packs its answer ({packed[:20]!r}), unasked."
+            )
+        return {name: self._redact_key(headers[name]) for name in PASSED_DOWN if name in headers}
 
-    async def _chunks(self, connection: Connection) -> AsyncGenerator[bytes, None]:
+    async def _iter_chunks(self, connection: Connection) -> AsyncGenerator[bytes, None]:
         try:
-            async for chunk in connection.chunks(self._patience.stall_seconds):
+            async for chunk in connection.iter_body_chunks(self._patience.stall_seconds):
                 yield chunk
         except TimeoutError:
-            raise self._stalled() from None
+            raise self._build_stall_error() from None
         except (OSError, h11.RemoteProtocolError) as error:
-            raise Lost(
-                "cut", 502, f"The provider's answer broke off ({_name(error)}).", "Try again."
+            raise UpstreamFailure(
+                "cut", 502, f"The provider's answer broke off ({_describe_error(error)}).", "Try again."
             ) from None
 
-    def _clean(self, text: str) -> str:
+    def _redact_key(self, text: str) -> str:
         return self._key.redact_text(text) if self._key else text
 
-    def _stalled(self) -> Lost:
+    def _build_stall_error(self) -> UpstreamFailure:
         seconds = self._patience.stall_seconds
-        return Lost("stalled", 504, f"The provider has said nothing for {seconds:g} s.", "Try again.")
+        return UpstreamFailure(
+            "stalled", 504, f"The provider has said nothing for {seconds:g} s.", "Try again."
+        )
 
 
-def _name(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")[:200]

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Interval, Lineage, Record, Submission, Verdict
-from agent2rl.grading.meter import Forged, OutOfOrder, Report, TooMany
-from agent2rl.grading.service import Busy, Closed, Service
+from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport, TooMany
+from agent2rl.grading.service import Busy, Closed, GradingService
 
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
@@ -26,7 +26,7 @@ ELAPSED_STEP_SECONDS = 10.0
 STATUS = {Closed: 403, Forged: 403, OutOfOrder: 409, Refusal: 422, Busy: 429, TooMany: 429}
 
 
-class Problem(Record):
+class ProblemDetails(Record):
     """RFC 9457: what went wrong, and in `mend` what to do next."""
 
     type: str = "about:blank"
@@ -43,7 +43,7 @@ class SubmitRequest(Record):
     """The GPU to grade on, where the run has several."""
 
 
-class Best(Record):
+class BestSubmission(Record):
     submission_id: int
     score: float
 
@@ -57,7 +57,7 @@ class SubmissionAnswer(Record):
     ci: Interval | None
     baseline_score: float
     improvement: float | None
-    best: Best | None
+    best: BestSubmission | None
     total_submissions: int
     lineage: Lineage
     model_path: str
@@ -94,22 +94,22 @@ class HealthAnswer(Record):
 Responses = dict[int | str, dict[str, Any]]
 
 
-def _answers(*statuses: int) -> Responses:
+def _problem_responses(*statuses: int) -> Responses:
     """What a call can answer besides success; 400 and 500 always can."""
-    schema = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    schema = {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}}
     return {status: {"description": "Problem", "content": schema} for status in (400, *statuses, 500)}
 
 
-REFUSALS = _answers(403, 413, 422, 429)
+REFUSALS = _problem_responses(403, 413, 422, 429)
 
 
-def application(service: Service, task: str) -> FastAPI:
+def create_grading_app(service: GradingService, task: str) -> FastAPI:
     app = FastAPI(title="agent2rl grading", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit)
     freezing = anyio.CapacityLimiter(1)
 
     def answer(submission: Submission) -> SubmissionAnswer:
-        return _answer(submission, service, service.best())
+        return _describe_submission(submission, service, service.find_best())
 
     async def take(body: SubmitRequest) -> Submission:
         gpu = None if body.gpu is None else str(body.gpu)
@@ -118,9 +118,14 @@ def application(service: Service, task: str) -> FastAPI:
     async def settled(number: int, seconds: float) -> Submission:
         until = time.monotonic() + seconds
         while True:
-            submission = service.submission(number)
+            submission = service.find_submission(number)
             if submission is None:
                 raise HTTPException(404, f"There is no submission {number}.")
+            if submission.verdict is None and service.is_unrecorded(number):
+                raise HTTPException(
+                    503,
+                    f"The verdict of submission {number} could not be put on the record: is the disk full?",
+                )
             if submission.verdict or time.monotonic() >= until:
                 return submission
             await asyncio.sleep(POLL_SECONDS)
@@ -137,20 +142,23 @@ def application(service: Service, task: str) -> FastAPI:
         response.headers["Location"] = f"/submissions/{submission.id}"
         return answer(submission)
 
-    @app.get("/submissions", responses=_answers())
+    @app.get("/submissions", responses=_problem_responses())
     async def get_submissions() -> list[SubmissionAnswer]:
         """All submissions, in order; messages are cut short."""
-        best = service.best()
-        return [_answer(submission, service, best, SHORT_MESSAGE) for submission in service.submissions()]
+        best = service.find_best()
+        return [
+            _describe_submission(submission, service, best, SHORT_MESSAGE)
+            for submission in service.list_submissions()
+        ]
 
-    @app.get("/submissions/{number}", responses=_answers(404, 422))
+    @app.get("/submissions/{number}", responses=_problem_responses(404, 422))
     async def get_submission(
         number: int, wait: Annotated[float, Query(ge=0, le=600)] = 0
     ) -> SubmissionAnswer:
         """One submission; with `wait`, up to so many seconds for its verdict."""
         return answer(await settled(number, wait))
 
-    @app.get("/time", responses=_answers())
+    @app.get("/time", responses=_problem_responses())
     async def get_time() -> TimeAnswer:
         """The clock."""
         most = service.budget.submissions
@@ -158,29 +166,29 @@ def application(service: Service, task: str) -> FastAPI:
             start_time=service.started_at,
             timeout_s=service.budget.wall_seconds,
             now=math.floor(time.time()),
-            remaining=math.ceil(service.remaining()),  # 0 when it is over, and not before
-            submissions_left=None if most is None else max(0, most - len(service.submissions())),
-            environment_steps_left=service.meter.left(),
+            remaining=math.ceil(service.remaining_seconds()),  # 0 when it is over, and not before
+            submissions_left=None if most is None else max(0, most - len(service.list_submissions())),
+            environment_steps_left=service.meter.steps_left(),
             counts=["agent", "queue", "grading"],
         )
 
-    @app.post("/rollouts", responses=_answers(403, 409, 413, 422, 429))
-    async def rollouts(body: Report) -> RolloutsAnswer:
+    @app.post("/rollouts", responses=_problem_responses(403, 409, 413, 422, 429))
+    async def rollouts(body: RolloutReport) -> RolloutsAnswer:
         """Claim what a process of yours played in the world; the faces in agent2rl.environments do it."""
-        service.meter.claim(body)
-        return RolloutsAnswer(environment_steps_left=service.meter.left())
+        service.meter.count_claim(body)
+        return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
 
-    @app.get("/health", responses=_answers())
+    @app.get("/health", responses=_problem_responses())
     async def health() -> HealthAnswer:
         """Whether the service is there."""
         return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
 
-    _problems(app, service)
+    _add_error_handlers(app, service)
     return app
 
 
-def _answer(
-    submission: Submission, service: Service, best: Submission | None, characters: int | None = None
+def _describe_submission(
+    submission: Submission, service: GradingService, best: Submission | None, characters: int | None = None
 ) -> SubmissionAnswer:
     return SubmissionAnswer(
         submission_id=submission.id,
@@ -189,29 +197,29 @@ def _answer(
         ci=submission.score.ci if submission.score else None,
         baseline_score=service.graded.baseline.value,
         improvement=submission.improvement,
-        best=Best(submission_id=best.id, score=best.score.value) if best and best.score else None,
-        total_submissions=len(service.submissions()),
+        best=BestSubmission(submission_id=best.id, score=best.score.value) if best and best.score else None,
+        total_submissions=len(service.list_submissions()),
         lineage=submission.lineage,
         model_path=submission.path,
-        elapsed_seconds=_coarse(submission.grading_seconds),
+        elapsed_seconds=_round_up_seconds(submission.grading_seconds),
         left_out=list(submission.left_out),
         message=submission.message[:characters],
     )
 
 
-def _coarse(seconds: float | None) -> float | None:
+def _round_up_seconds(seconds: float | None) -> float | None:
     """Rounded up: how long a grading takes depends on what the model says to each question."""
     return None if seconds is None else math.ceil(seconds / ELAPSED_STEP_SECONDS) * ELAPSED_STEP_SECONDS
 
 
-def _problems(app: FastAPI, service: Service) -> None:
+def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
     """Every error leaves as problem+json."""
 
     @app.exception_handler(Agent2RLError)
     async def ours(_: Request, error: Agent2RLError) -> JSONResponse:
-        service.refused(error)
+        service.record_refusal(error)
         status = STATUS.get(type(error), 500)
-        return problem(
+        return problem_response(
             status, type(error).__name__, error.message, error.mend or "Stop here: nothing is lost."
         )
 
@@ -225,24 +233,24 @@ def _problems(app: FastAPI, service: Service) -> None:
             if first["loc"][0] == "body" and "/submi" in request.url.path
             else "GET /openapi.json has every parameter."
         )
-        return problem(422, "Malformed request", f"{where}: {first['msg']}.", mend)
+        return problem_response(422, "Malformed request", f"{where}: {first['msg']}.", mend)
 
     @app.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
-        service.fault("api")
-        return problem(
+        service.record_fault("api")
+        return problem_response(
             500, "Fault", f"A fault of the grading service ({type(error).__name__}).", "Try again."
         )
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
-        return problem(
+        return problem_response(
             error.status_code, "Not possible", str(error.detail), "GET /openapi.json lists what is."
         )
 
 
-def problem(status: int, title: str, detail: str, mend: str) -> JSONResponse:
-    body = Problem(title=title, status=status, detail=detail, mend=mend)
+def problem_response(status: int, title: str, detail: str, mend: str) -> JSONResponse:
+    body = ProblemDetails(title=title, status=status, detail=detail, mend=mend)
     return JSONResponse(body.model_dump(), status, media_type="application/problem+json")
 
 
@@ -275,7 +283,9 @@ class BodyLimit:
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._most:
-                refusal = problem(413, "Too large", f"A request has at most {self._most} bytes.", self._mend)
+                refusal = problem_response(
+                    413, "Too large", f"A request has at most {self._most} bytes.", self._mend
+                )
                 return await refusal(scope, receive, send)
             if not message.get("more_body", False):
                 break

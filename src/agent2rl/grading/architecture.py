@@ -8,7 +8,7 @@ from math import prod
 
 from agent2rl.core.errors import Refusal
 from agent2rl.grading.model_config import VOCABULARY, Config, config_value
-from agent2rl.grading.untrusted import listed
+from agent2rl.grading.strict_json import format_values
 from agent2rl.grading.weights import MEND, Tensor, tensor_sha256
 
 PARAMETER_GROWTH = 1.05
@@ -22,9 +22,9 @@ def check_tensors(
 ) -> None:
     """Refuse tensors that are not the base model's by name, shape and kind. The configuration was checked."""
     size, rows = config_value(config, VOCABULARY), config_value(base_config, VOCABULARY)
-    grown = {name: _grown(tensor.shape, rows, size) for name, tensor in base.items()}
+    grown = {name: _grow_shape(tensor.shape, rows, size) for name, tensor in base.items()}
     if HEAD in found and HEAD not in base:
-        found = {name: tensor for name, tensor in found.items() if name != HEAD} | _untied(found)
+        found = {name: tensor for name, tensor in found.items() if name != HEAD} | _keep_untied_head(found)
     _check_count(found, base, grown)
     tied = config.get("tie_word_embeddings", base_config.get("tie_word_embeddings", True)) is not False
     common = sorted(found.keys() & base.keys())
@@ -43,16 +43,16 @@ def check_tensors(
         ],
     }
     if any(faults.values()):
-        text = "; ".join(f"{fault}: {listed(names)}" for fault, names in faults.items() if names)
+        text = "; ".join(f"{fault}: {format_values(names)}" for fault, names in faults.items() if names)
         raise Refusal(f"The tensors are not the base model's. They are {text}.", f"Unwrap the model. {MEND}")
 
 
-def _grown(shape: tuple[int, ...], rows: int | None, size: int | None) -> tuple[int, ...]:
+def _grow_shape(shape: tuple[int, ...], rows: int | None, size: int | None) -> tuple[int, ...]:
     """The shape with the submission's vocabulary, where its rows are the vocabulary."""
     return (size, *shape[1:]) if size is not None and shape and shape[0] == rows else shape
 
 
-def _untied(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _keep_untied_head(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The head, unless it is a copy of another tensor: then it is no tensor of its own."""
     head = found[HEAD]
     alike = [

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from agent2rl.core.chat_format import CHAT_FORMAT_FILE, MAX_TEXT_CHARACTERS, ChatFormat
 from agent2rl.core.errors import Refusal, UserError
 from agent2rl.core.records import Manifest
-from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.model_config import END_TOKENS, config_value, read_numbers
+from agent2rl.grading.strict_json import MIB, format_value, read_bytes, read_object
 from agent2rl.grading.submission_files import (
     CONFIG,
     TEMPLATE,
@@ -22,8 +23,7 @@ from agent2rl.grading.submission_files import (
     VOCABULARY_FILES,
 )
 from agent2rl.grading.tokenizer_check import read_token_ids
-from agent2rl.grading.untrusted import MIB, read_bytes, read_object, shown
-from agent2rl.grading.weights import Tensor, tensors, weights_sha256
+from agent2rl.grading.weights import Tensor, read_tensors, weights_sha256
 
 SETTINGS_BYTES = 16 * MIB
 TOKENIZER_BYTES = 64 * MIB
@@ -92,11 +92,11 @@ def read_base_model(directory: Path) -> BaseModel:
         return BaseModel(
             directory=directory,
             config=read_object(directory / CONFIG, MIB),
-            tensors=tensors(directory),
+            tensors=read_tensors(directory),
             templates=frozenset(read_templates(directory)),
             chat_format=read_chat_format(directory),
             weights_sha256=weights_sha256(directory),
-            manifest=manifest_of(directory),
+            manifest=compute_manifest(directory),
         )
     except (Refusal, OSError) as error:
         raise UserError(
@@ -124,7 +124,9 @@ def read_chat_format(directory: Path) -> ChatFormat | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise Refusal(f"{CHAT_FORMAT_FILE}: {shown(where)}: {first['msg']}.", CHAT_FORMAT_EXAMPLE) from None
+        raise Refusal(
+            f"{CHAT_FORMAT_FILE}: {format_value(where)}: {first['msg']}.", CHAT_FORMAT_EXAMPLE
+        ) from None
 
 
 def read_text(path: Path, most_bytes: int) -> str:

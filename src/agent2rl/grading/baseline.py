@@ -19,8 +19,8 @@ from agent2rl import __version__
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, Record, Split
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.child import Child
-from agent2rl.store.files import canonical, sha256_text, write_record
+from agent2rl.grading.grading_child import GradingChild
+from agent2rl.store.files import canonical_json, sha256_text, write_record
 
 KEY_BYTES = 32
 NOT_USED = (
@@ -61,14 +61,16 @@ class BaselineCache:
 
     def has_entry(self, name: str) -> bool:
         """Whether there is one, be it to be believed or not."""
-        return self._entry(name).exists()
+        return self._entry_path(name).exists()
 
     def load(self, name: str) -> CachedBaseline | None:
         """An entry that this user's key signed under this name; None where there is none."""
         key = _read_key(self._key_file)
         try:
-            found = CachedBaseline.model_validate_json(self._entry(name).read_bytes())
-            fits = key and hmac.compare_digest(found.digest, _sign(key, name, found.results, found.measured))
+            found = CachedBaseline.model_validate_json(self._entry_path(name).read_bytes())
+            fits = key and hmac.compare_digest(
+                found.digest, _sign_entry(key, name, found.results, found.measured)
+            )
         except (OSError, ValueError):  # not there, or not what it was
             return None
         return found if fits else None
@@ -76,20 +78,22 @@ class BaselineCache:
     def store(self, name: str, results: EvalResult, measured: Measurement) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = _read_key(self._key_file) or _make_key(self._key_file)
-        digest = _sign(key, name, results, measured)
-        write_record(self._entry(name), CachedBaseline(results=results, measured=measured, digest=digest))
+        digest = _sign_entry(key, name, results, measured)
+        write_record(
+            self._entry_path(name), CachedBaseline(results=results, measured=measured, digest=digest)
+        )
 
-    def _entry(self, name: str) -> Path:
+    def _entry_path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
 
-def _sign(key: bytes, name: str, results: EvalResult, measured: Measurement) -> str:
+def _sign_entry(key: bytes, name: str, results: EvalResult, measured: Measurement) -> str:
     content = {
         "name": name,
         "results": results.model_dump(mode="json"),
         "measured": measured.model_dump(mode="json"),
     }
-    return hmac.digest(key, canonical(content).encode(), "sha256").hex()
+    return hmac.digest(key, canonical_json(content).encode(), "sha256").hex()
 
 
 def _read_key(path: Path) -> bytes | None:
@@ -126,17 +130,17 @@ def _make_key(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    child: Child
+class BaselineGrader:
+    child: GradingChild
     base: BaseModel
     evaluator_version: str
     cache: Path | None
     """None where nothing may be used again: what is searched changes, or is to be recorded."""
 
-    def key(self, split: Split) -> str:
+    def cache_key(self, split: Split) -> str:
         """The whole model directory counts: a tokenizer or template changes answers as weights do."""
         return sha256_text(
-            canonical(
+            canonical_json(
                 {
                     "model": self.base.manifest.sha256,
                     "task": self.child.task,
@@ -151,16 +155,16 @@ class Baseline:
             )
         )
 
-    def grade(
+    def grade_split(
         self, split: Split, log: Path, scratch: Path, stop: threading.Event, run_id: str
     ) -> GradedBaseline:
         """From the cache, or measured now. A baseline that fails is an error, never a zero."""
-        cache, key = BaselineCache(self.cache) if self.cache else None, self.key(split)
+        cache, key = BaselineCache(self.cache) if self.cache else None, self.cache_key(split)
         if cache and (kept := cache.load(key)):
             return GradedBaseline(kept.results, kept.measured)
         warning = NOT_USED if cache and cache.has_entry(key) else None
         try:
-            evaluation = self.child.grade(self.base.directory, split, log, scratch, stop)
+            evaluation = self.child.grade_model(self.base.directory, split, log, scratch, stop)
         except GradingError as error:
             raise GradingError(
                 f"The untouched model could not be graded: {error.message}", error.mend

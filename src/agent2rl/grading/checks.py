@@ -26,10 +26,10 @@ from agent2rl.grading.base_model import (
 from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.model_config import VOCABULARY, ConfigChanges, check_config, config_value
 from agent2rl.grading.resaved_base import ResavedBase
+from agent2rl.grading.strict_json import MIB, read_object
 from agent2rl.grading.submission_files import CONFIG, TOKENIZER, VOCABULARY_FILES
 from agent2rl.grading.tokenizer_check import AddedToken, check_tokenizer, read_special_ids
-from agent2rl.grading.untrusted import MIB, read_object
-from agent2rl.grading.weights import Tensor, tensors
+from agent2rl.grading.weights import Tensor, read_tensors
 from agent2rl.store.files import sha256_file
 
 Resave = Callable[[], ResavedBase]
@@ -94,7 +94,7 @@ def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
     rows = config_value(base.config, VOCABULARY)
     sizes = {
         tensor.shape[0]
-        for name, tensor in tensors(submission).items()
+        for name, tensor in read_tensors(submission).items()
         if name in base.tensors and base.tensors[name].shape[:1] == (rows,) and tensor.shape
     }
     grown = sizes - {rows}
@@ -104,7 +104,7 @@ def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
 
 
 def _check_weights(submission: Path, base: BaseModel, config: ConfigChanges) -> dict[str, Tensor]:
-    found = tensors(submission)
+    found = read_tensors(submission)
     used = {tensor.file.name for tensor in found.values()}
     if stray := sorted(file.name for file in submission.glob("*.safetensors") if file.name not in used):
         raise Refusal(

@@ -54,7 +54,7 @@ class FreezeLimits:
     """Bytes of one name."""
 
 
-class _State(NamedTuple):
+class _FileState(NamedTuple):
     """What changes when a file or directory does."""
 
     mode: int
@@ -72,7 +72,7 @@ class FrozenSubmission:
     """Entries that are no part of a model, or of no use to one. They were not opened."""
 
 
-def freeze(
+def freeze_submission(
     workspace: Path,
     relative: PurePosixPath,
     destination: Path,
@@ -80,11 +80,11 @@ def freeze(
     select: Callable[[Collection[str]], SelectedFiles] = select_files,
 ) -> FrozenSubmission:
     """Copy the model in `workspace / relative` to `destination`, which must not exist."""
-    source = _open_below(workspace, relative, limits)
+    source = _open_directory(workspace, relative, limits)
     try:
-        _make(destination)
+        _make_directory(destination)
         try:
-            copy = _Copy(relative, limits)
+            copy = _SubmissionCopy(relative, limits)
             left_out = copy.copy_files(source, destination, select)
         except BaseException:
             shutil.rmtree(destination, ignore_errors=True)
@@ -92,13 +92,15 @@ def freeze(
     finally:
         os.close(source)
     sync_directory(destination)
-    return FrozenSubmission(_manifest(copy.files), left_out)
+    return FrozenSubmission(_build_manifest(copy.files), left_out)
 
 
-def manifest_of(directory: Path) -> Manifest:
+def compute_manifest(directory: Path) -> Manifest:
     """The manifest of a directory that nobody else writes to: a base model, a frozen submission."""
-    paths = [Path(folder, name) for folder, _, names in os.walk(directory, onerror=_fail) for name in names]
-    return _manifest(
+    paths = [
+        Path(folder, name) for folder, _, names in os.walk(directory, onerror=_raise_error) for name in names
+    ]
+    return _build_manifest(
         FileHash(
             path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_file(path)
         )
@@ -106,28 +108,28 @@ def manifest_of(directory: Path) -> Manifest:
     )
 
 
-def require_whole(where: SubmissionPaths, digest: str | None) -> None:
+def require_intact_copy(where: SubmissionPaths, digest: str | None) -> None:
     """A frozen copy that another harness made is what its manifest says, and the manifest what was noted."""
     try:
         noted = Manifest.model_validate_json(where.manifest.read_bytes())
-        whole = sha256_file(where.manifest) == digest and manifest_of(where.model) == noted
+        whole = sha256_file(where.manifest) == digest and compute_manifest(where.model) == noted
     except (OSError, ValidationError):
         whole = False
     if not whole:
         raise GradingError("The frozen copy was damaged when the harness died.", "Submit it again.")
 
 
-def _manifest(files: Iterable[FileHash]) -> Manifest:
+def _build_manifest(files: Iterable[FileHash]) -> Manifest:
     entries = tuple(sorted(files, key=lambda file: file.path))
     lines = sorted(f"{file.sha256}  {file.size}  {file.path}\n" for file in entries)
     return Manifest(files=entries, sha256=hashlib.sha256("".join(lines).encode()).hexdigest())
 
 
-def _fail(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 
-class _Copy:
+class _SubmissionCopy:
     """One pass over a submitted directory."""
 
     def __init__(self, root: PurePosixPath, limits: FreezeLimits) -> None:
@@ -139,17 +141,23 @@ class _Copy:
         self, source: int, destination: Path, select: Callable[[Collection[str]], SelectedFiles]
     ) -> tuple[str, ...]:
         """Copy what is selected by name, and return the names that are not."""
-        selected = select(self._names(source))
-        before = self._states(source, selected.taken)
-        self._admit(before)
+        selected = select(self._list_names(source))
+        before = self._read_states(source, selected.taken)
+        self._check_limits(before)
         for name, state in before.items():
-            self._file(source, self._root / name, state, destination / name)
-        if select(self._names(source)).taken != selected.taken or self._states(source, before) != before:
-            raise _changed(self._root)
+            self._copy_selected(source, self._root / name, state, destination / name)
+        if (
+            select(self._list_names(source)).taken != selected.taken
+            or self._read_states(source, before) != before
+        ):
+            raise _change_refusal(self._root)
         return selected.left_out
 
-    def _names(self, source: int) -> list[str]:
-        with _reading(self._root), os.scandir(source) as entries:  # one of millions is not read to its end
+    def _list_names(self, source: int) -> list[str]:
+        with (
+            _explain_read_errors(self._root),
+            os.scandir(source) as entries,
+        ):  # one of millions is not read to its end
             names = sorted(entry.name for entry in islice(entries, self._limits.entries + 1))
         if len(names) > self._limits.entries:
             raise Refusal(
@@ -160,14 +168,14 @@ class _Copy:
             _check_name(name, self._limits)
         return names
 
-    def _states(self, source: int, names: Iterable[str]) -> dict[str, _State]:
+    def _read_states(self, source: int, names: Iterable[str]) -> dict[str, _FileState]:
         states = {}
         for name in names:
-            with _reading(self._root / name):
-                states[name] = _state(os.stat(name, dir_fd=source, follow_symlinks=False))
+            with _explain_read_errors(self._root / name):
+                states[name] = _read_state(os.stat(name, dir_fd=source, follow_symlinks=False))
         return states
 
-    def _admit(self, states: dict[str, _State]) -> None:
+    def _check_limits(self, states: dict[str, _FileState]) -> None:
         """Refuse what will not be copied before any of it is."""
         for name, state in states.items():
             _check_kind(self._root / name, state)
@@ -178,35 +186,35 @@ class _Copy:
                 "Leave only the model's own files in it, in the base model's precision.",
             )
 
-    def _file(self, directory: int, path: PurePosixPath, state: _State, target: Path) -> None:
-        with _reading(path):
+    def _copy_selected(self, directory: int, path: PurePosixPath, state: _FileState, target: Path) -> None:
+        with _explain_read_errors(path):
             source = os.open(path.name, FILE, dir_fd=directory)
         try:
-            if _state(os.fstat(source)) != state:
-                raise _changed(path)
-            with _writing(target):
-                digest = _copy(source, target, state.size)
-            if digest is None or _state(os.fstat(source)) != state:
-                raise _changed(path)
+            if _read_state(os.fstat(source)) != state:
+                raise _change_refusal(path)
+            with _explain_write_errors(target):
+                digest = _copy_file(source, target, state.size)
+            if digest is None or _read_state(os.fstat(source)) != state:
+                raise _change_refusal(path)
         finally:
             os.close(source)
         name = str(path.relative_to(self._root))
         self.files.append(FileHash(path=name, size=state.size, sha256=digest))
 
 
-def _make(directory: Path) -> None:
-    with _writing(directory):
+def _make_directory(directory: Path) -> None:
+    with _explain_write_errors(directory):
         directory.mkdir()
         directory.chmod(FOLDER_MODE)
 
 
-def _copy(source: int, target: Path, size: int) -> str | None:
+def _copy_file(source: int, target: Path, size: int) -> str | None:
     """The sha256 of exactly `size` bytes that `target` now holds, or None where there were fewer or more."""
     digest = hashlib.sha256()
     count = 0
     with open(os.open(target, COPY), "r+b") as copy:
         os.fchmod(copy.fileno(), FILE_MODE)
-        cloned = _clone(source, copy.fileno())
+        cloned = _clone_blocks(source, copy.fileno())
         while count <= size and (chunk := os.read(copy.fileno() if cloned else source, CHUNK)):
             count += len(chunk)
             digest.update(chunk)
@@ -217,7 +225,7 @@ def _copy(source: int, target: Path, size: int) -> str | None:
     return digest.hexdigest() if count == size else None
 
 
-def _clone(source: int, target: int) -> bool:
+def _clone_blocks(source: int, target: int) -> bool:
     try:
         fcntl.ioctl(target, FICLONE, source)
     except OSError:
@@ -225,7 +233,7 @@ def _clone(source: int, target: int) -> bool:
     return True
 
 
-def _open_below(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) -> int:
+def _open_directory(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) -> int:
     """A descriptor of the submission's directory, reached without following a link."""
     if relative.is_absolute() or not relative.parts or ".." in relative.parts:
         raise Refusal(
@@ -242,7 +250,7 @@ def _open_below(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) 
         raise MachineError(f"Cannot open the workspace {workspace}: {error.strerror}.") from error
     for depth, part in enumerate(relative.parts, start=1):
         try:
-            with _reading(PurePosixPath(*relative.parts[:depth])):
+            with _explain_read_errors(PurePosixPath(*relative.parts[:depth])):
                 child = os.open(part, DIRECTORY, dir_fd=directory)
         finally:
             os.close(directory)
@@ -250,8 +258,8 @@ def _open_below(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) 
     return directory
 
 
-def _state(status: os.stat_result) -> _State:
-    return _State(
+def _read_state(status: os.stat_result) -> _FileState:
+    return _FileState(
         status.st_mode,
         status.st_ino,
         status.st_nlink,
@@ -273,7 +281,7 @@ def _check_name(name: str, limits: FreezeLimits) -> None:
         )
 
 
-def _check_kind(path: PurePosixPath, state: _State) -> None:
+def _check_kind(path: PurePosixPath, state: _FileState) -> None:
     if stat.S_ISLNK(state.mode):
         raise Refusal(f"{path} is a symbolic link.", "Copy the files themselves: cp -rL FROM TO.")
     if not stat.S_ISREG(state.mode):
@@ -284,7 +292,7 @@ def _check_kind(path: PurePosixPath, state: _State) -> None:
         )
 
 
-def _changed(path: PurePosixPath) -> Refusal:
+def _change_refusal(path: PurePosixPath) -> Refusal:
     return Refusal(
         f"{path} changed while it was copied:",
         "wait for the training process to finish writing, then submit again.",
@@ -292,7 +300,7 @@ def _changed(path: PurePosixPath) -> Refusal:
 
 
 @contextmanager
-def _reading(path: PurePosixPath) -> Iterator[None]:
+def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
     """Tell the agent's doings from the machine's where the agent's tree cannot be read."""
     try:
         yield
@@ -301,7 +309,7 @@ def _reading(path: PurePosixPath) -> Iterator[None]:
             f"There is no {path} in the workspace.", "Save the model, then submit again."
         ) from error
     except BlockingIOError as error:
-        raise _changed(path) from error  # a process holds a lease on it, so as to write
+        raise _change_refusal(path) from error  # a process holds a lease on it, so as to write
     except PermissionError as error:
         raise Refusal(f"{path} cannot be read by the grader.", "chmod -R u+rwX,go+rX DIRECTORY") from error
     except OSError as error:
@@ -314,7 +322,7 @@ def _reading(path: PurePosixPath) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def _explain_write_errors(target: Path) -> Iterator[None]:
     """Whatever fails once the source is open is the machine's doing."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whose weights are these? Every submission is held against the base, tensor by tensor (`comparison`).
+"""Whose weights are these? Every submission is held against the base, tensor by tensor (`tensor_comparison`).
 
     copied    every tensor has the base's values; there may be rows for added tokens
     derived   the base is in every matrix, nearly whole, and less was added than there was
@@ -20,20 +20,20 @@ from typing import Literal
 
 from agent2rl.core.records import Lineage, Record
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.comparison import (
+from agent2rl.grading.strict_json import format_values
+from agent2rl.grading.tensor_comparison import (
     READABLE,
     AddedRows,
-    Fit,
     NotFinite,
     RestGeometry,
-    fit,
+    TensorFit,
+    is_rearranged,
     matrix_shape,
     measure_added_rows,
     measure_rest,
-    moved,
+    measure_tensor,
 )
-from agent2rl.grading.untrusted import listed
-from agent2rl.grading.weights import DTYPE_BYTES, Tensor, tensor_sha256, tensors
+from agent2rl.grading.weights import DTYPE_BYTES, Tensor, read_tensors, tensor_sha256
 
 SIDE, VALUES = 8, 1024
 """The least size of a matrix that decides: below it, chance does."""
@@ -128,17 +128,17 @@ class LineageReport(Record):
         return f"Lineage unknown: {self.reason}" if self.verdict == "unknown" else ""
 
 
-def lineage(submission: Path, base: BaseModel) -> LineageReport:
+def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
     """Say where the weights of a submission come from. It has passed the checks."""
-    submitted = tensors(submission)
+    submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
     found = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
-    seen = tuple(_tensor(name, found[name], base.tensors[name]) for name in common)
+    seen = tuple(_compare_tensor(name, found[name], base.tensors[name]) for name in common)
     seen = tuple(_with_added_rows(one, submitted[one.name], base.tensors[one.name]) for one in seen)
     rests = _measure_rests(seen, found, base.tensors)
     evidence = _Evidence(seen, rests)
     changed = _changed_values(seen, base)
-    decision = _decide(evidence)
+    decision = _decide_verdict(evidence)
     if decision.verdict == "derived" and changed < EDITED:
         reason = f"Only {changed * base.parameters:.0f} of {base.parameters:,} values differ from the base's."
         decision = _Decision("unknown", reason, "changed_values", changed, EDITED)
@@ -151,9 +151,9 @@ def lineage(submission: Path, base: BaseModel) -> LineageReport:
         threshold=decision.threshold,
         unchanged_tensors=evidence.unchanged,
         changed_values=changed,
-        retained=evidence.median("retained"),
-        added=evidence.median("added"),
-        pull=evidence.median("pull"),
+        retained=evidence.median_of("retained"),
+        added=evidence.median_of("added"),
+        pull=evidence.median_of("pull"),
         alignment=evidence.alignment,
         structure=evidence.structure,
         added_rows=evidence.added_rows,
@@ -214,19 +214,19 @@ def _changed_throughout(seen: tuple[TensorLineage, ...]) -> list[TensorLineage]:
     ]
 
 
-def _tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
+def _compare_tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
     if not {found.dtype, base.dtype} <= READABLE.keys():
-        return _by_digest(name, found, base)
+        return _compare_digests(name, found, base)
     try:
-        measured = fit(found, base)
+        measured = measure_tensor(found, base)
     except NotFinite:
         return TensorLineage(name=name, state="unmeasured")
     if measured is None:
-        return _by_digest(name, found, base)
+        return _compare_digests(name, found, base)
     decides = base.parameters >= VALUES and min(matrix_shape(base)) >= SIDE
     return TensorLineage(
         name=name,
-        state=_state(measured, found, base) if decides else "small",
+        state=_classify_tensor(measured, found, base) if decides else "small",
         unchanged=measured.unchanged,
         distance=measured.distance,
         cosine=measured.cosine,
@@ -236,7 +236,7 @@ def _tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
     )
 
 
-def _by_digest(name: str, found: Tensor, base: Tensor) -> TensorLineage:
+def _compare_digests(name: str, found: Tensor, base: Tensor) -> TensorLineage:
     """A tensor without a length to measure by: whether it is the same is all there is to say."""
     same = (found.dtype, found.shape) == (base.dtype, base.shape) and tensor_sha256(found) == tensor_sha256(
         base
@@ -244,13 +244,13 @@ def _by_digest(name: str, found: Tensor, base: Tensor) -> TensorLineage:
     return TensorLineage(name=name, state="small", unchanged=float(same))
 
 
-def _state(measured: Fit, found: Tensor, base: Tensor) -> State:
+def _classify_tensor(measured: TensorFit, found: Tensor, base: Tensor) -> State:
     if measured.unchanged == 1:
         return "unchanged"
     told = GROWN if measured.retained > 1 else SHRUNK
     if measured.distance > told and measured.rescaled >= RESCALED and measured.line_cosine >= LINED:
         return "rescaled"
-    if moved(found, base, measured.astray):
+    if is_rearranged(found, base, measured.astray):
         return "rearranged"
     if measured.unchanged >= MOSTLY:
         return "kept"
@@ -271,13 +271,13 @@ class _Evidence:
         self.structure = _root_mean_square([rest.structure for rest in rests.values()])
         self.full_rank = bool(rests) and median(rest.weaker_half for rest in rests.values()) > FULL_RANK
 
-    def share(self, *states: State) -> float:
+    def share_of(self, *states: State) -> float:
         return sum(tensor.state in states for tensor in self.matrices) / len(self.matrices)
 
-    def names(self, *states: State) -> str:
-        return listed([tensor.name for tensor in self.matrices if tensor.state in states])
+    def list_names(self, *states: State) -> str:
+        return format_values([tensor.name for tensor in self.matrices if tensor.state in states])
 
-    def median(self, figure: Literal["retained", "added", "pull"]) -> float | None:
+    def median_of(self, figure: Literal["retained", "added", "pull"]) -> float | None:
         changed = [tensor for tensor in self.matrices if tensor.unchanged not in (1, None)]
         if figure == "added":
             changed = _changed_throughout(tuple(changed))
@@ -297,7 +297,7 @@ class _Decision:
     threshold: float | None = None
 
 
-def _decide(evidence: _Evidence) -> _Decision:
+def _decide_verdict(evidence: _Evidence) -> _Decision:
     """The first rule that applies."""
     if evidence.copied:
         reason = (
@@ -308,30 +308,30 @@ def _decide(evidence: _Evidence) -> _Decision:
         return _Decision("copied", reason, "unchanged_tensors", 1.0, 1.0)
     if not evidence.matrices:
         return _Decision("unknown", "No matrix is large enough to measure.", "matrices", 0.0, 1.0)
-    lost = evidence.share("lost")
+    lost = evidence.share_of("lost")
     if lost > MOSTLY:
         reason = f"{lost:.0%} of the matrices hold nothing of the base."
         return _Decision("foreign", reason, "lost_matrices", lost, MOSTLY)
     unrelated = _decide_unrelated(evidence)
     if unrelated and unrelated.verdict == "foreign":
         return unrelated
-    if rearranged := evidence.share("rearranged", "rescaled"):
+    if rearranged := evidence.share_of("rearranged", "rescaled"):
         reason = (
             "The base's weights rearranged: permuted, turned, flipped or scaled in "
-            f"{evidence.names('rearranged', 'rescaled')}."
+            f"{evidence.list_names('rearranged', 'rescaled')}."
         )
         return _Decision("unknown", reason, "rearranged_matrices", rearranged, 0.0)
-    if unmeasured := evidence.share("unmeasured"):
-        reason = f"There is NaN or infinity in {evidence.names('unmeasured')}."
+    if unmeasured := evidence.share_of("unmeasured"):
+        reason = f"There is NaN or infinity in {evidence.list_names('unmeasured')}."
         return _Decision("unknown", reason, "unmeasured_matrices", unmeasured, 0.0)
     if lost:
-        reason = f"Nothing of the base is left in {evidence.names('lost')}."
+        reason = f"Nothing of the base is left in {evidence.list_names('lost')}."
         return _Decision("unknown", reason, "lost_matrices", lost, 0.0)
-    return _by_medians(evidence, unrelated)
+    return _decide_by_medians(evidence, unrelated)
 
 
-def _by_medians(evidence: _Evidence, unrelated: _Decision | None) -> _Decision:
-    retained, added, pull = (evidence.median(figure) for figure in ("retained", "added", "pull"))
+def _decide_by_medians(evidence: _Evidence, unrelated: _Decision | None) -> _Decision:
+    retained, added, pull = (evidence.median_of(figure) for figure in ("retained", "added", "pull"))
     if retained is not None and pull is not None and pull <= REMOVED and retained < WHOLE:
         reason = f"About {1 - retained:.0%} of the base was replaced by something else, throughout."
         if retained < LEFT:
@@ -349,7 +349,7 @@ def _by_medians(evidence: _Evidence, unrelated: _Decision | None) -> _Decision:
 def _decide_unrelated(evidence: _Evidence) -> _Decision | None:
     """Whether what was added looks like another model: full rank, structured, and not like the base."""
     alignment, chance, structure = evidence.alignment, evidence.chance_alignment, evidence.structure
-    added = evidence.median("added")
+    added = evidence.median_of("added")
     if added is None or alignment is None or chance is None or structure is None:
         return None
     by_chance = ALIGNED_CHANCES * chance

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent2rl.core.errors import Refusal
-from agent2rl.grading.untrusted import shown
+from agent2rl.grading.strict_json import format_value
 
 Config = Mapping[str, Any]
 
@@ -72,13 +72,17 @@ class _Differences:
                 continue
             values = [config[key] for config in accepted if key in config]
             if not values:
-                self.found.append(f"{within}{shown(key)} is not a key of the base model's configuration")
+                self.found.append(
+                    f"{within}{format_value(key)} is not a key of the base model's configuration"
+                )
             elif isinstance(mine[key], Mapping) and (
                 inner := [one for one in values if isinstance(one, Mapping)]
             ):
                 self.compare(mine[key], inner, f"{within}{key}.")
             elif not any(_same(mine[key], value) for value in values):
-                self.found.append(f"{within}{key} is {shown(mine[key])}, not {shown(values[0])}")
+                self.found.append(
+                    f"{within}{key} is {format_value(mine[key])}, not {format_value(values[0])}"
+                )
 
 
 def check_config(
@@ -133,7 +137,7 @@ def _read_vocabulary(config: Config, base: Config) -> int | None:
             f"{rows} to {rows + MAX_ADDED_ROWS} are accepted" if type(rows) is int else "the base has none"
         )
         raise Refusal(
-            f"config.json: vocab_size is {shown(size)}; {limits}.",
+            f"config.json: vocab_size is {format_value(size)}; {limits}.",
             "Add few tokens, and let model.resize_token_embeddings set vocab_size.",
         )
     return size
@@ -144,7 +148,9 @@ def _read_tied(config: Config, base: Config) -> bool | None:
     if tied is None or _same(tied, base.get(TIED)):
         return None
     if not isinstance(tied, bool):
-        raise Refusal(f"config.json: {TIED} is {shown(tied)}, not true or false.", "Copy the base model's.")
+        raise Refusal(
+            f"config.json: {TIED} is {format_value(tied)}, not true or false.", "Copy the base model's."
+        )
     return tied
 
 
@@ -155,7 +161,7 @@ def _read_end_tokens(config: Config, vocabulary: object) -> set[int]:
     inside = type(vocabulary) is int and all(0 <= number < vocabulary for number in numbers)
     if len(numbers) != len(listed) or len(numbers) > MAX_END_TOKENS or (numbers and not inside):
         raise Refusal(
-            f"config.json: {END_TOKENS} is {shown(named)}, not a few tokens of the vocabulary.",
+            f"config.json: {END_TOKENS} is {format_value(named)}, not a few tokens of the vocabulary.",
             f"Name one token, or a list of at most {MAX_END_TOKENS}.",
         )
     return set(numbers)

@@ -16,10 +16,10 @@ from typing import Any
 from agent2rl.core.errors import GradingError, Refusal
 from agent2rl.core.sandbox import Command, Enclosure
 from agent2rl.grading.base_model import TOKENIZER_BYTES, BaseModel, read_templates
-from agent2rl.grading.child import Child, model_mounts, require_end
+from agent2rl.grading.grading_child import GradingChild, model_mounts, require_normal_exit
 from agent2rl.grading.model_builder import base_files
+from agent2rl.grading.strict_json import MIB, read_object
 from agent2rl.grading.submission_files import CONFIG, TOKENIZER, VOCABULARY_FILES
-from agent2rl.grading.untrusted import MIB, read_object
 from agent2rl.grading.worker import MODEL
 from agent2rl.store.files import remove_tree, sha256_file
 
@@ -39,7 +39,7 @@ class ResavedBase:
 
 
 def resave_base(
-    base: BaseModel, child: Child, scratch: Path, log: Path, stop: threading.Event
+    base: BaseModel, child: GradingChild, scratch: Path, log: Path, stop: threading.Event
 ) -> ResavedBase:
     scratch.mkdir(parents=True, exist_ok=True)
     here = Path(tempfile.mkdtemp(prefix="resave-", dir=scratch))
@@ -59,7 +59,7 @@ def resave_base(
         argv = (sys.executable, "-m", "agent2rl.engines.prompts.resave", MODEL, TARGET)
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
-        require_end("Reading the base model", ended, SECONDS)
+        require_normal_exit("Reading the base model", ended, SECONDS)
         return read_resaved(here / "work" / TARGET)
     finally:
         remove_tree(here)

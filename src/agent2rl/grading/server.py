@@ -24,7 +24,7 @@ FRAGMENTS = 1024
 START_SECONDS = 30
 
 
-def _bounded(most: int) -> type[H11Protocol]:
+def _limit_connections(most: int) -> type[H11Protocol]:
     class Bounded(H11Protocol):
         """Closes connections beyond a number, so that an agent cannot use up the harness's descriptors."""
 
@@ -36,7 +36,7 @@ def _bounded(most: int) -> type[H11Protocol]:
     return Bounded
 
 
-class _Patient(WebSocketsSansIOProtocol):
+class _GuardedWebSocket(WebSocketsSansIOProtocol):
     """Hangs up on clients that make it remember without end: pings unread, messages in endless pieces."""
 
     def handle_ping(self) -> None:
@@ -53,7 +53,7 @@ class _Patient(WebSocketsSansIOProtocol):
 
 
 @contextmanager
-def serve(
+def serve_on_socket(
     application: Any, connections: int = CONNECTIONS, message_bytes: int | None = None
 ) -> Iterator[Path]:
     """The socket's path. It lies in a directory of its own because such paths must be short.
@@ -70,8 +70,8 @@ def serve(
         application,
         interface="asgi3",
         uds=str(socket),
-        http=_bounded(connections),
-        ws=_Patient if message_bytes else "none",
+        http=_limit_connections(connections),
+        ws=_GuardedWebSocket if message_bytes else "none",
         ws_max_size=message_bytes or 0,
         ws_per_message_deflate=False,  # a small message could unpack to a large one
         **PINGS,
@@ -84,7 +84,7 @@ def serve(
     thread = threading.Thread(target=server.run, name="grading-http", daemon=True)
     thread.start()
     try:
-        _wait_for(server, thread)
+        _wait_until_started(server, thread)
         yield socket
     finally:
         server.should_exit = True
@@ -93,7 +93,7 @@ def serve(
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _wait_for(server: uvicorn.Server, thread: threading.Thread) -> None:
+def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:
     pause = threading.Event()
     for _ in range(START_SECONDS * 100):
         if server.started:

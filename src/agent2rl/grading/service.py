@@ -6,6 +6,7 @@ ledger before the agent hears of it. The HTTP side is in `api`; this knows nothi
 """
 
 import math
+import re
 import shutil
 import threading
 import time
@@ -19,17 +20,17 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
 from agent2rl.core.records import (
     Budget,
-    Clock,
+    EvalScore,
     Manifest,
-    Score,
     Submission,
+    TimeBreakdown,
 )
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.child import Child
-from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze, require_whole
-from agent2rl.grading.lane import Lane
-from agent2rl.grading.lineage import lineage
-from agent2rl.grading.meter import Meter
+from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
+from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
+from agent2rl.grading.grading_queue import GradingQueue
+from agent2rl.grading.lineage import trace_lineage
+from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.submission_grader import SubmissionGrader
 from agent2rl.grading.verdict import SubmissionVerdict, repeat_verdict, score_verdict
 from agent2rl.grading.weights import weights_sha256
@@ -63,7 +64,7 @@ class GradingTimeOver(GradingError):
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradingSetup:
     """What the service grades against."""
 
     seen_at: PurePosixPath
@@ -71,12 +72,12 @@ class Graded:
     base: BaseModel
     base_seen_at: PurePosixPath
     """Where the agent sees the base model, below the workspace."""
-    baseline: Score
-    child: Child
+    baseline: EvalScore
+    child: GradingChild
     gpus: tuple[str, ...] = ()
 
 
-class Service:
+class GradingService:
     """`stop` ends it early: what is being graded is stopped, and what waits is not begun.
 
     `taken` hears of each submission when it is taken in, before it is graded.
@@ -84,7 +85,7 @@ class Service:
 
     def __init__(
         self,
-        graded: Graded,
+        graded: GradingSetup,
         budget: Budget,
         recorder: Recorder,
         stop: threading.Event,
@@ -94,7 +95,7 @@ class Service:
         self.budget = budget
         self.started_at = time.time()
         self._deadline = time.monotonic() + budget.wall_seconds
-        self.meter = Meter(budget, recorder)
+        self.meter = RolloutMeter(budget, recorder)
         self._recorder = recorder
         self._stop = stop
         self._taken = taken
@@ -106,7 +107,9 @@ class Service:
         self.grader = SubmissionGrader(graded.base, graded.child, recorder, stop)
         self._grading_deadline = math.inf
         """When gradings end, once the agent has: on the clock of `time.monotonic`."""
-        self._lanes = {gpu: Lane(self._grade) for gpu in graded.gpus or ("cpu",)}
+        self._unrecorded: set[int] = set()
+        """Submissions whose verdict could not be written down, so that nobody is told of it."""
+        self._queues = {gpu: GradingQueue(self._grade_submission) for gpu in graded.gpus or ("cpu",)}
 
     # What the agent can ask
 
@@ -114,44 +117,51 @@ class Service:
         """Take a submission in: from here on nothing the agent does changes it."""
         with self._taking:
             self._refuse_when_closed()
-            gpu, lane = self._lane(gpu)
+            gpu, lane = self._choose_queue(gpu)
             submission = Submission(
                 id=len(self._submissions) + 1, path=path, gpu=gpu, accepted_at=time.time()
             )
             begin = time.monotonic()
-            taken = self._take(submission)
+            taken = self._try_freeze(submission)
             submission = Submission.model_validate(
                 {**submission.model_dump(), "freeze_seconds": time.monotonic() - begin, **taken.fields}
             )
-            self._recorder.frozen(submission, taken.manifest if submission.kept else None)
+            self._recorder.record_submission(submission, taken.manifest if submission.kept else None)
             self._taken(submission.id)
             if submission.verdict:
-                self._recorder.graded(submission)
+                self._recorder.record_verdict(submission)
             with self._changed:
                 self._submissions[submission.id] = submission
             if not submission.verdict:
                 lane.put(submission.id)
             return submission
 
-    def submission(self, number: int) -> Submission | None:
+    def find_submission(self, number: int) -> Submission | None:
         with self._changed:
             return self._submissions.get(number)
 
-    def submissions(self) -> list[Submission]:
+    def is_unrecorded(self, number: int) -> bool:
+        """Whether a submission has a verdict that could not be put on the record."""
+        with self._changed:
+            return number in self._unrecorded
+
+    def list_submissions(self) -> list[Submission]:
         with self._changed:
             return list(self._submissions.values())
 
-    def best(self) -> Submission | None:
+    def find_best(self) -> Submission | None:
         """The most gained on the split that answers, the earliest of equals, of what was trained from the
         base model."""
-        scored = [s for s in self.submissions() if s.score and s.lineage not in ("copied", "foreign")]
+        scored = [s for s in self.list_submissions() if s.score and s.lineage not in ("copied", "foreign")]
         return max(scored, key=lambda s: (s.improvement or 0.0, -s.id), default=None)
 
     def can_take(self) -> bool:
         """Whether the budget allows another submission."""
-        return len(self.submissions()) < min(self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
+        return len(self.list_submissions()) < min(
+            self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS
+        )
 
-    def remaining(self) -> float:
+    def remaining_seconds(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
     # What the runner does
@@ -165,9 +175,9 @@ class Service:
             if submission.id not in past.pinned:
                 self._taken(submission.id)
             if submission.verdict is None:
-                self._grade(submission.id, 0.0)
+                self._grade_submission(submission.id, 0.0)
             elif submission.id not in past.graded:
-                self._recorder.graded(submission)
+                self._recorder.record_verdict(submission)
 
     def start(self) -> float:
         """The clock starts, or goes on, and submissions are taken; returns when it will end."""
@@ -177,7 +187,7 @@ class Service:
         self._open = True
         return time.time() + left
 
-    def finish(self) -> None:
+    def finish_gradings(self) -> None:
         """Take no more, and wait until everything taken has its verdict.
 
         All gradings from here on together have the time of one; what was not graded then has expired.
@@ -185,28 +195,28 @@ class Service:
         with self._taking:
             self._open = False
         self._limit_gradings()
-        for lane in self._lanes.values():
+        for lane in self._queues.values():
             lane.close()
 
-    def fault(self, where: str) -> None:
+    def record_fault(self, where: str) -> None:
         """Keep the trace of an error of ours; the agent hears only that there was one."""
-        self._note("fault", where=where, trace=traceback.format_exc())
+        self._record_note("fault", where=where, trace=traceback.format_exc())
 
-    def refused(self, error: Agent2RLError) -> None:
+    def record_refusal(self, error: Agent2RLError) -> None:
         """A request that came to nothing."""
-        self._note("refused", why=error.message)
+        self._record_note("refused", why=error.message)
 
-    def _note(self, kind: Literal["fault", "refused"], **data: str) -> None:
+    def _record_note(self, kind: Literal["fault", "refused"], **data: str) -> None:
         """The agent decides how many there are, so the record of them has an end."""
         self._noted += 1
         if self._noted <= MOST_NOTES:
-            self._recorder.event(kind, **data)
+            self._recorder.record_event(kind, **data)
         elif self._noted == MOST_NOTES + 1:
-            self._recorder.event("warning", text="Refusals and faults are not recorded from here on.")
+            self._recorder.record_event("warning", text="Refusals and faults are not recorded from here on.")
 
-    def clock(self, agent_seconds: float) -> Clock:
-        done = self.submissions()
-        return Clock(
+    def sum_clock(self, agent_seconds: float) -> TimeBreakdown:
+        done = self.list_submissions()
+        return TimeBreakdown(
             agent=agent_seconds,
             queue=sum(s.queue_seconds or 0 for s in done),
             grading=sum(s.grading_seconds or 0 for s in done),
@@ -215,7 +225,7 @@ class Service:
     # Steps
 
     def _refuse_when_closed(self) -> None:
-        if not self._open or self.remaining() <= 0:
+        if not self._open or self.remaining_seconds() <= 0:
             raise Closed("The budget's time is over: no more submissions are taken.")
         most = min(self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
         if len(self._submissions) >= most:
@@ -223,44 +233,44 @@ class Service:
         if sum(s.verdict is None for s in self._submissions.values()) >= WAITING:
             raise Busy(f"{WAITING} submissions wait already.", "Wait for their verdicts, then submit again.")
 
-    def _lane(self, gpu: str | None) -> tuple[str | None, Lane]:
+    def _choose_queue(self, gpu: str | None) -> tuple[str | None, GradingQueue]:
         """The GPU that will grade, where there is one, and its lane."""
         if gpu is None:
             gpu = self.graded.gpus[0] if self.graded.gpus else None
         elif gpu not in self.graded.gpus:
             known = ", ".join(self.graded.gpus) or "none"
             raise Refusal(f"This run has no GPU {gpu[:40]!r} (it has: {known}).", "Leave `gpu` out.")
-        return gpu, self._lanes[gpu or "cpu"]
+        return gpu, self._queues[gpu or "cpu"]
 
-    def _gpu(self, submission: Submission) -> str | None:
+    def _choose_gpu(self, submission: Submission) -> str | None:
         """The one it asked for, unless this machine is another one and lacks it."""
         gpus = self.graded.gpus
         return submission.gpu if submission.gpu in gpus or not gpus else gpus[0]
 
-    def _take(self, submission: Submission) -> "_Taken":
+    def _try_freeze(self, submission: Submission) -> "_FreezeOutcome":
         """Freeze it, or say why not."""
         try:
-            relative = self._relative(submission.path)
+            relative = self._resolve_path(submission.path)
             if relative == self.graded.base_seen_at:
-                return _Taken(None, {"content_sha256": self.graded.base.manifest.sha256})
-            frozen = self._freeze(submission.id, relative)
+                return _FreezeOutcome(None, {"content_sha256": self.graded.base.manifest.sha256})
+            frozen = self._freeze_submission(submission.id, relative)
         except Refusal as refusal:
-            return _Taken(None, {"verdict": "rejected", "message": _shorten(refusal)})
+            return _FreezeOutcome(None, {"verdict": "rejected", "message": _shorten_error(refusal)})
         except (Agent2RLError, OSError) as error:
-            self.fault("freezing")
-            return _Taken(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
+            self.record_fault("freezing")
+            return _FreezeOutcome(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
         digest, left_out = frozen.manifest.sha256, _shorten_names(frozen.left_out)
-        return _Taken(frozen.manifest, {"content_sha256": digest, "left_out": left_out, "kept": True})
+        return _FreezeOutcome(frozen.manifest, {"content_sha256": digest, "left_out": left_out, "kept": True})
 
-    def _freeze(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
+    def _freeze_submission(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
         limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES)
-        target = self._recorder.paths.submission(number)
+        target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)
         if shutil.disk_usage(target.root).free < limits.bytes + ROOM_BYTES:
             raise MachineError("The disk has no room for another submission.")
-        return freeze(self._recorder.paths.workspace, relative, target.model, limits)
+        return freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
 
-    def _relative(self, path: str) -> PurePosixPath:
+    def _resolve_path(self, path: str) -> PurePosixPath:
         """The path below the workspace, as the agent names it: absolute or relative to the workspace."""
         named = PurePosixPath(path)
         if not named.is_absolute():
@@ -269,30 +279,38 @@ class Service:
             raise Refusal(f"{path[:80]!r} is not in the workspace.", f"Save it below {self.graded.seen_at}.")
         return named.relative_to(self.graded.seen_at)
 
-    def _grade(self, number: int, waited: float) -> None:
+    def _grade_submission(self, number: int, waited: float) -> None:
         """One submission's turn in its lane."""
         waiting = self._submissions[number]
         begin = time.monotonic()
         try:
             if self._stop.is_set():
                 raise GradingError("The run was stopped before this submission's turn.")
-            verdict = self._verdict(waiting)
+            verdict = self._reach_verdict(waiting)
         except Refusal as refusal:
-            verdict = SubmissionVerdict("rejected", _shorten(refusal))
+            verdict = SubmissionVerdict("rejected", _shorten_error(refusal))
         except GradingTimeOver as error:
-            verdict = SubmissionVerdict("expired", _shorten(error))
+            verdict = SubmissionVerdict("expired", _shorten_error(error))
+        except EvaluationFailed as error:
+            self._log_error(waiting.id, error)
+            verdict = SubmissionVerdict("failed", _hide_numbers(_shorten_error(error)))
         except GradingError as error:
-            verdict = SubmissionVerdict("failed", _shorten(error))
+            verdict = SubmissionVerdict("failed", _shorten_error(error))
         except Exception as error:
-            self.fault("grading")
+            self.record_fault("grading")
             verdict = SubmissionVerdict("failed", FAULT.format(type(error).__name__))
         done = verdict.settle(waiting, waited, time.monotonic() - begin)
-        self._settle(done.model_copy(update={"kept": done.kept or self._is_best(done)}))
+        self._settle_submission(done.model_copy(update={"kept": done.kept or self._is_best(done)}))
+
+    def _log_error(self, number: int, error: EvaluationFailed) -> None:
+        """The whole text, for the owner of the run."""
+        with self._recorder.paths.submission_paths(number).log.open("a", encoding="utf-8") as log:
+            log.write(f"{error}\n")
 
     def _limit_gradings(self) -> None:
         self._grading_deadline = time.monotonic() + self.graded.child.seconds
 
-    def _child(self, submission: Submission) -> Child:
+    def _limit_child(self, submission: Submission) -> GradingChild:
         """How to grade it, within the time that is left for gradings."""
         child = self.graded.child
         left = self._grading_deadline - time.monotonic()
@@ -300,50 +318,55 @@ class Service:
             raise GradingTimeOver(
                 f"The time for gradings after the run's end ({child.seconds:g} s for all of them) is used up."
             )
-        return replace(child, gpu=self._gpu(submission), seconds=min(child.seconds, left))
+        return replace(child, gpu=self._choose_gpu(submission), seconds=min(child.seconds, left))
 
-    def _settle(self, done: Submission) -> None:
+    def _settle_submission(self, done: Submission) -> None:
         """On the record first; then the agent may hear of it, and a copy that nothing rests on may go."""
         try:
-            self._recorder.graded(done)
-        finally:
+            self._recorder.record_verdict(done)
+        except BaseException:
             with self._changed:
-                self._submissions[done.id] = done
+                self._unrecorded.add(done.id)
+            raise
+        with self._changed:
+            self._submissions[done.id] = done
         if not done.kept:
-            shutil.rmtree(self._recorder.paths.submission(done.id).model, ignore_errors=True)
+            shutil.rmtree(self._recorder.paths.submission_paths(done.id).model, ignore_errors=True)
 
     def _is_best(self, done: Submission) -> bool:
         if done.score is None or done.same_as is not None or done.lineage in ("copied", "foreign"):
             return False
-        best = self.best()
+        best = self.find_best()
         return best is None or (done.improvement or 0.0) > (best.improvement or 0.0)
 
-    def _verdict(self, submission: Submission) -> SubmissionVerdict:
-        graded, paths = self.graded, self._recorder.paths.submission(submission.id)
+    def _reach_verdict(self, submission: Submission) -> SubmissionVerdict:
+        graded, paths = self.graded, self._recorder.paths.submission_paths(submission.id)
         if submission.content_sha256 == graded.base.manifest.sha256:
-            return self._copied(graded.base.weights_sha256)
-        earlier = self._same_content(submission)
+            return self._score_as_baseline(graded.base.weights_sha256)
+        earlier = self._find_same_content(submission)
         if earlier is not None:
             return repeat_verdict(earlier)
         if submission.id in self._recorder.past.submissions:
-            require_whole(paths, self._recorder.past.manifests[submission.id])
+            require_intact_copy(paths, self._recorder.past.manifests[submission.id])
         parts = self.grader.check(paths)
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:
-            return self._copied(digest)
-        origin = lineage(paths.model, graded.base)
-        self._recorder.lineage(paths, origin)
+            return self._score_as_baseline(digest)
+        origin = trace_lineage(paths.model, graded.base)
+        self._recorder.record_lineage(paths, origin)
         if origin.verdict == "copied":
-            return self._copied(digest)
-        self._recorder.event("grading", submission=submission.id)
-        found = self._in_time(lambda: self.grader.grade(parts, paths, "feedback", self._child(submission)))
-        score = statistics.score(found, "feedback")
+            return self._score_as_baseline(digest)
+        self._recorder.record_event("grading", submission=submission.id)
+        found = self._in_time(
+            lambda: self.grader.grade(parts, paths, "feedback", self._limit_child(submission))
+        )
+        score = statistics.score_evaluation(found, "feedback")
         ablated, ablation = None, None
         if parts.differs_beside_weights and score.value > graded.baseline.value:
             without = self._in_time(
-                lambda: self.grader.grade_ablations(parts, "feedback", self._child(submission))
+                lambda: self.grader.grade_ablations(parts, "feedback", self._limit_child(submission))
             )
-            ablated, ablation = statistics.score(without.results, "feedback"), without.key
+            ablated, ablation = statistics.score_evaluation(without.results, "feedback"), without.key
         verdict = score_verdict(score, graded.baseline, ablated, origin, digest)
         return replace(verdict, ablation=ablation)
 
@@ -356,7 +379,7 @@ class Service:
                 raise GradingTimeOver("The time for gradings after the run's end was over.") from error
             raise
 
-    def _copied(self, digest: str) -> SubmissionVerdict:
+    def _score_as_baseline(self, digest: str) -> SubmissionVerdict:
         return SubmissionVerdict(
             "scored",
             "These are the base model's own weights, so this is the baseline. Train, then submit.",
@@ -366,8 +389,8 @@ class Service:
             weights_sha256=digest,
         )
 
-    def _same_content(self, submission: Submission) -> Submission | None:
-        for earlier in self.submissions():
+    def _find_same_content(self, submission: Submission) -> Submission | None:
+        for earlier in self.list_submissions():
             settled = earlier.verdict in ("scored", "rejected") and earlier.same_as is None
             if settled and earlier.content_sha256 == submission.content_sha256 and earlier.id < submission.id:
                 return earlier
@@ -375,17 +398,22 @@ class Service:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _FreezeOutcome:
     """What came of freezing: the manifest of the copy, where there is one, and what is known by now."""
 
     manifest: Manifest | None
     fields: dict[str, object]
 
 
-def _shorten(error: Agent2RLError) -> str:
+def _shorten_error(error: Agent2RLError) -> str:
     """What the agent hears, and the record keeps: an agent that names a thousand files must not fill it."""
     text = str(error)
     return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
+
+
+def _hide_numbers(text: str) -> str:
+    """Every number as N: a length or a count could spell an example."""
+    return re.sub(r"\d(?:[\d.,_]*\d)?", "N", text)
 
 
 def _shorten_names(names: tuple[str, ...]) -> tuple[str, ...]:

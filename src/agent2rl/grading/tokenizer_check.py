@@ -11,7 +11,7 @@ from typing import Any
 
 from agent2rl.core.errors import Refusal
 from agent2rl.core.records import Record
-from agent2rl.grading.untrusted import shown
+from agent2rl.grading.strict_json import format_value
 
 Tokenizer = Mapping[str, Any]
 
@@ -112,15 +112,15 @@ def _check_added(
         content = entry["content"]
         if not MARKER.fullmatch(content):
             raise Refusal(
-                f"tokenizer.json adds the token {shown(content)}: an added token is a marker of up to 32 "
-                "characters such as <|user|> or [PAD], without spaces.",
+                f"tokenizer.json adds the token {format_value(content)}: an added token is a marker of up to "
+                "32 characters such as <|user|> or [PAD], without spaces.",
                 ADD,
             )
         if content in texts:
-            raise Refusal(f"tokenizer.json has the token {shown(content)} twice.", ADD)
+            raise Refusal(f"tokenizer.json has the token {format_value(content)} twice.", ADD)
         if different := sorted(name for name, value in FLAGS.items() if entry.get(name) is not value):
             raise Refusal(
-                f"tokenizer.json adds {shown(content)}, but not as a special token has its "
+                f"tokenizer.json adds {format_value(content)}, but not as a special token has its "
                 f"{', '.join(different)}.",
                 ADD,
             )

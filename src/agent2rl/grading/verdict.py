@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from agent2rl.core.records import Lineage, Score, Submission, Verdict
+from agent2rl.core.records import EvalScore, Lineage, Submission, Verdict
 from agent2rl.grading.lineage import LineageReport
 
 NAME_CHARACTERS = 60
@@ -15,8 +15,8 @@ class SubmissionVerdict:
 
     verdict: Verdict
     message: str = ""
-    score: Score | None = None
-    ablated: Score | None = None
+    score: EvalScore | None = None
+    ablated: EvalScore | None = None
     ablation: str | None = None
     improvement: float | None = None
     lineage: Lineage = "unknown"
@@ -54,7 +54,7 @@ def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
 
 
 def score_verdict(
-    score: Score, baseline: Score, ablated: Score | None, origin: LineageReport, digest: str
+    score: EvalScore, baseline: EvalScore, ablated: EvalScore | None, origin: LineageReport, digest: str
 ) -> SubmissionVerdict:
     """Only what training gained counts, not what the base model's own weights gain under the same files."""
     reference = max(baseline.value, ablated.value) if ablated else baseline.value

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from pydantic import JsonValue, ValidationError
 
 from agent2rl.core.records import LedgerEntry, Manifest, Record, RunFiles, Submission
-from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.freeze import compute_manifest
 from agent2rl.store import ledger
-from agent2rl.store.files import canonical_line, sha256_beginning, sha256_file
-from agent2rl.store.left import plain
+from agent2rl.store.files import canonical_json_line, sha256_beginning, sha256_file
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_events
 from agent2rl.store.revisions import NamedRevision, check_revisions
 from agent2rl.store.run_files import is_plain_file, list_run_files, uncovered_reasons
+from agent2rl.store.untrusted_files import sanitize_line
 
 PINS = ("results", "lineage", "contamination", "usage", "account")
 """Entries that pin a file."""
@@ -46,9 +46,9 @@ class Verification(Record):
     not_covered: tuple[UncoveredFiles, ...] = ()
 
 
-def verify(paths: RunPaths, head: str | None = None) -> Verification:
+def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
     """Check a run; with `head`, also that its last record is the one with this hash."""
-    chain = ledger.read(paths.ledger, paths.ledger_head)
+    chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     fault = chain.fault
     if not chain.entries:
         fault = fault or "the ledger is empty"
@@ -56,7 +56,7 @@ def verify(paths: RunPaths, head: str | None = None) -> Verification:
     if fault is None and head is not None and head != chain.entries[-1].hash:
         fault = f"the last ledger record is not the one with the hash {head}"
     if fault is None:
-        for fault in _faults(paths, chain.entries):
+        for fault in _find_faults(paths, chain.entries):
             if fault is not None:
                 break
             files += 1
@@ -66,12 +66,12 @@ def verify(paths: RunPaths, head: str | None = None) -> Verification:
         records=len(chain.entries),
         files=files,
         head=chain.entries[-1].hash if chain.entries else "",
-        notes=tuple(_notes(paths, chain)),
+        notes=tuple(_list_notes(paths, chain)),
         not_covered=tuple(_list_uncovered(paths, chain.entries)),
     )
 
 
-def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
+def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
     """None for each thing that holds, a sentence for each that does not, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
@@ -81,10 +81,10 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
         data = entry.data
         try:
             if entry.kind == "opened":
-                yield _file(paths, "spec.json", data["spec_sha256"])
+                yield _check_file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
                 if pins[data["file"]] == entry.index:  # a run that was resumed may have written it anew
-                    yield _file(paths, str(data["file"]), data["sha256"])
+                    yield _check_file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in ("submitted", "graded"):
                 submission = Submission.model_validate(data["submission"])
                 latest[submission.id] = submission
@@ -96,23 +96,23 @@ def _faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str |
             elif entry.kind == "closed":  # a crash may have come before the result took its place
                 pending = paths.pending_result.exists() and not paths.result.exists()
                 place = paths.pending_result if pending else paths.result
-                yield _file(paths, paths.relative(place), data["result_sha256"])
+                yield _check_file(paths, paths.relative_name(place), data["result_sha256"])
         except (KeyError, ValidationError):
             yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
     for number, submission in latest.items():
         if manifests.get(number):
-            yield from _manifest(paths, number, manifests[number], submission.kept)
-        if submission.id != _about(entries[-1]):
-            yield _record(paths, submission)
-    yield from _strangers(paths, set(latest))
-    if pin := _pin_in_force(entries):
+            yield from _check_manifest(paths, number, manifests[number], submission.kept)
+        if submission.id != _find_submission_id(entries[-1]):
+            yield _check_submission_record(paths, submission)
+    yield from _find_unknown_submissions(paths, set(latest))
+    if pin := _find_files_pin(entries):
         yield from _check_run_files(paths, entries, pin, latest)
     yield from _check_code(paths, entries)
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
 
 
-def _pin_in_force(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
+def _find_files_pin(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
     """The record that pins every file, unless the run went on after it: then it is closed once more."""
     last = [entry for entry in entries[-2:] if entry.kind != "closed"][-1:]
     return last[0] if last and last[0].kind == "files" else None
@@ -122,8 +122,8 @@ def _check_run_files(
     paths: RunPaths, entries: Sequence[LedgerEntry], pin: LedgerEntry, submissions: dict[int, Submission]
 ) -> Iterator[str | None]:
     """Every file is as it was when the run was closed, and there is none that was not there."""
-    name = paths.relative(paths.files)
-    yield (fault := _file(paths, name, pin.data.get("sha256")))
+    name = paths.relative_name(paths.files)
+    yield (fault := _check_file(paths, name, pin.data.get("sha256")))
     if fault is not None:
         return
     try:
@@ -131,33 +131,33 @@ def _check_run_files(
     except (OSError, ValidationError):
         yield f"{name} does not say what such files say"
         return
-    timeline = paths.relative(paths.events)
+    timeline = paths.relative_name(paths.events)
     for file in pinned.values():
         if file.path == timeline:
             yield _check_timeline(paths, file.size, file.sha256, entries[pin.index :])
         else:
-            yield _file(paths, file.path, file.sha256)
+            yield _check_file(paths, file.path, file.sha256)
     for path in list_run_files(paths):
         crashed = not paths.result.exists() and re.fullmatch(r"\..+\.new", path.name)
-        if paths.relative(path) not in pinned and not crashed:
-            yield f"{_shown(paths.relative(path))} was added"
+        if paths.relative_name(path) not in pinned and not crashed:
+            yield f"{_sanitize_name(paths.relative_name(path))} was added"
     if paths.result.exists() and paths.pending_result.exists():
-        yield f"{paths.relative(paths.pending_result)} was added"
+        yield f"{paths.relative_name(paths.pending_result)} was added"
     for submission in submissions.values():
-        copy = paths.submission(submission.id).model
+        copy = paths.submission_paths(submission.id).model
         if copy.exists() and not submission.kept:
-            yield f"{paths.relative(copy)} was added: the ledger says that the copy was not kept"
+            yield f"{paths.relative_name(copy)} was added: the ledger says that the copy was not kept"
 
 
 def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[LedgerEntry]) -> str | None:
     """As it was when it was pinned; then the ledger's own lines follow, and nothing else."""
-    name = paths.relative(paths.events)
+    name = paths.relative_name(paths.events)
     if not is_plain_file(paths.events):
-        return _not_plain(paths, name)
+        return _describe_missing_file(paths, name)
     found, rest = sha256_beginning(paths.events, size)
     if found != digest:
         return f"{name} was changed"
-    expected = "".join(canonical_line(ledger.timeline_event(entry)) for entry in later).encode()
+    expected = "".join(canonical_json_line(ledger.make_timeline_event(entry)) for entry in later).encode()
     crashed = not paths.result.exists() and expected.startswith(rest)
     if rest == expected or crashed:
         return None
@@ -169,13 +169,13 @@ def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[Led
 
 def _check_code(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str | None]:
     """The agent's code: every revision that the ledger or the timeline names."""
-    named, head = _revisions_named(entries)
+    named, head = _list_ledger_revisions(entries)
     if any(entry.kind == "started" for entry in entries):
-        named += _revisions_on_timeline(paths)
+        named += _list_timeline_revisions(paths)
     yield from check_revisions(paths.revisions, named, head)
 
 
-def _revisions_named(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRevision], str | None]:
+def _list_ledger_revisions(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRevision], str | None]:
     """By the ledger; and the last one, unless a harness that was resumed may have taken more since."""
     named: list[NamedRevision] = []
     head: str | None = None
@@ -190,87 +190,87 @@ def _revisions_named(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRevision
     return named, head
 
 
-def _revisions_on_timeline(paths: RunPaths) -> list[NamedRevision]:
+def _list_timeline_revisions(paths: RunPaths) -> list[NamedRevision]:
     """Without those of a harness that died before the agent started: their repository was made anew."""
     named: list[NamedRevision] = []
     started = False
     for event in read_events(paths, []):
         number, commit = event.data.get("number"), event.data.get("commit")
         if event.kind == "revision" and isinstance(number, int) and isinstance(commit, str):
-            named.append(NamedRevision(number, commit, paths.relative(paths.events)))
+            named.append(NamedRevision(number, commit, paths.relative_name(paths.events)))
         elif event.kind == "resumed" and not started:
             named.clear()
         started = started or event.kind == "started"
     return named
 
 
-def _about(entry: LedgerEntry) -> JsonValue:
+def _find_submission_id(entry: LedgerEntry) -> JsonValue:
     """The submission that the last record is about: a crash may have come before its file was written."""
     submission = entry.data.get("submission")
     return submission.get("id") if isinstance(submission, dict) else None
 
 
-def _record(paths: RunPaths, submission: Submission) -> str | None:
+def _check_submission_record(paths: RunPaths, submission: Submission) -> str | None:
     """submission.json is what the ledger last said of it."""
-    path = paths.submission(submission.id).record
+    path = paths.submission_paths(submission.id).record
     try:
         found = Submission.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        return f"{paths.relative(path)} is missing or cannot be read"
-    return None if found == submission else f"{paths.relative(path)} was changed"
+        return f"{paths.relative_name(path)} is missing or cannot be read"
+    return None if found == submission else f"{paths.relative_name(path)} was changed"
 
 
-def _strangers(paths: RunPaths, known: set[int]) -> Iterator[str]:
+def _find_unknown_submissions(paths: RunPaths, known: set[int]) -> Iterator[str]:
     """Submissions that the ledger does not know. The last one may be a copy that a crash interrupted."""
     for path in sorted(paths.submissions.glob("*")):
         interrupted = path.name == str(len(known) + 1) and not (path / "submission.json").exists()
         if path.name not in map(str, known) and not interrupted:
-            yield f"{paths.relative(path)} was added: the ledger knows nothing of it"
+            yield f"{paths.relative_name(path)} was added: the ledger knows nothing of it"
 
 
-def _manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> Iterator[str | None]:
-    submission = paths.submission(number)
-    name = paths.relative(submission.manifest)
-    yield (fault := _file(paths, name, digest))
+def _check_manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> Iterator[str | None]:
+    submission = paths.submission_paths(number)
+    name = paths.relative_name(submission.manifest)
+    yield (fault := _check_file(paths, name, digest))
     if fault is not None or not kept:
         return
     try:
         noted = Manifest.model_validate_json(submission.manifest.read_bytes())
-        found = manifest_of(submission.model)
+        found = compute_manifest(submission.model)
     except (ValidationError, OSError) as error:
-        yield f"{paths.relative(submission.model)} cannot be read: {type(error).__name__}"
+        yield f"{paths.relative_name(submission.model)} cannot be read: {type(error).__name__}"
         return
     links = [path for path in submission.model.rglob("*") if path.is_symlink()]
-    yield f"{paths.relative(links[0])} was added" if links else None
+    yield f"{paths.relative_name(links[0])} was added" if links else None
     were = {file.path: file.sha256 for file in noted.files}
     are = {file.path: file.sha256 for file in found.files}
     for path in sorted(were | are):
         same = were.get(path) == are.get(path)
         change = "is missing" if path not in are else "was added" if path not in were else "was changed"
-        yield None if same else f"{paths.relative(submission.model / path)} {change}"
+        yield None if same else f"{paths.relative_name(submission.model / path)} {change}"
 
 
-def _file(paths: RunPaths, name: str, digest: JsonValue) -> str | None:
+def _check_file(paths: RunPaths, name: str, digest: JsonValue) -> str | None:
     path = paths.root / name
     if not is_plain_file(path):
-        return _not_plain(paths, name)
+        return _describe_missing_file(paths, name)
     try:
         return None if sha256_file(path) == digest else f"{name} was changed"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
 
 
-def _not_plain(paths: RunPaths, name: str) -> str:
+def _describe_missing_file(paths: RunPaths, name: str) -> str:
     there = os.path.lexists(paths.root / name)
-    return f"{_shown(name)} is not a plain file" if there else f"{_shown(name)} is missing"
+    return f"{_sanitize_name(name)} is not a plain file" if there else f"{_sanitize_name(name)} is missing"
 
 
-def _shown(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """A name that somebody else chose, as one line."""
-    return plain(name, LONGEST_NAME)
+    return sanitize_line(name, LONGEST_NAME)
 
 
-def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
+def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
     if chain.torn:
         yield "the last ledger line was cut off in the middle of a write: a crash; all before it counts"
     if not paths.result.exists():
@@ -282,25 +282,26 @@ def _notes(paths: RunPaths, chain: ledger.Reading) -> Iterator[str]:
         )
     for entry in chain.entries:
         if entry.kind == "baseline" and entry.data.get("cached"):
-            yield _tell_cached(entry)
+            yield _describe_cached_baseline(entry)
 
 
-def _tell_cached(entry: LedgerEntry) -> str:
+def _describe_cached_baseline(entry: LedgerEntry) -> str:
     run, at = entry.data.get("measured_by"), entry.data.get("measured_at")
     source = "the ledger does not say of which run"
     if isinstance(run, str) and isinstance(at, int | float):
-        source = f"run {_shown(run)} measured it at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(at))}"
-    split = _shown(str(entry.data.get("split")))
+        measured_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+        source = f"run {_sanitize_name(run)} measured it at {measured_at}"
+    split = _sanitize_name(str(entry.data.get("split")))
     return f"the baseline ({split}) was not measured in this run but taken from the cache: {source}"
 
 
 def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[UncoveredFiles]:
     reasons = {
-        paths.relative(path) + "/" * path.is_dir(): reason
+        paths.relative_name(path) + "/" * path.is_dir(): reason
         for path, reason in uncovered_reasons(paths).items()
         if path.exists()
     }
-    if not _pin_in_force(entries):
+    if not _find_files_pin(entries):
         closed = bool(entries) and entries[-1].kind == "closed"
         why = (
             "the run was closed by a version that did not pin it"
@@ -309,7 +310,7 @@ def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator
         )
         reasons |= dict.fromkeys(_list_unpinned(paths, entries), why)
         if paths.revisions.exists():
-            last = max((one.number for one in _revisions_named(entries)[0]), default=0)
+            last = max((one.number for one in _list_ledger_revisions(entries)[0]), default=0)
             reasons["revisions/"] = f"only its history up to revision {last} is covered; {why}"
     yield from (UncoveredFiles(path=path, reason=reasons[path]) for path in sorted(reasons))
 
@@ -318,14 +319,14 @@ def _list_unpinned(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[
     """Files that no record pins one by one; those of all submissions under one name."""
     pinned = {"spec.json", *(str(entry.data.get("file")) for entry in entries if entry.kind in PINS)}
     for path in list_run_files(paths):
-        name = paths.relative(path)
+        name = paths.relative_name(path)
         covered = name in pinned or path.name in ("submission.json", "manifest.json")
         if not covered and not path.is_relative_to(paths.revisions):
-            yield _shown(re.sub(r"^submissions/[^/]+/", "submissions/*/", name))
+            yield _sanitize_name(re.sub(r"^submissions/[^/]+/", "submissions/*/", name))
     closed = entries[-1].kind == "closed" if entries else False
     for path in (paths.files, *(() if closed else (paths.result, paths.pending_result))):
         if path.exists():
-            yield paths.relative(path)
+            yield paths.relative_name(path)
     said = [entry.data.get("submission") for entry in entries if entry.kind in ("submitted", "graded")]
     kept = {str(one["id"]): one.get("kept") for one in said if isinstance(one, dict) and "id" in one}
     if any(not kept.get(copy.parent.name) for copy in paths.submissions.glob("*/model")):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.errors import MachineError, Refusal
-from agent2rl.grading.untrusted import MIB, json_object, listed, read_object, shown
+from agent2rl.grading.strict_json import MIB, format_value, format_values, parse_object, read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -49,22 +49,22 @@ class Tensor:
         return math.prod(self.shape)
 
 
-def tensors(directory: Path) -> dict[str, Tensor]:
+def read_tensors(directory: Path) -> dict[str, Tensor]:
     """Every tensor of a model by name, from one file or from an index and its shards."""
     single, index = directory / SINGLE, directory / INDEX
     if single.is_file() and index.is_file():
         raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"rm the one that is left over. {MEND}")
     if single.is_file():
-        return _file(single)
+        return _read_file(single)
     if index.is_file():
-        return _shards(directory, index)
+        return _read_shards(directory, index)
     raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", MEND)
 
 
 def weights_sha256(directory: Path) -> str:
     """The digest of all names, dtypes, shapes and values: the same however they are ordered and sharded."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(tensors(directory).items()):
+    for name, tensor in sorted(read_tensors(directory).items()):
         digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode() + b"\n")
         for chunk in read_chunks(tensor):
             digest.update(chunk)
@@ -92,68 +92,78 @@ def read_chunks(tensor: Tensor) -> Iterator[bytes]:
             yield chunk
 
 
-def _shards(directory: Path, index: Path) -> dict[str, Tensor]:
+def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
     placed = read_object(index, HEADER_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not 1 <= len(placed) <= TENSORS:
         raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", MEND)
     names: dict[str, set[str]] = {}
     for name, file in placed.items():
         if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
-            raise Refusal(f"{INDEX} places {shown(name)} in {shown(file)}: no name of a shard.", MEND)
+            raise Refusal(
+                f"{INDEX} places {format_value(name)} in {format_value(file)}: no name of a shard.", MEND
+            )
         names.setdefault(file, set()).add(name)
     missing = sorted(file for file in names if not (directory / file).is_file())
     if missing:
-        raise Refusal(f"{INDEX} names files that are not there: {listed(missing)}.", MEND)
+        raise Refusal(f"{INDEX} names files that are not there: {format_values(missing)}.", MEND)
     found: dict[str, Tensor] = {}
     for file in sorted(names):
-        shard = _file(directory / file)
+        shard = _read_file(directory / file)
         if different := shard.keys() ^ names[file]:
-            raise Refusal(f"{INDEX} and {file} disagree about {listed(sorted(different))}.", MEND)
+            raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", MEND)
         found |= shard
     return found
 
 
-def _file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path) -> dict[str, Tensor]:
     """Every tensor of one file, in which no byte is left over or used twice."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
-            raise _refusal(path, "it is cut off before the end of its header")
+            raise _layout_refusal(path, "it is cut off before the end of its header")
         if length > HEADER_BYTES:
-            raise _refusal(path, f"its header has {length:,} bytes; the limit is {HEADER_BYTES:,}")
+            raise _layout_refusal(path, f"its header has {length:,} bytes; the limit is {HEADER_BYTES:,}")
         text = file.read(length)
     if not text.startswith(b"{"):
-        raise _refusal(path, "its header is not a JSON object")
-    header = json_object(text, f"The header of {path.name}")
+        raise _layout_refusal(path, "its header is not a JSON object")
+    header = parse_object(text, f"The header of {path.name}")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _refusal(path, "its __metadata__ does not map text to text")
+        raise _layout_refusal(path, "its __metadata__ does not map text to text")
     if not 1 <= len(header) <= TENSORS:
-        raise _refusal(path, f"it has {len(header):,} tensors; 1 to {TENSORS:,} are accepted")
-    found = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+        raise _layout_refusal(path, f"it has {len(header):,} tensors; 1 to {TENSORS:,} are accepted")
+    found = {name: _parse_tensor(path, name, entry, 8 + length) for name, entry in header.items()}
     _check_layout(path, found, 8 + length, size)
     return found
 
 
-def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
+def _parse_tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _refusal(path, f"{shown(name)} needs dtype, shape and data_offsets, and nothing else")
+        raise _layout_refusal(
+            path, f"{format_value(name)} needs dtype, shape and data_offsets, and nothing else"
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        raise _refusal(path, f"{shown(name)} has the unknown dtype {shown(dtype)}")
-    if not _sizes(shape) or len(shape) > RANK:
-        raise _refusal(path, f"{shown(name)} has the impossible shape {shown(shape)}")
-    if not _sizes(offsets) or len(offsets) != 2:
-        raise _refusal(path, f"{shown(name)} has the impossible data_offsets {shown(offsets)}")
+        raise _layout_refusal(path, f"{format_value(name)} has the unknown dtype {format_value(dtype)}")
+    if not _is_size_list(shape) or len(shape) > RANK:
+        raise _layout_refusal(path, f"{format_value(name)} has the impossible shape {format_value(shape)}")
+    if not _is_size_list(offsets) or len(offsets) != 2:
+        raise _layout_refusal(
+            path, f"{format_value(name)} has the impossible data_offsets {format_value(offsets)}"
+        )
     if math.prod(max(1, dimension) for dimension in shape) > ELEMENTS:
-        raise _refusal(path, f"{shown(name)} has the shape {shown(shape)}: more than any file can hold")
+        raise _layout_refusal(
+            path, f"{format_value(name)} has the shape {format_value(shape)}: more than any file can hold"
+        )
     if offsets[1] - offsets[0] != math.prod(shape) * DTYPE_BYTES[dtype]:
-        raise _refusal(path, f"{shown(name)} has data_offsets that do not fit its shape {shown(shape)}")
+        raise _layout_refusal(
+            path, f"{format_value(name)} has data_offsets that do not fit its shape {format_value(shape)}"
+        )
     return Tensor(dtype, tuple(shape), path, (start + offsets[0], start + offsets[1]))
 
 
-def _sizes(value: object) -> bool:
+def _is_size_list(value: object) -> bool:
     """Whether it is a list of natural numbers; to Python, True is one too."""
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
@@ -161,11 +171,13 @@ def _sizes(value: object) -> bool:
 def _check_layout(path: Path, found: Mapping[str, Tensor], start: int, size: int) -> None:
     for name, tensor in sorted(found.items(), key=lambda item: item[1].offsets):
         if tensor.offsets[0] != start:
-            raise _refusal(path, f"{shown(name)} overlaps another tensor or leaves a hole before it")
+            raise _layout_refusal(
+                path, f"{format_value(name)} overlaps another tensor or leaves a hole before it"
+            )
         start = tensor.offsets[1]
     if start != size:
-        raise _refusal(path, f"its tensors end at byte {start:,} of {size:,}")
+        raise _layout_refusal(path, f"its tensors end at byte {start:,} of {size:,}")
 
 
-def _refusal(path: Path, reason: str) -> Refusal:
+def _layout_refusal(path: Path, reason: str) -> Refusal:
     return Refusal(f"{path.name} is not a sound safetensors file: {reason}.", MEND)

@@ -4,11 +4,10 @@ Started in a sandbox of its own, in a directory with `job.json`, `model/` and `e
 `result.json`. It answers with every example's result and never with a summary: the service adds up.
 
 The agent hears the text of an error only where no example can be in it (loading the model, and errors that
-an evaluator words itself, without their numbers: a length or a count could spell an example). Anything else
-goes to the log, which the agent does not see.
+an evaluator words itself; the service takes out their numbers). Anything else goes to the log, which the
+agent does not see.
 """
 
-import re
 import sys
 import time
 import traceback
@@ -20,21 +19,21 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.engine import Engine
 from agent2rl.core.errors import Agent2RLError, GradingError, UserError
-from agent2rl.core.records import EvalResult, EvalSettings, Prompts, Record
-from agent2rl.core.task import Example, Prompted, Task
+from agent2rl.core.records import EvalResult, EvalSettings, PromptTemplates, Record
+from agent2rl.core.task import Example, PromptableEvaluator, Task
 from agent2rl.store.files import write_record
 
 JOB, MODEL, EXAMPLES, RESULT = "job.json", "model", "examples.jsonl", "result.json"
 ERROR_CHARACTERS = 600
 
 
-class Job(Record):
+class GradingJob(Record):
     """What to grade; the files lie beside it."""
 
     task: str
     engine: str
     settings: EvalSettings
-    prompts: Prompts | None = None
+    prompts: PromptTemplates | None = None
 
 
 class ExampleRow(Record):
@@ -46,56 +45,52 @@ class ExampleRow(Record):
     meta: dict[str, JsonValue]
 
     @classmethod
-    def of(cls, example: Example) -> "ExampleRow":
+    def from_example(cls, example: Example) -> "ExampleRow":
         return cls(id=example.id, prompt=example.prompt, target=example.target, meta=dict(example.meta))
 
-    def example(self) -> Example:
+    def to_example(self) -> Example:
         return Example(self.id, self.prompt, self.target, self.meta)
 
 
-class Outcome(Record):
+class GradingOutcome(Record):
     """What the child says: results, or why there are none."""
 
     evaluation: EvalResult | None = None
     error: str | None = None
+    examples_were_open: bool = False
+    """Whether its text may depend on examples."""
 
 
-def grade(here: Path) -> Outcome:
-    job = Job.model_validate_json((here / JOB).read_bytes())
-    evaluator = prompted(registry.task(job.task), job.prompts).evaluator
+def run_job(here: Path) -> GradingOutcome:
+    job = GradingJob.model_validate_json((here / JOB).read_bytes())
+    evaluator = apply_prompts(registry.find_task(job.task), job.prompts).evaluator
     begin = time.monotonic()
-    with _load(job.engine, here / MODEL) as engine:
+    with _load_engine(job.engine, here / MODEL) as engine:
         loaded = time.monotonic()
         lines = (here / EXAMPLES).read_bytes().splitlines()
-        examples = [ExampleRow.model_validate_json(line).example() for line in lines]
+        examples = [ExampleRow.model_validate_json(line).to_example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
         try:
             evaluation = evaluator.evaluate(engine, examples, job.settings)
         except Agent2RLError as error:
-            print(f"{type(error).__name__}: {error}", flush=True)
-            raise type(error)(hide_numbers(error.message), error.mend) from error
+            return GradingOutcome(error=str(error), examples_were_open=True)
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
     how = {**evaluation.how, "evaluator": evaluator.version}
-    return Outcome(evaluation=evaluation.model_copy(update={"how": how}))
+    return GradingOutcome(evaluation=evaluation.model_copy(update={"how": how}))
 
 
-def prompted(task: Task, prompts: Prompts | None) -> Task:
+def apply_prompts(task: Task, prompts: PromptTemplates | None) -> Task:
     """The task, asking in a user's words where there are any."""
     if prompts is None:
         return task
-    if not isinstance(task.evaluator, Prompted):
+    if not isinstance(task.evaluator, PromptableEvaluator):
         raise UserError(f"The task {task.id!r} cannot ask in other words.", "Leave out --prompts.")
     return replace(task, evaluator=task.evaluator.prompted(prompts))
 
 
-def hide_numbers(text: str) -> str:
-    """An error's text with every number as N: what is counted may depend on the examples."""
-    return re.sub(r"\d[\d.,_]*(?<=\d)|\d", "N", text)
-
-
-def _load(engine: str, model: Path) -> Engine:
-    open_engine = registry.engine(engine)
+def _load_engine(engine: str, model: Path) -> Engine:
+    open_engine = registry.find_engine(engine)
     try:
         return open_engine(model)
     except Exception as error:
@@ -109,12 +104,12 @@ def _load(engine: str, model: Path) -> Engine:
 def main() -> int:
     here = Path.cwd()
     try:
-        outcome = grade(here)
+        outcome = run_job(here)
     except Agent2RLError as error:
-        outcome = Outcome(error=str(error))
+        outcome = GradingOutcome(error=str(error))
     except Exception as error:
         traceback.print_exc()
-        outcome = Outcome(error=f"The evaluation crashed ({type(error).__name__}).")
+        outcome = GradingOutcome(error=f"The evaluation crashed ({type(error).__name__}).")
     write_record(here / RESULT, outcome)
     return 1 if outcome.error else 0
 

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
-from agent2rl.core.model import Model
+from agent2rl.core.model import ShippedModel
 from agent2rl.evaluators.scorers import MARKER, final_answer
 
 Floats = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ _TOKEN = re.compile(r"[0-9][0-9,]{0,15}(?:\.[0-9]{1,8})?|[a-z]+")
 
 
 @dataclass(frozen=True)
-class Step:
+class AbacusStep:
     left: Fraction
     sign: str
     right: Fraction
@@ -60,32 +60,32 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ParsedQuestion:
     """What the model sees of a question: its features, and what each program makes of its numbers."""
 
     features: tuple[int, ...]
-    runs: tuple[tuple[Step, ...], ...]
+    runs: tuple[tuple[AbacusStep, ...], ...]
     """The steps of each program; none where there are too few numbers or a result is not above zero."""
 
     @classmethod
-    def of(cls, question: str) -> Self:
+    def from_question(cls, question: str) -> Self:
         # Instructions follow the question after an empty line; they are the same for all and say nothing.
         tokens = _TOKEN.findall(question.partition("\n\n")[0].lower())
-        numbers = [number for token in tokens if (number := _number(token)) is not None]
-        words = [token if token in SIGNALS or _number(token) is None else "#" for token in tokens]
+        numbers = [number for token in tokens if (number := _parse_number(token)) is not None]
+        words = [token if token in SIGNALS or _parse_number(token) is None else "#" for token in tokens]
         grams = [*words, *(f"{left} {right}" for left, right in pairwise(words)), f"{len(numbers)} numbers"]
         features = {zlib.crc32(gram.encode()) % FEATURES for gram in grams}
-        return cls(tuple(sorted(features)), tuple(_run(program, numbers) for program in PROGRAMS))
+        return cls(tuple(sorted(features)), tuple(_run_program(program, numbers) for program in PROGRAMS))
 
     @property
     def allowed(self) -> list[bool]:
         return [bool(steps) for steps in self.runs]
 
-    def reaches(self, number: Fraction | None) -> list[bool]:
+    def mark_programs_reaching(self, number: Fraction | None) -> list[bool]:
         """Which programs end in the number."""
         return [bool(steps) and steps[-1].result == number for steps in self.runs]
 
-    def write(self, program: int) -> str:
+    def write_answer(self, program: int) -> str:
         """The worked answer of a program that is allowed."""
         steps = self.runs[program]
         return "\n".join([*(str(step) for step in steps), f"{MARKER} {steps[-1].result}"])
@@ -133,10 +133,12 @@ class Abacus:
         save_file({"head.weight": self.weight, "head.bias": self.bias}, directory / "model.safetensors")
 
     def answer(self, question: str) -> str:
-        reading = Reading.of(question)
+        reading = ParsedQuestion.from_question(question)
         if not any(reading.allowed):
             return "I cannot tell."
-        return reading.write(int(self._chances(_inputs([reading]), [reading])[0].argmax()))
+        return reading.write_answer(
+            int(self._compute_probabilities(_build_inputs([reading]), [reading])[0].argmax())
+        )
 
     def fit(
         self,
@@ -152,20 +154,22 @@ class Abacus:
         Each question pulls towards the programs that give its number, in proportion to what the model
         thinks of them already; a question that no program solves is left out.
         """
-        readings = [Reading.of(question) for question in questions]
+        readings = [ParsedQuestion.from_question(question) for question in questions]
         pairs = zip(readings, answers, strict=True)
-        right = np.array([reading.reaches(final_answer(answer)) for reading, answer in pairs], dtype=bool)
+        right = np.array(
+            [reading.mark_programs_reaching(final_answer(answer)) for reading, answer in pairs], dtype=bool
+        )
         solvable = np.flatnonzero(right.reshape(-1, len(PROGRAMS)).any(axis=1))
         dice = np.random.default_rng(seed)
         for epoch in range(epochs):
             hits = 0
-            for rows in _batches(solvable, dice):
+            for rows in _shuffle_batches(solvable, dice):
                 batch = [readings[row] for row in rows]
-                inputs = _inputs(batch)
-                chances = self._chances(inputs, batch)
+                inputs = _build_inputs(batch)
+                chances = self._compute_probabilities(inputs, batch)
                 wanted = (chances + 1e-12) * right[rows]
                 wanted /= wanted.sum(axis=1, keepdims=True)
-                self._move(inputs, wanted - chances, learning_rate)
+                self._apply_gradient(inputs, wanted - chances, learning_rate)
                 hits += int(right[rows, chances.argmax(axis=1)].sum())
             if progress:
                 progress(epoch + 1, hits / max(1, len(questions)))
@@ -183,25 +187,27 @@ class Abacus:
 
         Each step samples one answer to each question of a batch, whose mean reward is the baseline.
         """
-        readings = [Reading.of(question) for question in questions]
+        readings = [ParsedQuestion.from_question(question) for question in questions]
         able = np.array([row for row, reading in enumerate(readings) if any(reading.allowed)])
         dice = np.random.default_rng(seed)
         for step in range(steps if len(able) else 0):
             rows = dice.choice(able, size=BATCH)
             batch = [readings[row] for row in rows]
-            inputs = _inputs(batch)
-            chances = self._chances(inputs, batch)
+            inputs = _build_inputs(batch)
+            chances = self._compute_probabilities(inputs, batch)
             chosen = [int(dice.choice(len(PROGRAMS), p=chance)) for chance in chances]
-            answers = [reading.write(program) for reading, program in zip(batch, chosen, strict=True)]
+            answers = [reading.write_answer(program) for reading, program in zip(batch, chosen, strict=True)]
             rewards = np.array(
                 [reward(questions[row], text) for row, text in zip(rows, answers, strict=True)]
             )
             advantages = (rewards - rewards.mean())[:, None]
-            self._move(inputs, advantages * (np.eye(len(PROGRAMS))[chosen] - chances), learning_rate)
+            self._apply_gradient(
+                inputs, advantages * (np.eye(len(PROGRAMS))[chosen] - chances), learning_rate
+            )
             if progress:
                 progress(step + 1, float(rewards.mean()))
 
-    def _chances(self, inputs: Doubles, readings: Sequence[Reading]) -> Doubles:
+    def _compute_probabilities(self, inputs: Doubles, readings: Sequence[ParsedQuestion]) -> Doubles:
         """The probability of each program, for readings that allow at least one; in double precision,
         where finite weights cannot overflow."""
         logits = inputs @ self.weight.T.astype(np.float64) + self.bias
@@ -210,7 +216,7 @@ class Abacus:
         chances /= chances.sum(axis=1, keepdims=True)
         return chances
 
-    def _move(self, inputs: Doubles, pull: Doubles, learning_rate: float) -> None:
+    def _apply_gradient(self, inputs: Doubles, pull: Doubles, learning_rate: float) -> None:
         pull = pull * (learning_rate / len(inputs))
         self.weight += (pull.T @ inputs).astype(np.float32)
         self.bias += pull.sum(axis=0).astype(np.float32)
@@ -231,26 +237,26 @@ def solver(model_dir: Path) -> Callable[[Chat], str]:
     return answer
 
 
-def _number(token: str) -> Fraction | None:
+def _parse_number(token: str) -> Fraction | None:
     if token in NUMBERS:
         return Fraction(NUMBERS[token])
     return Fraction(token.replace(",", "")) if token[0].isdigit() else None
 
 
-def _run(program: str, numbers: Sequence[Fraction]) -> tuple[Step, ...]:
-    steps: list[Step] = []
+def _run_program(program: str, numbers: Sequence[Fraction]) -> tuple[AbacusStep, ...]:
+    steps: list[AbacusStep] = []
     for index, sign in enumerate(program):
         if index + 1 >= len(numbers) or (sign == "/" and numbers[index + 1] == 0):
             return ()
         left = steps[-1].result if steps else numbers[0]
-        result = _calculate(left, sign, numbers[index + 1])
+        result = _apply_sign(left, sign, numbers[index + 1])
         if result <= 0:
             return ()
-        steps.append(Step(left, sign, numbers[index + 1], result))
+        steps.append(AbacusStep(left, sign, numbers[index + 1], result))
     return tuple(steps)
 
 
-def _calculate(left: Fraction, sign: str, right: Fraction) -> Fraction:
+def _apply_sign(left: Fraction, sign: str, right: Fraction) -> Fraction:
     match sign:
         case "+":
             return left + right
@@ -262,7 +268,7 @@ def _calculate(left: Fraction, sign: str, right: Fraction) -> Fraction:
             return left / right
 
 
-def _inputs(readings: Sequence[Reading]) -> Doubles:
+def _build_inputs(readings: Sequence[ParsedQuestion]) -> Doubles:
     """One row a reading: its features, scaled so that long questions weigh no more than short ones."""
     matrix = np.zeros((len(readings), FEATURES))
     for row, reading in zip(matrix, readings, strict=True):
@@ -270,7 +276,7 @@ def _inputs(readings: Sequence[Reading]) -> Doubles:
     return matrix
 
 
-def _batches(rows: npt.NDArray[np.intp], dice: np.random.Generator) -> list[npt.NDArray[np.intp]]:
+def _shuffle_batches(rows: npt.NDArray[np.intp], dice: np.random.Generator) -> list[npt.NDArray[np.intp]]:
     shuffled = dice.permutation(rows)
     return [shuffled[start : start + BATCH] for start in range(0, len(rows), BATCH)]
 
@@ -279,4 +285,4 @@ def write(model_dir: Path) -> None:
     Abacus.base().save(model_dir)
 
 
-MODEL: Model = Model(id="abacus", engine="scripted:agent2rl.models.abacus:solver", write=write)
+MODEL: ShippedModel = ShippedModel(id="abacus", engine="scripted:agent2rl.models.abacus:solver", write=write)

@@ -2,7 +2,7 @@
 
     game       one person's game: turns, reward, what can be done, what an expert would do
     terminal   the same as lines of text
-    app        the same as web pages; a shop looks like one (`shop`)
+    app        the same as web pages; a shop looks like one (`shop_page`)
     server     serves them on this computer alone
 
 It is given a `World` and knows no tasks. It stands apart from `dashboard`, which only reads what runs left,

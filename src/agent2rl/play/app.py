@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.play import pages
-from agent2rl.play.game import Game, find
-from agent2rl.play.games import Games, Table
+from agent2rl.play.game import HumanGame, find_game_number
+from agent2rl.play.open_games import GameTable, OpenGames
 
 T = TypeVar("T")
 BODY_BYTES = 64 << 10
@@ -44,72 +44,74 @@ LATER = "That page was an earlier one. This is where you are."
 LOST = "This game is not kept here any more, or never was."
 
 
-def application(games: Games, title: str) -> Starlette:
-    face = _Face(games, title)
+def make_application(games: OpenGames, title: str) -> Starlette:
+    face = _GamePages(games, title)
     return Starlette(
         routes=[
-            Route("/", face.lobby),
-            Route("/begin", face.begin, methods=["POST"]),
-            Route("/style.css", face.style),
-            Route("/play/{name}", face.show),
-            Route("/play/{name}/act", face.act, methods=["POST"]),
-            Route("/play/{name}/{what:str}", face.turn, methods=["POST"]),
+            Route("/", face.show_lobby),
+            Route("/begin", face.begin_game, methods=["POST"]),
+            Route("/style.css", face.serve_stylesheet),
+            Route("/play/{name}", face.show_game),
+            Route("/play/{name}/act", face.take_action, methods=["POST"]),
+            Route("/play/{name}/{what:str}", face.restart_or_advance, methods=["POST"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
-        exception_handlers={HTTPException: face.refuse, Exception: face.fault},
+        exception_handlers={HTTPException: face.handle_http_error, Exception: face.handle_server_error},
     )
 
 
-class _Face:
-    def __init__(self, games: Games, title: str) -> None:
+class _GamePages:
+    def __init__(self, games: OpenGames, title: str) -> None:
         self._games, self._title = games, title
 
-    async def lobby(self, _: Request) -> Response:
-        return _page(pages.lobby(self._title, len(self._games.world.games)))
+    async def show_lobby(self, _: Request) -> Response:
+        return _make_page_response(pages.render_lobby(self._title, len(self._games.world.games)))
 
-    async def style(self, _: Request) -> Response:
+    async def serve_stylesheet(self, _: Request) -> Response:
         return Response(pages.STYLE, media_type="text/css", headers=HEADERS)
 
-    async def begin(self, request: Request) -> Response:
-        asked = await _form(request)
+    async def begin_game(self, request: Request) -> Response:
+        asked = await _read_form(request)
         try:
-            number = find(self._games.world, asked.get("episode", "").strip() or None)
+            number = find_game_number(self._games.world, asked.get("episode", "").strip() or None)
         except Agent2RLError as error:
             raise HTTPException(404, str(error)) from error
-        return _to(self._games.open(number))
+        return _redirect_to_game(self._games.open(number))
 
-    async def show(self, request: Request) -> Response:
+    async def show_game(self, request: Request) -> Response:
         name = request.path_params["name"]
         asked = "expert" in request.query_params
 
-        def drawn(table: Table) -> str:
+        def drawn(table: GameTable) -> str:
             note, table.note, hint = table.note, "", ""
             if asked:
                 try:
-                    hint = table.game.expert()
+                    hint = table.game.ask_expert()
                 except Agent2RLError as error:
                     note = str(error)
-            return pages.play(table.game, name, table.turn, self._title, hint, note)
+            return pages.render_game(table.game, name, table.turn, self._title, hint, note)
 
-        return _page(await self._with(name, drawn))
+        return _make_page_response(await self._with_locked_game(name, drawn))
 
-    async def act(self, request: Request) -> Response:
-        asked = await _form(request)
+    async def take_action(self, request: Request) -> Response:
+        asked = await _read_form(request)
         action = "".join(asked.get(part, "") for part in ("before", "action", "after"))
-        return await self._change(request, asked, lambda game: game.act(action))
+        return await self._change_game(request, asked, lambda game: game.take_action(action))
 
-    async def turn(self, request: Request) -> Response:
+    async def restart_or_advance(self, request: Request) -> Response:
         """To the beginning, or to the next game."""
         what = request.path_params["what"]
         if what not in ("again", "next"):
             raise HTTPException(404, "There is no such page.")
-        asked = await _form(request)
-        return await self._change(request, asked, lambda game: game.begin(game.number + (what == "next")))
+        asked = await _read_form(request)
+        return await self._change_game(
+            request, asked, lambda game: game.begin_game(game.number + (what == "next"))
+        )
 
-    async def _change(
-        self, request: Request, asked: dict[str, str], change: Callable[[Game], object]
+    async def _change_game(
+        self, request: Request, asked: dict[str, str], change: Callable[[HumanGame], object]
     ) -> Response:
-        def done(table: Table) -> None:
+        def done(table: GameTable) -> None:
             if asked.get("turn") != str(table.turn):
                 table.note = LATER
                 return
@@ -120,10 +122,10 @@ class _Face:
                 table.note = str(error)
 
         name = request.path_params["name"]
-        await self._with(name, done)
-        return _to(name)
+        await self._with_locked_game(name, done)
+        return _redirect_to_game(name)
 
-    async def _with(self, name: str, do: Callable[[Table], T]) -> T:
+    async def _with_locked_game(self, name: str, do: Callable[[GameTable], T]) -> T:
         """In a thread, since a world may take its time; nothing else happens to the game meanwhile."""
         table = self._games.get(name)
 
@@ -137,16 +139,16 @@ class _Face:
 
         return await run_in_threadpool(locked)
 
-    async def refuse(self, _: Request, error: Exception) -> Response:
+    async def handle_http_error(self, _: Request, error: Exception) -> Response:
         status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-        return _page(pages.message(self._title, said), status)
+        return _make_page_response(pages.render_message(self._title, said), status)
 
-    async def fault(self, _: Request, error: Exception) -> Response:
+    async def handle_server_error(self, _: Request, error: Exception) -> Response:
         said = f"A fault of the world ({type(error).__name__}). The terminal says more."
-        return _page(pages.message(self._title, said), 500)
+        return _make_page_response(pages.render_message(self._title, said), 500)
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def _read_form(request: Request) -> dict[str, str]:
     """What was posted by one of our own pages."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin not in (None, f"http://{host}"):
@@ -162,11 +164,11 @@ async def _form(request: Request) -> dict[str, str]:
         raise HTTPException(400, f"This is no form of ours: {error}.") from error
 
 
-def _to(name: str) -> Response:
+def _redirect_to_game(name: str) -> Response:
     return RedirectResponse(f"/play/{name}", 303, headers=HEADERS)
 
 
-def _page(text: str, status: int = 200) -> Response:
+def _make_page_response(text: str, status: int = 200) -> Response:
     """Half characters, which a product's text may hold, cannot be sent."""
     body = text.encode("utf-8", "replace")
     return Response(body, status, media_type="text/html", headers=HEADERS)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 
-from agent2rl.core.environment import Follows, Lists, Step, World
+from agent2rl.core.environment import CommandLister, EnvironmentStep, RedirectableExpert, World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 
@@ -13,30 +13,30 @@ SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GameTurn:
     action: str
     """Empty for the first: the game begins by itself."""
-    step: Step
+    step: EnvironmentStep
 
 
-class Game:
+class HumanGame:
     """One training game after another. They are numbered from 1, and after the last comes the first."""
 
     def __init__(self, world: World, number: int = 1) -> None:
         self.world = world
         self.environment = world.environment()
         self.closed = False
-        self.begin(number)
+        self.begin_game(number)
 
-    def begin(self, number: int) -> None:
+    def begin_game(self, number: int) -> None:
         self.number = (number - 1) % len(self.world.games) + 1
-        self.turns = [Turn("", self.environment.reset(self.example))]
+        self.turns = [GameTurn("", self.environment.reset(self.example))]
 
-    def act(self, action: str) -> Step:
+    def take_action(self, action: str) -> EnvironmentStep:
         if self.over:
             raise UserError("The game is over.", "Play it again, or the next one.")
         step = self.environment.step(action)
-        self.turns.append(Turn(action, step))
+        self.turns.append(GameTurn(action, step))
         return step
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Game:
         return self.world.games[self.number - 1]
 
     @property
-    def now(self) -> Step:
+    def now(self) -> EnvironmentStep:
         return self.turns[-1].step
 
     @property
@@ -70,12 +70,12 @@ class Game:
         """The best step's, as in grading."""
         return max(turn.step.reward for turn in self.turns)
 
-    def commands(self) -> tuple[str, ...]:
+    def list_commands(self) -> tuple[str, ...]:
         """What can be done now, where the world can say it."""
         world = self.environment
-        return world.commands() if isinstance(world, Lists) and not self.over else ()
+        return world.commands() if isinstance(world, CommandLister) and not self.over else ()
 
-    def expert(self) -> str:
+    def ask_expert(self) -> str:
         """What the world's expert would do now."""
         if self.world.expert is None:
             raise UserError("This world has no expert.", "The training data may have an answer.")
@@ -84,7 +84,7 @@ class Game:
         expert, said = self.world.expert(), ""
         for turn in self.turns:
             if turn.action != said:
-                if not isinstance(expert, Follows):
+                if not isinstance(expert, RedirectableExpert):
                     raise UserError(
                         "This world's expert cannot go on from what another did.",
                         f"Where you said {turn.action!r}, it said {said!r}. Play again to follow it.",
@@ -99,7 +99,7 @@ class Game:
         return f"{how}. Reward {self.reward:.3g} after {self.steps} {'step' if self.steps == 1 else 'steps'}."
 
 
-def find(world: World, name: str | None) -> int:
+def find_game_number(world: World, name: str | None) -> int:
     """The number of the game that a person names by its number or its id; the first, if none is named."""
     if not world.games:
         raise UserError("This world has no training games.")
@@ -115,12 +115,12 @@ def find(world: World, name: str | None) -> int:
     )
 
 
-def actions(world: World) -> list[tuple[str, str]]:
+def list_actions(world: World) -> list[tuple[str, str]]:
     """The world's actions as they are written, each with what it does; none where any text is one."""
-    return [_written(tool) for tool in world.tools]
+    return [_describe_action(tool) for tool in world.tools]
 
 
-def _written(tool: Callable[..., str]) -> tuple[str, str]:
+def _describe_action(tool: Callable[..., str]) -> tuple[str, str]:
     about = (tool.__doc__ or "").strip().partition("\n")[0]
     parameters = signature(tool).parameters
     if all(one.annotation is str for one in parameters.values()):

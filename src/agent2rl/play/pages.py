@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from agent2rl.core.environment import World
-from agent2rl.environments.webshop import Store
-from agent2rl.play import shop
-from agent2rl.play.game import Game, actions
+from agent2rl.environments.webshop import WebshopEnvironment
+from agent2rl.play import shop_page
+from agent2rl.play.game import HumanGame, list_actions
 
 FOLDER = Path(__file__).with_name("templates")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
@@ -25,18 +25,18 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 Draw = Callable[[Any], dict[str, Any]]
-DRAWN: dict[type, tuple[str, Draw]] = {Store: ("shop.html", shop.shown)}
+PAGE_TEMPLATES: dict[type, tuple[str, Draw]] = {WebshopEnvironment: ("shop.html", shop_page.describe_visit)}
 """Environments that have pages: a template, and what it shows."""
 
 
 def has_pages(world: World) -> bool:
     with closing(world.environment()) as place:
-        return type(place) in DRAWN
+        return type(place) in PAGE_TEMPLATES
 
 
-def play(game: Game, name: str, turn: int, title: str, hint: str, note: str) -> str:
+def render_game(game: HumanGame, name: str, turn: int, title: str, hint: str, note: str) -> str:
     """A game as it stands. `name` and `turn` are for what is clicked, `hint` is what the expert says."""
-    template, draw = DRAWN.get(type(game.environment), ("transcript.html", lambda _: {}))
+    template, draw = PAGE_TEMPLATES.get(type(game.environment), ("transcript.html", lambda _: {}))
     return TEMPLATES.get_template(template).render(
         title=title,
         game=game,
@@ -44,15 +44,15 @@ def play(game: Game, name: str, turn: int, title: str, hint: str, note: str) -> 
         turn=turn,
         hint=hint,
         note=note,
-        commands=game.commands(),
-        actions=actions(game.world),
+        commands=game.list_commands(),
+        actions=list_actions(game.world),
         **draw(game.environment),
     )
 
 
-def lobby(title: str, games: int) -> str:
+def render_lobby(title: str, games: int) -> str:
     return TEMPLATES.get_template("lobby.html").render(title=title, games=games)
 
 
-def message(title: str, text: str, mend: str = "") -> str:
+def render_message(title: str, text: str, mend: str = "") -> str:
     return TEMPLATES.get_template("message.html").render(title=title, text=text, mend=mend)

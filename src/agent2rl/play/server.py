@@ -8,19 +8,19 @@ from contextlib import closing, suppress
 import uvicorn
 
 from agent2rl.core.environment import World
-from agent2rl.core.ports import LOOPBACK, bound
-from agent2rl.play.app import application
-from agent2rl.play.games import Games
+from agent2rl.core.ports import LOOPBACK, open_listening_socket
+from agent2rl.play.app import make_application
+from agent2rl.play.open_games import OpenGames
 
 LEAVE_SECONDS = 2
 
 
-def serve(world: World, title: str, number: int, port: int, tell: Callable[[str], None]) -> None:
+def serve_games(world: World, title: str, number: int, port: int, tell: Callable[[str], None]) -> None:
     """`port` 0 takes one that is free; `tell` gets the address of a game that has begun."""
-    games = Games(world)
-    with closing(games), closing(bound(port)) as line:
+    games = OpenGames(world)
+    with closing(games), closing(open_listening_socket(port)) as line:
         config = uvicorn.Config(
-            application(games, title),
+            make_application(games, title),
             lifespan="off",
             log_level="error",
             timeout_graceful_shutdown=LEAVE_SECONDS,
@@ -30,6 +30,6 @@ def serve(world: World, title: str, number: int, port: int, tell: Callable[[str]
             uvicorn.Server(config).run(sockets=[line])
 
 
-def browse(address: str) -> None:
+def open_browser(address: str) -> None:
     """In a browser, if there is one."""
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

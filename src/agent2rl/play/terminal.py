@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.play.game import Game, actions
+from agent2rl.play.game import HumanGame, list_actions
 
-Tell = Callable[[str, str], None]
+PrintStyled = Callable[[str, str], None]
 """Is told a text and how it should look: "" or a style of Rich. Without styles it reads as well."""
 
 WORDS = {
@@ -21,9 +21,9 @@ SAID = ">"
 """A line that begins with it is an action, even if it is one of these words."""
 
 
-def play(game: Game, about: str, lines: Iterable[str], tell: Tell) -> None:
+def play_in_terminal(game: HumanGame, about: str, lines: Iterable[str], tell: PrintStyled) -> None:
     """Until there are no more lines or one says `quit`. `about` helps where the world lists no actions."""
-    _begin(game, tell)
+    _show_beginning(game, tell)
     tell(f"Type an action, or one of: {', '.join(WORDS)}.\n", "dim")
     for line in lines:
         said = line.strip()
@@ -34,39 +34,39 @@ def play(game: Game, about: str, lines: Iterable[str], tell: Tell) -> None:
                 case "quit":
                     return
                 case "help":
-                    tell(_help(game, about), "")
+                    tell(_format_help(game, about), "")
                 case "commands":
-                    tell(_listed(game), "")
+                    tell(_format_commands(game), "")
                 case "expert":
-                    tell(f"The expert would say: {game.expert()}\n", "")
+                    tell(f"The expert would say: {game.ask_expert()}\n", "")
                 case "answer":
                     tell(f"{game.example.target or 'The training data has no answer to this game.'}\n", "")
                 case "again" | "next":
-                    game.begin(game.number + (said == "next"))
-                    _begin(game, tell)
+                    game.begin_game(game.number + (said == "next"))
+                    _show_beginning(game, tell)
                 case _:
-                    _act(game, said.removeprefix(SAID).strip(), tell)
+                    _take_action(game, said.removeprefix(SAID).strip(), tell)
         except Agent2RLError as error:
             tell(f"{error}\n", "")
 
 
-def completions(game: Game, begun: str) -> list[str]:
+def complete_line(game: HumanGame, begun: str) -> list[str]:
     """What a line that is being typed can become."""
-    return [line for line in (*game.commands(), *WORDS) if line.startswith(begun)]
+    return [line for line in (*game.list_commands(), *WORDS) if line.startswith(begun)]
 
 
-def _begin(game: Game, tell: Tell) -> None:
+def _show_beginning(game: HumanGame, tell: PrintStyled) -> None:
     steps = f", {game.allowed} steps" if game.allowed else ""
     tell(f"Training game {game.number} of {len(game.world.games)}: {game.example.id}{steps}\n", "bold")
-    _told(game, tell)
+    _show_state(game, tell)
 
 
-def _act(game: Game, action: str, tell: Tell) -> None:
-    game.act(action)
-    _told(game, tell)
+def _take_action(game: HumanGame, action: str, tell: PrintStyled) -> None:
+    game.take_action(action)
+    _show_state(game, tell)
 
 
-def _told(game: Game, tell: Tell) -> None:
+def _show_state(game: HumanGame, tell: PrintStyled) -> None:
     tell(f"{game.now.observation}\n", "")
     if game.over:
         tell(f"{game.outcome()} Type again, next or quit.\n", "bold")
@@ -74,17 +74,21 @@ def _told(game: Game, tell: Tell) -> None:
         tell(f"Reward {game.now.reward:.3g}.\n", "bold")
 
 
-def _help(game: Game, about: str) -> str:
-    written = actions(game.world)
-    said = _table(written) if written else f"Any text is an action. What the task says:\n\n{about.strip()}"
-    return f"{said}\n\n{_table(list(WORDS.items()))}\n{SAID} …  an action, whatever it says\n"
+def _format_help(game: HumanGame, about: str) -> str:
+    written = list_actions(game.world)
+    said = (
+        _format_columns(written)
+        if written
+        else f"Any text is an action. What the task says:\n\n{about.strip()}"
+    )
+    return f"{said}\n\n{_format_columns(list(WORDS.items()))}\n{SAID} …  an action, whatever it says\n"
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
+def _format_columns(rows: list[tuple[str, str]]) -> str:
     wide = max(len(left) for left, _ in rows)
     return "\n".join(f"{left:{wide}}  {right}" for left, right in rows)
 
 
-def _listed(game: Game) -> str:
-    listed = [f"{SAID} {one}" if one in WORDS else one for one in game.commands()]
+def _format_commands(game: HumanGame) -> str:
+    listed = [f"{SAID} {one}" if one in WORDS else one for one in game.list_commands()]
     return "\n".join(listed) + "\n" if listed else "Nothing can be listed now. Type help for the actions.\n"

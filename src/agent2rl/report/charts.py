@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from agent2rl.core.records import Score
-from agent2rl.report import drawing
+from agent2rl.core.records import EvalScore
+from agent2rl.report import chart_style
+from agent2rl.report.chart_style import Margins
 from agent2rl.report.colours import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
-from agent2rl.report.drawing import Margins
-from agent2rl.report.shown import Doing, Shown, Stretch
+from agent2rl.report.report_data import Activity, ActivityStretch, ReportData
 from agent2rl.store.reader import RunView
 
 LABELS = 14
@@ -22,20 +22,20 @@ BINS = 480
 """Of the band of time: more cannot be seen."""
 
 
-def end_of_time(shown: Shown) -> float:
+def find_time_end(shown: ReportData) -> float:
     """To where figures over time reach: the end of what was recorded, or of the budget where that is near."""
     line = shown.timeline
     ends = [each.ended for each in shown.findings.attempts] + [each.ended for each in line.spans]
     ends += [at for at, _ in line.samples[-1:]]
-    return reach(max(ends, default=0.0), shown.view)
+    return extend_to_budget(max(ends, default=0.0), shown.view)
 
 
-def reach(end: float, view: RunView) -> float:
+def extend_to_budget(end: float, view: RunView) -> float:
     budget = view.spec.budget.wall_seconds
     return budget if end == 0 or 0.7 * budget <= end <= budget else end
 
 
-def scores(
+def draw_scores(
     view: RunView, at: Callable[[float], float] | None, end: float, narrow: bool = False
 ) -> Figure | None:
     """Every scored submission with its interval, the best so far, and what is left of it on held-out data.
@@ -46,9 +46,9 @@ def scores(
     if at is None or not scored:
         return None
     end = max(end, *(at(one.accepted_at) for one, _ in scored))
-    heldout = _held_out(view)
-    figure, (axes, *apart) = drawing.panels(
-        drawing.NARROW if narrow else drawing.WIDE,
+    heldout = _read_held_out(view)
+    figure, (axes, *apart) = chart_style.create_panels(
+        chart_style.NARROW if narrow else chart_style.WIDE,
         3.4,
         columns=2 if heldout else 1,
         margins=Margins(top=0.5 if narrow else 0.36, across=0.14),
@@ -56,20 +56,20 @@ def scores(
         width_ratios=((3, 1) if narrow else (6, 1)) if heldout else None,
     )
     if heldout:
-        _beside_the_rest(apart[0], heldout)
-    seconds = drawing.time_axis(axes, end * 1.02, narrow)
+        _draw_held_out(apart[0], heldout)
+    seconds = chart_style.set_time_axis(axes, end * 1.02, narrow)
     places = [at(one.accepted_at) / seconds for one, _ in scored]
     values = [score.value for _, score in scored]
     if view.baseline:
-        _untouched(axes, view.baseline)
-    _best_so_far(axes, places, values, view.baseline, end / seconds)
+        _draw_baseline(axes, view.baseline)
+    _draw_best_so_far(axes, places, values, view.baseline, end / seconds)
     best = view.result.best.id if view.result and view.result.best else None
-    _points(axes, places, [score for _, score in scored], ACCENT, filled=False)
+    _draw_points(axes, places, [score for _, score in scored], ACCENT, filled=False)
     for place, (one, score) in zip(places, scored, strict=True):
         if one.id == best:
             axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4)
         if len(scored) <= LABELS or one.id == best:
-            _beside(
+            _annotate_point(
                 axes, place, score.value, f"{one.id}: {score.value:.1f}" if one.id == best else str(one.id)
             )
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
@@ -84,19 +84,19 @@ def scores(
         foot = axes.get_ylim()[0] + room * 0.35
         axes.plot(missed, [foot] * len(missed), "x", color=BAD, markersize=5, label="no score")
     axes.set_ylabel("score, %")
-    drawing.legend(axes, 2 if narrow else 4)
+    chart_style.add_legend(axes, 2 if narrow else 4)
     return figure
 
 
-def _untouched(axes: Axes, baseline: Score) -> None:
+def _draw_baseline(axes: Axes, baseline: EvalScore) -> None:
     """A line with its interval as a band, since it holds at all times."""
     axes.axhspan(baseline.ci.low, baseline.ci.high, color=BASE, alpha=0.16, linewidth=0)
     axes.axhline(baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
     axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
 
 
-def _best_so_far(
-    axes: Axes, places: list[float], values: list[float], baseline: Score | None, end: float
+def _draw_best_so_far(
+    axes: Axes, places: list[float], values: list[float], baseline: EvalScore | None, end: float
 ) -> None:
     """From the untouched model on, where nothing else is better."""
     first = [(0.0, baseline.value)] if baseline else []
@@ -107,11 +107,11 @@ def _best_so_far(
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutScores:
     """Untouched and best on the split that was never asked, and what choosing by feedback flattered."""
 
-    before: Score
-    after: Score
+    before: EvalScore
+    after: EvalScore
     gap: float | None
 
     @property
@@ -124,23 +124,23 @@ class HeldOut:
         return [*ends, self.promised]
 
 
-def _held_out(view: RunView) -> HeldOut | None:
+def _read_held_out(view: RunView) -> HeldOutScores | None:
     result = view.result
     if result and result.baseline_heldout and result.best_heldout:
-        return HeldOut(result.baseline_heldout, result.best_heldout, result.optimism_gap)
+        return HeldOutScores(result.baseline_heldout, result.best_heldout, result.optimism_gap)
     return None
 
 
-def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
-    _points(axes, [0], [heldout.before], BASE, filled=True)
-    _points(axes, [1], [heldout.after], HELD, filled=True)
+def _draw_held_out(axes: Axes, heldout: HeldOutScores) -> None:
+    _draw_points(axes, [0], [heldout.before], BASE, filled=True)
+    _draw_points(axes, [1], [heldout.after], HELD, filled=True)
     if heldout.gap is not None:
         axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
         axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
-    _number(
+    _annotate_value(
         axes, 0, heldout.before.ci.high, heldout.before.value, DIM, above=True
     )  # there is room between them
-    _number(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
+    _annotate_value(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
     gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
     axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
     axes.set(xlim=(-0.8, 1.8), xticks=[0, 1], xticklabels=["base", "best"])
@@ -148,13 +148,15 @@ def _beside_the_rest(axes: Axes, heldout: HeldOut) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _number(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
+def _annotate_value(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
     offset, align = (3, "bottom") if above else (-3, "top")
     axes.annotate(f"{value:.1f}", (place, edge), xytext=(0, offset), va=align, **look)
 
 
-def _points(axes: Axes, places: Sequence[float], scores: Sequence[Score], colour: str, filled: bool) -> None:
+def _draw_points(
+    axes: Axes, places: Sequence[float], scores: Sequence[EvalScore], colour: str, filled: bool
+) -> None:
     below = [max(0.0, each.value - each.ci.low) for each in scores]
     above = [max(0.0, each.ci.high - each.value) for each in scores]
     look: dict[str, Any] = {"markerfacecolor": colour if filled else CARD, "markersize": 5, "zorder": 3}
@@ -162,34 +164,36 @@ def _points(axes: Axes, places: Sequence[float], scores: Sequence[Score], colour
     axes.errorbar(places, values, [below, above], fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look)
 
 
-def _beside(axes: Axes, place: float, value: float, text: str) -> None:
+def _annotate_point(axes: Axes, place: float, value: float, text: str) -> None:
     axes.annotate(
         text, (place, value), textcoords="offset points", xytext=(5, 4), fontsize=8, color=INK, zorder=4
     )
 
 
-def timeline(shown: Shown, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
+def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
     """The agent's time from `begin` on as a band, and below it what it left behind."""
     line = shown.timeline
     if not line.spans:
         return None
     around = Margins(left=0.9, top=0.66 if narrow else 0.3)
     figure, (axes,) = (
-        drawing.panels(drawing.NARROW, 2.5, margins=around)
+        chart_style.create_panels(chart_style.NARROW, 2.5, margins=around)
         if narrow
-        else drawing.panels(drawing.WIDE, 2.1, margins=around)
+        else chart_style.create_panels(chart_style.WIDE, 2.1, margins=around)
     )
-    seconds = drawing.time_axis(axes, end, narrow)
+    seconds = chart_style.set_time_axis(axes, end, narrow)
     axes.set_xlim(left=begin / seconds)
-    for kind, bars in band(line.spans, end, begin).items():
+    for kind, bars in bin_spans(line.spans, end, begin).items():
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
         axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
     lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
     submitted = [line.at(one.accepted_at) / seconds for one in shown.view.submissions]
     axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
-    saved = drawing.thin_marks((at for at, seen in line.files if seen.what == "weights"), end - begin)
+    saved = chart_style.downsample_marks(
+        (at for at, seen in line.files if seen.what == "weights"), end - begin
+    )
     axes.plot([at / seconds for at in saved], [1.4] * len(saved), "D", color=HELD, markersize=3.5)
-    changed = drawing.thin_marks((line.at(each.at) for each in line.revisions), end - begin)
+    changed = chart_style.downsample_marks((line.at(each.at) for each in line.revisions), end - begin)
     axes.vlines([at / seconds for at in changed], 0.1, 0.7, color=DIM, linewidth=1)
     axes.set(ylim=(-0.2, 4.6), yticks=[*lanes, 3.85], yticklabels=[*lanes.values(), "activity"])
     axes.grid(visible=False)
@@ -208,12 +212,12 @@ def timeline(shown: Shown, end: float, narrow: bool = False, begin: float = 0.0)
     return figure
 
 
-def band(
-    spans: tuple[Stretch, ...], end: float, begin: float = 0.0
-) -> dict[Doing, list[tuple[float, float]]]:
+def bin_spans(
+    spans: tuple[ActivityStretch, ...], end: float, begin: float = 0.0
+) -> dict[Activity, list[tuple[float, float]]]:
     """What is seen of many stretches: in each bin the one that fills most of it, then joined again."""
     width = max(end - begin, 1e-9) / BINS
-    filled: list[dict[Doing, float]] = [{} for _ in range(BINS)]
+    filled: list[dict[Activity, float]] = [{} for _ in range(BINS)]
     for each in spans:
         began, ended = each.began - begin, each.ended - begin
         first, last = int(began // width), int(ended // width)
@@ -221,7 +225,7 @@ def band(
             part = min(ended, (number + 1) * width) - max(began, number * width)
             if part > 0:
                 filled[number][each.kind] = filled[number].get(each.kind, 0.0) + part
-    found: dict[Doing, list[tuple[float, float]]] = {}
+    found: dict[Activity, list[tuple[float, float]]] = {}
     for number, kinds in enumerate(filled):
         if not kinds:
             continue

@@ -1,6 +1,6 @@
 """The colours of figures, which pages know by name."""
 
-from agent2rl.report.shown import Doing
+from agent2rl.report.report_data import Activity
 
 COLOURS = {
     "ink": "#1c2127",
@@ -20,6 +20,6 @@ COLOURS = {
 }
 """As they are drawn, on white. No two are the same, so that a page can put its own in their place."""
 INK, DIM, LINE, CARD, ACCENT, HELD, BASE, BAD = (COLOURS[name] for name in list(COLOURS)[:8])
-DOING: tuple[Doing, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
+DOING: tuple[Activity, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
 SERIES = tuple(COLOURS[name] for name in ("accent", "held", "coding", "grading", "thinking", "stalled"))
 """Of lines that are shown together."""

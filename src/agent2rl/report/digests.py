@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agent2rl.analysis.analyse import analyse
-from agent2rl.analysis.campaigns.digest import Digest, digest
-from agent2rl.analysis.recorded import recorded
+from agent2rl.analysis.analyse import analyse_run
+from agent2rl.analysis.campaigns.run_digest import RunDigest, digest_run
+from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.report.export import runs_below as runs_below
@@ -24,65 +24,65 @@ VERSION = 2
 """Grows when a digest of the same record would come out otherwise."""
 
 
-class Kept(Record):
+class CachedDigest(Record):
     version: int
     ledger_head: str
     """As the run's ledger ended when this was made."""
-    digest: Digest
+    digest: RunDigest
 
 
 @dataclass(frozen=True)
-class Gathered:
-    digests: tuple[Digest, ...]
+class GatheredDigests:
+    digests: tuple[RunDigest, ...]
     unreadable: tuple[str, ...] = ()
     """Runs of which nothing can be said, and why."""
 
 
-def gather(runs: Sequence[RunPaths], tell: Callable[[int], None] = lambda _: None) -> Gathered:
+def gather_digests(runs: Sequence[RunPaths], tell: Callable[[int], None] = lambda _: None) -> GatheredDigests:
     """Of all these runs; `tell` hears how many are done."""
     found, unreadable = [], []
     for done, paths in enumerate(runs, 1):
         try:
-            found.append(read(paths))
+            found.append(read_digest(paths))
         except (UserError, OSError, ValueError) as error:
             unreadable.append(f"{paths.run_id}: {error}")
         tell(done)
-    return Gathered(tuple(found), tuple(unreadable))
+    return GatheredDigests(tuple(found), tuple(unreadable))
 
 
-def read(paths: RunPaths) -> Digest:
+def read_digest(paths: RunPaths) -> RunDigest:
     """The kept one, or a new one, which is kept where that may be."""
-    if found := kept(paths):
+    if found := read_cached_digest(paths):
         return found
-    new = made(paths)
+    new = compute_digest(paths)
     with suppress(OSError):  # somebody else's run, or a full disk: it is made again the next time
         paths.report.mkdir(exist_ok=True)
-        keep(paths, new, paths.digest)
+        cache_digest(paths, new, paths.digest)
     return new
 
 
-def kept(paths: RunPaths) -> Digest | None:
+def read_cached_digest(paths: RunPaths) -> RunDigest | None:
     """None where there is none that holds."""
     try:
-        found = Kept.model_validate_json(paths.digest.read_bytes())
+        found = CachedDigest.model_validate_json(paths.digest.read_bytes())
     except (OSError, ValidationError):
         return None
-    holds = found.version == VERSION and found.ledger_head == _head(paths)
+    holds = found.version == VERSION and found.ledger_head == _read_ledger_head(paths)
     return found.digest if holds else None
 
 
-def made(paths: RunPaths) -> Digest:
-    record = recorded(paths)
-    return digest(record, analyse(record)[0])
+def compute_digest(paths: RunPaths) -> RunDigest:
+    record = read_recorded_run(paths)
+    return digest_run(record, analyse_run(record)[0])
 
 
-def keep(paths: RunPaths, new: Digest, target: Path) -> None:
+def cache_digest(paths: RunPaths, new: RunDigest, target: Path) -> None:
     if new.state != "running":
-        text = Kept(version=VERSION, ledger_head=_head(paths), digest=new)
+        text = CachedDigest(version=VERSION, ledger_head=_read_ledger_head(paths), digest=new)
         write_atomically(target, text.model_dump_json() + "\n")
 
 
-def _head(paths: RunPaths) -> str:
+def _read_ledger_head(paths: RunPaths) -> str:
     try:
         return paths.ledger_head.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.analysis.atif import trajectory
+from agent2rl.analysis.atif import build_trajectory
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunResult
-from agent2rl.report.record import Report
+from agent2rl.report.record import RunReport
 from agent2rl.store.files import write_atomically
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView, read_run, read_transcript
@@ -48,17 +48,17 @@ def runs_below(folder: Path) -> list[RunPaths]:
     return [RunPaths(path.parent) for path in sorted(folder.glob("*/spec.json"))]
 
 
-def published(view: RunView) -> Row:
+def build_published_row(view: RunView) -> Row:
     """Scores are of the split that ranks; unknown is empty, never 0."""
     result, spec = view.result, view.spec
     return {
         "run_id": view.paths.run_id,
-        "timestamp": _time(_started(view)),
+        "timestamp": _format_time(_find_start_time(view)),
         "task": spec.task,
         "agent": spec.agent,
         "driver_model": spec.driver or "",
         "base_model": spec.model,
-        **_scores(result),
+        **_extract_scores(result),
         "submissions": len(view.submissions),
         "duration_s": round(result.ended_at - result.started_at - result.dead_seconds, 1) if result else None,
         "success": result.ended_well if result else None,
@@ -66,11 +66,11 @@ def published(view: RunView) -> Row:
     }
 
 
-def wide(view: RunView) -> Row:
+def build_wide_row(view: RunView) -> Row:
     """The published columns, and what else is known; what only a report knows is null without one."""
     spec, result = view.spec, view.result
     row: Row = {
-        **published(view),
+        **build_published_row(view),
         "state": view.state,
         "contaminated": view.contaminated,
         "instructions_version": max(view.instructions_versions, default=None),
@@ -100,10 +100,10 @@ def wide(view: RunView) -> Row:
         counts = getattr(rollouts, source) if rollouts else None
         for name in ("episodes", "steps", "successes"):
             row[f"{source}_{name}"] = getattr(counts, name) if counts else None
-    return {**row, **_found(view.paths)}
+    return {**row, **_read_findings(view.paths)}
 
 
-def _scores(result: RunResult | None) -> Row:
+def _extract_scores(result: RunResult | None) -> Row:
     if result is None:
         return {"baseline": None, "best_score": None, "improvement": None}
     before = result.baseline_heldout if result.best_heldout else result.baseline
@@ -114,10 +114,10 @@ def _scores(result: RunResult | None) -> Row:
     }
 
 
-def _found(paths: RunPaths) -> Row:
+def _read_findings(paths: RunPaths) -> Row:
     """What the report says."""
     try:
-        report = Report.model_validate_json(paths.report_json.read_bytes())
+        report = RunReport.model_validate_json(paths.report_json.read_bytes())
     except (OSError, ValidationError):
         report = None
     findings = report.findings if report else None
@@ -151,17 +151,17 @@ _METRICS = (
 )
 
 
-def keep(paths: RunPaths) -> None:
+def update_results_csv(paths: RunPaths) -> None:
     """A run's line in the results.csv of its runs directory: added, or put in place of its earlier one."""
     target = paths.results_csv
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mine = {name: csv_cell(value) for name, value in published(read_run(paths)).items()}
-        rows = [row for row in _kept(target) if row.get("run_id") != paths.run_id]
-        write_atomically(target, _csv([*rows, mine]))
+        mine = {name: escape_csv_cell(value) for name, value in build_published_row(read_run(paths)).items()}
+        rows = [row for row in _read_results_csv(target) if row.get("run_id") != paths.run_id]
+        write_atomically(target, _render_published_csv([*rows, mine]))
 
 
-def _kept(target: Path) -> list[dict[str, str]]:
+def _read_results_csv(target: Path) -> list[dict[str, str]]:
     try:
         with target.open(newline="", encoding="utf-8") as file:
             return [{name: row.get(name) or "" for name in PUBLISHED} for row in csv.DictReader(file)]
@@ -169,13 +169,18 @@ def _kept(target: Path) -> list[dict[str, str]]:
         return []
 
 
-def as_csv(views: Iterable[RunView]) -> str:
-    return _csv([{name: csv_cell(value) for name, value in published(view).items()} for view in views])
+def render_csv(views: Iterable[RunView]) -> str:
+    return _render_published_csv(
+        [
+            {name: escape_csv_cell(value) for name, value in build_published_row(view).items()}
+            for view in views
+        ]
+    )
 
 
-def as_jsonl(views: Iterable[RunView]) -> Iterator[str]:
+def render_jsonl(views: Iterable[RunView]) -> Iterator[str]:
     for view in views:
-        yield json.dumps(wide(view), ensure_ascii=False)
+        yield json.dumps(build_wide_row(view), ensure_ascii=False)
 
 
 def write_parquet(views: Iterable[RunView], target: Path) -> int:
@@ -186,7 +191,7 @@ def write_parquet(views: Iterable[RunView], target: Path) -> int:
         raise MachineError(
             "Parquet needs pyarrow, which is not installed.", "Install it: pip install 'agent2rl[hub]'."
         ) from error
-    rows = [wide(view) for view in views]
+    rows = [build_wide_row(view) for view in views]
     parquet.write_table(arrow.Table.from_pylist(rows), target)
     return len(rows)
 
@@ -197,14 +202,16 @@ def write_atif(runs: Sequence[RunPaths], folder: Path) -> int:
     count = 0
     for paths in runs:
         if transcript := read_transcript(paths):
-            write_atomically(folder / f"{paths.run_id}.json", trajectory(transcript, paths.run_id).json_text)
+            write_atomically(
+                folder / f"{paths.run_id}.json", build_trajectory(transcript, paths.run_id).json_text
+            )
             count += 1
     if not count:
         raise UserError("None of these runs has a transcript.", "Only agents that an LLM drives have one.")
     return count
 
 
-def _csv(rows: Iterable[dict[str, str]]) -> str:
+def _render_published_csv(rows: Iterable[dict[str, str]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, PUBLISHED, lineterminator="\n")
     writer.writeheader()
@@ -212,17 +219,17 @@ def _csv(rows: Iterable[dict[str, str]]) -> str:
     return out.getvalue()
 
 
-def csv_cell(value: JsonValue) -> str:
+def escape_csv_cell(value: JsonValue) -> str:
     """A text that a spreadsheet would take for a formula gets a mark before it."""
     text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
 
 
-def _started(view: RunView) -> float | None:
+def _find_start_time(view: RunView) -> float | None:
     if view.result:
         return view.result.started_at
     return view.chain.entries[0].time if view.chain.entries else None
 
 
-def _time(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else None

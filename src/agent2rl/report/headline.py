@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent2rl.analysis.findings import Gain
-from agent2rl.core.records import ContaminationSummary, Ending, Interval, Score
-from agent2rl.report import tables, words
-from agent2rl.report.shown import Shown
+from agent2rl.core.records import ContaminationSummary, Ending, EvalScore, Interval
+from agent2rl.report import formatting, tables
+from agent2rl.report.report_data import ReportData
 
 Tone = Literal["good", "bad", "warn", "plain"]
 
@@ -29,7 +29,7 @@ SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedGain:
     """What the run is ranked by."""
 
     gain: float
@@ -37,7 +37,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Tile:
+class HeadlineTile:
     label: str
     value: str
     note: str = ""
@@ -45,7 +45,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Flag:
+class HeadlineFlag:
     """A warning, and the section that says more."""
 
     tone: Tone
@@ -53,16 +53,16 @@ class Flag:
     section: str = "integrity"
 
 
-def title(shown: Shown) -> str:
+def build_title(shown: ReportData) -> str:
     """The outcome in a few words."""
-    return _outcome_title(shown) + (", contaminated" if shown.view.contaminated else "")
+    return _build_outcome_title(shown) + (", contaminated" if shown.view.contaminated else "")
 
 
-def _outcome_title(shown: Shown) -> str:
-    view, task = shown.view, words.name(shown.view.spec.task)
-    ranked = _ranked(shown)
+def _build_outcome_title(shown: ReportData) -> str:
+    view, task = shown.view, formatting.shorten_name(shown.view.spec.task)
+    ranked = _find_ranked_gain(shown)
     if ranked:
-        return f"{words.points(ranked.gain)} points on {task}"
+        return f"{formatting.format_points(ranked.gain)} points on {task}"
     if view.state == "running":
         return f"Still running on {task}"
     if view.state == "crashed":
@@ -72,55 +72,63 @@ def _outcome_title(shown: Shown) -> str:
     return f"Nothing submitted on {task}"
 
 
-def sentence(shown: Shown) -> str:
+def build_sentence(shown: ReportData) -> str:
     """What was run, what came of it, whether that is real, and how it ended."""
-    verdict = [*_verdict(shown.findings.gain)]
+    verdict = [*_describe_gain(shown.findings.gain)]
     if shown.view.contaminated:
         verdict.append("The run is contaminated: evaluation data was found in its workspace.")
-    return " ".join([f"{_what(shown)} {_outcome(shown)}", *verdict, _ending(shown)])
+    return " ".join(
+        [f"{_describe_setup(shown)} {_describe_outcome(shown)}", *verdict, _describe_ending(shown)]
+    )
 
 
-def _what(shown: Shown) -> str:
+def _describe_setup(shown: ReportData) -> str:
     spec = shown.view.spec
-    agent, task, model = (words.name(name) for name in (spec.agent, spec.task, spec.model))
-    driver = f", driven by {words.name(spec.driver)}," if spec.driver else ""
+    agent, task, model = (formatting.shorten_name(name) for name in (spec.agent, spec.task, spec.model))
+    driver = f", driven by {formatting.shorten_name(spec.driver)}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
-    worked = f"worked {words.duration(time)} on" if (time := _time(shown)) else "worked on"
+    worked = (
+        f"worked {formatting.format_duration(time)} on"
+        if (time := _measure_agent_time(shown))
+        else "worked on"
+    )
     return f"The agent {agent}{driver} {worked} {task} with the model {model}{mode}."
 
 
-def _outcome(shown: Shown) -> str:
-    view, ranked, pair = shown.view, _ranked(shown), before_and_after(shown)
+def _describe_outcome(shown: ReportData) -> str:
+    view, ranked, pair = shown.view, _find_ranked_gain(shown), find_before_and_after(shown)
     if ranked and pair:
         before, after = pair
         return (
-            f"Its best submission scored {tables.scored(after)} on the {SPLITS[after.split]} examples, "
-            f"where the untouched model has {tables.scored(before)}{_ablated(shown)}: "
-            f"{words.points(ranked.gain)} points{_signed(ranked.ci)}."
+            f"Its best submission scored {tables.format_score(after)} on the {SPLITS[after.split]} examples, "
+            f"where the untouched model has {tables.format_score(before)}{_describe_ablation(shown)}: "
+            f"{formatting.format_points(ranked.gain)} points{_format_signed_interval(ranked.ci)}."
         )
     scored = [one for one in view.submissions if one.score]
     scores = [one.score.value for one in scored if one.score and one.lineage not in ("copied", "foreign")]
     if scored:
-        base = f"; the untouched model has {tables.scored(view.baseline)}" if view.baseline else ""
+        base = f"; the untouched model has {tables.format_score(view.baseline)}" if view.baseline else ""
         best = f"at best {max(scores):.2f}" if scores else "none of them trained from the base model"
-        return f"{tables.many(len(scored), 'submission')} scored, {best}{base}."
-    base = f" The untouched model has {tables.scored(view.baseline)}." if view.baseline else ""
+        return f"{tables.pluralize(len(scored), 'submission')} scored, {best}{base}."
+    base = f" The untouched model has {tables.format_score(view.baseline)}." if view.baseline else ""
     if view.submissions:
-        return f"None of {tables.many(len(view.submissions), 'submission')} has a score.{base}"
+        return f"None of {tables.pluralize(len(view.submissions), 'submission')} has a score.{base}"
     return f"Nothing was submitted.{base}"
 
 
-def _ablated(shown: Shown) -> str:
+def _describe_ablation(shown: ReportData) -> str:
     """What does not count of the gain, where the submission differs in more than weights."""
     result = shown.view.result
     ablated = result.ablated_heldout or (result.best.ablated if result.best else None) if result else None
-    return f" ({tables.scored(ablated)} with the submission's chat format and tokens)" if ablated else ""
+    return (
+        f" ({tables.format_score(ablated)} with the submission's chat format and tokens)" if ablated else ""
+    )
 
 
-def _verdict(gain: Gain | None) -> Iterator[str]:
+def _describe_gain(gain: Gain | None) -> Iterator[str]:
     if gain is None:
         return
-    chance = words.chance(gain.p_value)
+    chance = formatting.format_p_value(gain.p_value)
     if gain.real is None:
         yield f"No split that chose nothing was graded, so choosing may have flattered this ({chance})."
     elif gain.real:
@@ -133,7 +141,7 @@ def _verdict(gain: Gain | None) -> Iterator[str]:
         yield f"That may be chance: the interval holds 0 ({chance})."
 
 
-def _ending(shown: Shown) -> str:
+def _describe_ending(shown: ReportData) -> str:
     if shown.view.result:
         return ENDINGS[shown.view.result.ending]
     if shown.view.state == "running":
@@ -141,92 +149,111 @@ def _ending(shown: Shown) -> str:
     return "The run broke off: no harness is at work on it, and it has no result."
 
 
-def tiles(shown: Shown) -> list[Tile]:
+def build_tiles(shown: ReportData) -> list[HeadlineTile]:
     """Only what is known."""
     view, gain, found = shown.view, shown.findings.gain, []
     if view.baseline:
-        found.append(Tile("Untouched model", f"{view.baseline.value:.2f}", _on(view.baseline)))
+        found.append(
+            HeadlineTile("Untouched model", f"{view.baseline.value:.2f}", _describe_score(view.baseline))
+        )
     best = view.result.best if view.result else None
     if best and best.score:
-        found.append(Tile(f"Best, submission {best.id}", f"{best.score.value:.2f}", _on(best.score)))
+        found.append(
+            HeadlineTile(
+                f"Best, submission {best.id}", f"{best.score.value:.2f}", _describe_score(best.score)
+            )
+        )
     if view.result and view.result.best_heldout:
         heldout = view.result.best_heldout
-        found.append(Tile("Best, held out", f"{heldout.value:.2f}", _on(heldout)))
-    ranked = _ranked(shown)
+        found.append(HeadlineTile("Best, held out", f"{heldout.value:.2f}", _describe_score(heldout)))
+    ranked = _find_ranked_gain(shown)
     if ranked:
         real = gain.real if gain else None
         lost = bool(gain) and real is False and ranked.ci is not None and ranked.ci.high < 0
         tone: Tone = "good" if real and not view.contaminated else "bad" if lost else "plain"
         said = "real" if real or lost else "may be chance" if real is False else "not tested apart"
-        found.append(Tile("Gain", words.points(ranked.gain), f"{_signed(ranked.ci).strip()}\n{said}", tone))
+        found.append(
+            HeadlineTile(
+                "Gain",
+                formatting.format_points(ranked.gain),
+                f"{_format_signed_interval(ranked.ci).strip()}\n{said}",
+                tone,
+            )
+        )
     gap = view.result.optimism_gap if view.result else None
     if gap is not None:
-        found.append(Tile("Optimism gap", words.points(gap), "feedback gain\nless held-out gain"))
+        found.append(
+            HeadlineTile("Optimism gap", formatting.format_points(gap), "feedback gain\nless held-out gain")
+        )
     scored = sum(one.score is not None for one in view.submissions)
-    found.append(Tile("Submissions", str(len(view.submissions)), f"{scored} scored"))
-    time, budget = _time(shown), view.spec.budget.wall_seconds
+    found.append(HeadlineTile("Submissions", str(len(view.submissions)), f"{scored} scored"))
+    time, budget = _measure_agent_time(shown), view.spec.budget.wall_seconds
     if time:
-        used = f"{words.share(time / budget)} of {words.duration(budget)}"
-        found.append(Tile("Agent's time", words.duration(time), used))
+        used = f"{formatting.format_share(time / budget)} of {formatting.format_duration(budget)}"
+        found.append(HeadlineTile("Agent's time", formatting.format_duration(time), used))
     usage = view.result.usage if view.result else None
     if usage:
         cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
-        found.append(Tile("Driver's tokens", _short(usage.tokens.total), cost))
+        found.append(HeadlineTile("Driver's tokens", _format_count(usage.tokens.total), cost))
     return found
 
 
-def flags(shown: Shown) -> list[Flag]:
+def build_flags(shown: ReportData) -> list[HeadlineFlag]:
     view, found = shown.view, []
     if view.state == "running":
-        found.append(Flag("plain", "The run is still going: this is what was recorded so far.", "timeline"))
+        found.append(
+            HeadlineFlag("plain", "The run is still going: this is what was recorded so far.", "timeline")
+        )
     if view.state == "crashed":
         found.append(
-            Flag("warn", "The run broke off without a result: what it recorded is shown.", "timeline")
+            HeadlineFlag("warn", "The run broke off without a result: what it recorded is shown.", "timeline")
         )
     if view.result and view.result.reason:
-        found.append(Flag("plain" if view.result.ended_well else "warn", view.result.reason, "timeline"))
+        found.append(
+            HeadlineFlag("plain" if view.result.ended_well else "warn", view.result.reason, "timeline")
+        )
     if view.chain.fault:
-        found.append(Flag("bad", f"The record does not hold: {view.chain.fault}."))
+        found.append(HeadlineFlag("bad", f"The record does not hold: {view.chain.fault}."))
     if shown.findings.compliance.verdict == "broken":
-        found.append(Flag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
-    checked = contamination(shown)
+        found.append(HeadlineFlag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
+    checked = get_contamination(shown)
     if checked and checked.contaminated:
         found.append(
-            Flag(
+            HeadlineFlag(
                 "bad",
                 "This run is contaminated, so leaderboards and campaign statistics leave it out. "
-                f"Evaluation data lies in what the agent left: {spotted(checked)}.",
+                f"Evaluation data lies in what the agent left: {describe_spotted_data(checked)}.",
             )
         )
     elif checked and checked.contaminated is None:
         reason = (checked.reason or "the workspace was not searched").rstrip(".")
-        found.append(Flag("warn", f"Whether this run is contaminated is unknown: {reason}."))
+        found.append(HeadlineFlag("warn", f"Whether this run is contaminated is unknown: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
-        found.append(Flag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+        found.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
     if shown.findings.contradictions:
-        count = tables.many(len(shown.findings.contradictions), "claim")
-        found.append(Flag("warn", f"The record contradicts {count} of the agent.", "story"))
-    damaged = notes(shown)
+        count = tables.pluralize(len(shown.findings.contradictions), "claim")
+        found.append(HeadlineFlag("warn", f"The record contradicts {count} of the agent.", "story"))
+    damaged = collect_notes(shown)
     if damaged:
-        found.append(Flag("warn", f"The record is not whole: {'; '.join(damaged[:3])}."))
+        found.append(HeadlineFlag("warn", f"The record is not whole: {'; '.join(damaged[:3])}."))
     return found
 
 
-def notes(shown: Shown) -> list[str]:
+def collect_notes(shown: ReportData) -> list[str]:
     """What could not be read, or was not recorded."""
     return list(dict.fromkeys((*shown.view.notes, *shown.notes)))
 
 
-def contamination(shown: Shown) -> ContaminationSummary | None:
+def get_contamination(shown: ReportData) -> ContaminationSummary | None:
     return shown.view.contamination_summary
 
 
-def spotted(found: ContaminationSummary) -> str:
+def describe_spotted_data(found: ContaminationSummary) -> str:
     """Without the verdict, which stands beside it."""
-    return tables.contamination(found).removeprefix("FOUND: ")
+    return tables.describe_contamination(found).removeprefix("FOUND: ")
 
 
-def before_and_after(shown: Shown) -> tuple[Score, Score] | None:
+def find_before_and_after(shown: ReportData) -> tuple[EvalScore, EvalScore] | None:
     """The untouched model and the best submission, on the split that ranks."""
     result = shown.view.result
     if result and result.baseline_heldout and result.best_heldout:
@@ -236,34 +263,34 @@ def before_and_after(shown: Shown) -> tuple[Score, Score] | None:
     return None
 
 
-def _time(shown: Shown) -> float | None:
+def _measure_agent_time(shown: ReportData) -> float | None:
     """That the agent had; without a result, that was recorded of it."""
     if shown.view.result and shown.view.result.clock:
         return shown.view.result.clock.agent
     return max((each.ended for each in shown.timeline.spans), default=None)
 
 
-def _ranked(shown: Shown) -> Ranked | None:
+def _find_ranked_gain(shown: ReportData) -> RankedGain | None:
     result, gain = shown.view.result, shown.findings.gain
     if gain:
-        return Ranked(gain.comparison.improvement, gain.comparison.ci)
+        return RankedGain(gain.comparison.improvement, gain.comparison.ci)
     if result and result.heldout:
-        return Ranked(result.heldout.improvement, result.heldout.ci)
+        return RankedGain(result.heldout.improvement, result.heldout.ci)
     if result and result.improvement is not None:
-        return Ranked(result.improvement, None)
+        return RankedGain(result.improvement, None)
     return None
 
 
-def _signed(ci: Interval | None) -> str:
+def _format_signed_interval(ci: Interval | None) -> str:
     return f" [{ci.low:+.1f}, {ci.high:+.1f}]".replace("-", "−") if ci else ""
 
 
-def _on(score: Score) -> str:
+def _describe_score(score: EvalScore) -> str:
     split = SPLITS.get(score.split, score.split)
-    return f"{tables.interval(score.ci)}\n{split}, {tables.many(score.n, 'example')}"
+    return f"{tables.format_interval(score.ci)}\n{split}, {tables.pluralize(score.n, 'example')}"
 
 
-def _short(count: int) -> str:
+def _format_count(count: int) -> str:
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -6,12 +6,20 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from agent2rl.analysis.findings import Attempt
-from agent2rl.report import diffs, examples, headline, metrics, sheets, tables, words
-from agent2rl.report.checks import checks
-from agent2rl.report.setup import setup
-from agent2rl.report.shown import Shown
-from agent2rl.report.sparks import spark
+from agent2rl.analysis.findings import AttemptFindings
+from agent2rl.report import (
+    code_diffs,
+    example_changes,
+    formatting,
+    headline,
+    metric_rows,
+    page_templates,
+    tables,
+)
+from agent2rl.report.integrity_checks import run_integrity_checks
+from agent2rl.report.report_data import ReportData
+from agent2rl.report.setup_rows import build_setup_rows
+from agent2rl.report.sparklines import build_sparkline
 
 MOST_EVIDENCE = 3000
 CITED = re.compile(r"\[(E\d+(?:[,;]\s*E\d+)*)\]")
@@ -44,76 +52,79 @@ TONES = {
 }
 
 
-class Anchors:
+class EvidenceLinks:
     """Links to evidence that is on the page; what is not is named without one."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: ReportData) -> None:
         pieces = shown.findings.evidence[:MOST_EVIDENCE]
         self._places = {piece.id: place for place, piece in enumerate(pieces, start=1)}
 
-    def link(self, name: str) -> Markup:
-        place, said = self._places.get(name), escape(words.visible(words.cut(name, 12)))
+    def link_evidence(self, name: str) -> Markup:
+        place, said = (
+            self._places.get(name),
+            escape(formatting.escape_invisible(formatting.truncate_text(name, 12))),
+        )
         if place is None:
             return Markup('<span class="cite gone" title="not on this page">{}</span>').format(said)
         return Markup('<a class="cite" href="#evidence-{}">{}</a>').format(place, said)
 
-    def links(self, names: tuple[str, ...]) -> Markup:
-        return Markup(" ").join(map(self.link, dict.fromkeys(names)))
+    def link_all_evidence(self, names: tuple[str, ...]) -> Markup:
+        return Markup(" ").join(map(self.link_evidence, dict.fromkeys(names)))
 
-    def prose(self, text: str) -> list[Markup]:
+    def render_prose(self, text: str) -> list[Markup]:
         """Paragraphs whose citations are links."""
-        return [self._paragraph(part) for part in re.split(r"\n\s*\n", text) if part.strip()]
+        return [self._render_paragraph(part) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
-    def _paragraph(self, text: str) -> Markup:
+    def _render_paragraph(self, text: str) -> Markup:
         found, last = Markup(), 0
         for match in CITED.finditer(text):
-            found += escape(words.visible(text[last : match.start()]))
-            found += self.links(tuple(re.split(r"[,;]\s*", match[1])))
+            found += escape(formatting.escape_invisible(text[last : match.start()]))
+            found += self.link_all_evidence(tuple(re.split(r"[,;]\s*", match[1])))
             last = match.end()
-        return found + escape(words.visible(text[last:]))
+        return found + escape(formatting.escape_invisible(text[last:]))
 
 
-def page(shown: Shown, figures: Mapping[str, str]) -> str:
+def page(shown: ReportData, figures: Mapping[str, str]) -> str:
     """`figures` holds SVG texts by name, those for telephones with `.narrow` behind it."""
-    anchors = Anchors(shown)
+    anchors = EvidenceLinks(shown)
     filters: dict[str, Callable[..., Any]] = {
-        "cites": anchors.links,
-        "prose": anchors.prose,
-        "contents": _contents,
-        "played": tables.played,
-        "scored": tables.scored,
-        "spark": spark,
-        "used": tables.used,
+        "cites": anchors.link_all_evidence,
+        "prose": anchors.render_prose,
+        "contents": _describe_contents,
+        "played": tables.describe_rollouts,
+        "scored": tables.format_score,
+        "spark": build_sparkline,
+        "used": tables.describe_usage,
     }
-    return sheets.render(
+    return page_templates.render_page(
         "report.html.jinja",
         filters,
         shown=shown,
         view=shown.view,
         findings=shown.findings,
         result=shown.view.result,
-        title=headline.title(shown),
-        sentence=headline.sentence(shown),
-        tiles=headline.tiles(shown),
-        flags=headline.flags(shown),
-        notes=headline.notes(shown),
+        title=headline.build_title(shown),
+        sentence=headline.build_sentence(shown),
+        tiles=headline.build_tiles(shown),
+        flags=headline.build_flags(shown),
+        notes=headline.collect_notes(shown),
         submissions={one.id: one for one in shown.view.submissions},
-        figures=sheets.figures(figures),
-        diffs=diffs.read(shown.diffs),
-        compared=examples.compare(shown),
-        limits=examples,
-        checks=checks(shown),
-        metrics=metrics.rows(shown.findings.metrics),
-        activities=metrics.activities(shown.findings.time),
-        setup=setup(shown),
-        groups=_groups(shown),
+        figures=page_templates.inline_figures(figures),
+        diffs=code_diffs.parse_diffs(shown.diffs),
+        compared=example_changes.compare_examples(shown),
+        limits=example_changes,
+        checks=run_integrity_checks(shown),
+        metrics=metric_rows.build_metric_rows(shown.findings.metrics),
+        activities=metric_rows.build_activity_rows(shown.findings.time),
+        setup=build_setup_rows(shown),
+        groups=_compare_groups(shown),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
     )
 
 
-def _contents(attempt: Attempt) -> str:
+def _describe_contents(attempt: AttemptFindings) -> str:
     """What a row of the table unfolds."""
     counts = {
         "setting": len(attempt.settings),
@@ -121,15 +132,15 @@ def _contents(attempt: Attempt) -> str:
         "finding": len(attempt.failures),
         "changed file": attempt.changed,
     }
-    return " · ".join(tables.many(count, noun) for noun, count in counts.items() if count) or "details"
+    return " · ".join(tables.pluralize(count, noun) for noun, count in counts.items() if count) or "details"
 
 
-def _groups(shown: Shown) -> list[tuple[str, float | None, float | None]]:
+def _compare_groups(shown: ReportData) -> list[tuple[str, float | None, float | None]]:
     """Each kind of example before and after, where there are kinds."""
     gain = shown.findings.gain
     if gain and gain.groups:
         return [(name, before, after) for name, (before, after) in sorted(gain.groups.items())]
-    pair = headline.before_and_after(shown)
+    pair = headline.find_before_and_after(shown)
     before = pair[0].groups if pair else shown.view.baseline.groups if shown.view.baseline else {}
     after = pair[1].groups if pair else {}
     return [(name, before.get(name), after.get(name)) for name in sorted({*before, *after})]

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agent2rl.core.records import Contamination
-from agent2rl.report import drawn, headline, metrics, tables, words
-from agent2rl.report.checks import checks
-from agent2rl.report.shown import Shown
+from agent2rl.report import figure_names, formatting, headline, metric_rows, tables
+from agent2rl.report.integrity_checks import run_integrity_checks
+from agent2rl.report.report_data import ReportData
 from agent2rl.store.reader import RunView
 
 CELL, LINE = 300, 4000
@@ -25,26 +25,36 @@ CAPTIONS = {
 }
 
 
-def page(shown: Shown) -> str:
+def page(shown: ReportData) -> str:
     parts = [
-        [f"# {_text(shown.view.paths.run_id)}", "", _text(headline.sentence(shown), LINE)],
-        [f"- **{_text(flag.text)}**" for flag in headline.flags(shown)],
-        [*_table(("", ""), tables.headline(shown.view))],
-        ["## What happened", "", *_prose(shown.findings.summary)],
-        _by_a_model(shown),
-        ["## Submissions", "", *_figure(shown, "scores"), *_submissions(shown.view)],
-        ["## Attempts", "", *_attempts(shown), *_figure(shown, "curves")],
-        _kinds(shown.view),
-        _claims(shown),
-        *([name, "", *_figure(shown, key)] for key, name in _HEADINGS.items() if key in drawn.names(shown)),
+        [
+            f"# {_escape_cell(shown.view.paths.run_id)}",
+            "",
+            _escape_cell(headline.build_sentence(shown), LINE),
+        ],
+        [f"- **{_escape_cell(flag.text)}**" for flag in headline.build_flags(shown)],
+        [*_render_table(("", ""), tables.build_headline_rows(shown.view))],
+        ["## What happened", "", *_render_prose(shown.findings.summary)],
+        _render_llm_summary(shown),
+        ["## Submissions", "", *_render_figure(shown, "scores"), *_render_submissions(shown.view)],
+        ["## Attempts", "", *_render_attempts(shown), *_render_figure(shown, "curves")],
+        _render_kinds(shown.view),
+        _render_claims(shown),
+        *(
+            [name, "", *_render_figure(shown, key)]
+            for key, name in _HEADINGS.items()
+            if key in figure_names.list_figure_names(shown)
+        ),
         [
             "## Process metrics",
             "",
-            *_table(("metric", "value", "meaning"), metrics.rows(shown.findings.metrics)),
+            *_render_table(
+                ("metric", "value", "meaning"), metric_rows.build_metric_rows(shown.findings.metrics)
+            ),
         ],
-        ["## Compliance and integrity", "", *_checks(shown)],
-        _contamination(shown.view),
-        _evidence(shown),
+        ["## Compliance and integrity", "", *_render_checks(shown)],
+        _render_contamination(shown.view),
+        _render_evidence(shown),
     ]
     return "\n\n".join("\n".join(part).rstrip("\n") for part in parts if part) + "\n"
 
@@ -57,54 +67,63 @@ _HEADINGS = {
 }
 
 
-def _prose(text: str) -> list[str]:
+def _render_prose(text: str) -> list[str]:
     """Paragraphs."""
-    lines = [_text(line, LINE) for line in text.split("\n")]
+    lines = [_escape_cell(line, LINE) for line in text.split("\n")]
     return lines if any(lines) else ["Nothing is known yet."]
 
 
-def _by_a_model(shown: Shown) -> list[str]:
+def _render_llm_summary(shown: ReportData) -> list[str]:
     said = shown.llm_summary
     if said is None:
         return []
-    lines = ["### By a language model", "", f"Written by {_text(said.model)}; it may be wrong.", ""]
-    lines += [f"> {_text(line, LINE)}" for line in words.cut(said.text, 6000).split("\n")]
-    return [*lines, "", *(f"- {_text(problem)}" for problem in said.problems)]
+    lines = ["### By a language model", "", f"Written by {_escape_cell(said.model)}; it may be wrong.", ""]
+    lines += [
+        f"> {_escape_cell(line, LINE)}" for line in formatting.truncate_text(said.text, 6000).split("\n")
+    ]
+    return [*lines, "", *(f"- {_escape_cell(problem)}" for problem in said.problems)]
 
 
-def _submissions(view: RunView) -> list[str]:
-    rows = tables.submissions(view)
+def _render_submissions(view: RunView) -> list[str]:
+    rows = tables.build_submission_rows(view)
     if not rows:
         return ["None."]
-    lines = [*_table(tables.SUBMISSION_COLUMNS, rows)]
+    lines = [*_render_table(tables.SUBMISSION_COLUMNS, rows)]
     lines += ["", "\\* chosen by the feedback split. Scores are percentages.", ""]
-    return lines + [f"- {number}: {_text(message, LINE)}" for number, message in tables.messages(view)]
+    return lines + [
+        f"- {number}: {_escape_cell(message, LINE)}" for number, message in tables.list_messages(view)
+    ]
 
 
-def _attempts(shown: Shown) -> list[str]:
+def _render_attempts(shown: ReportData) -> list[str]:
     if not shown.findings.attempts:
         return ["None."]
     rows = [
         (
             str(each.number),
-            f"{words.clock(each.began)} to {words.clock(each.ended)}",
-            f"{each.route.name} ({words.share(each.route.confidence)})" if each.route else "",
-            words.points(each.gain) if each.gain is not None else "",
+            f"{formatting.format_clock(each.began)} to {formatting.format_clock(each.ended)}",
+            f"{each.route.name} ({formatting.format_share(each.route.confidence)})" if each.route else "",
+            formatting.format_points(each.gain) if each.gain is not None else "",
             each.outcome,
-            "; ".join(f"{one.kind}: {one.message} {_cited(one.evidence)}" for one in each.failures[:3]),
-            ", ".join(f"{one.name} {words.value(one.value, 40)}" for one in each.settings[:8]),
+            "; ".join(
+                f"{one.kind}: {one.message} {_format_citations(one.evidence)}" for one in each.failures[:3]
+            ),
+            ", ".join(f"{one.name} {formatting.format_setting(one.value, 40)}" for one in each.settings[:8]),
         )
         for each in shown.findings.attempts
     ]
-    return [*_table(("#", "when", "route", "gain", "outcome", "what went wrong", "settings"), rows), ""]
+    return [
+        *_render_table(("#", "when", "route", "gain", "outcome", "what went wrong", "settings"), rows),
+        "",
+    ]
 
 
-def _kinds(view: RunView) -> list[str]:
-    rows = tables.kinds(view)
-    return ["## By kind of example", "", *_table(tables.KIND_COLUMNS, rows)] if rows else []
+def _render_kinds(view: RunView) -> list[str]:
+    rows = tables.build_kind_rows(view)
+    return ["## By kind of example", "", *_render_table(tables.KIND_COLUMNS, rows)] if rows else []
 
 
-def _claims(shown: Shown) -> list[str]:
+def _render_claims(shown: ReportData) -> list[str]:
     if not shown.claims or not shown.claims.claims:
         return []
     against = shown.findings.contradictions
@@ -115,71 +134,82 @@ def _claims(shown: Shown) -> list[str]:
             claim.what,
             f"{claim.score:.2f}" if claim.score is not None else "",
             "; ".join(
-                f"CONTRADICTED: says {one.claimed}, was {one.recorded} {_cited(one.evidence)}"
+                f"CONTRADICTED: says {one.claimed}, was {one.recorded} {_format_citations(one.evidence)}"
                 for one in against
                 if one.attempt == claim.attempt
             ),
         )
         for claim in shown.claims.claims
     ]
-    return ["## What the agent says", "", *_table(("#", "route", "what it did", "score", "the record"), rows)]
+    return [
+        "## What the agent says",
+        "",
+        *_render_table(("#", "route", "what it did", "score", "the record"), rows),
+    ]
 
 
-def _checks(shown: Shown) -> Iterable[str]:
-    rows = [(each.name, each.verdict, f"{each.text} {_cited(each.evidence)}") for each in checks(shown)]
-    return _table(("check", "verdict", "why"), rows)
+def _render_checks(shown: ReportData) -> Iterable[str]:
+    rows = [
+        (each.name, each.verdict, f"{each.text} {_format_citations(each.evidence)}")
+        for each in run_integrity_checks(shown)
+    ]
+    return _render_table(("check", "verdict", "why"), rows)
 
 
-def _contamination(view: RunView) -> list[str]:
+def _render_contamination(view: RunView) -> list[str]:
     found: Contamination | None = view.contamination
     if not found or not found.done:
         return []
-    lines = ["## Evaluation data in what the agent left", "", f"{tables.contamination(found)}.", ""]
+    lines = ["## Evaluation data in what the agent left", "", f"{tables.describe_contamination(found)}.", ""]
     lines.append(
         f"A passage counts from {found.share:.0%} of the {found.ngram_words}-word sequences of an example's "
         f"prompt or answer on, or from {found.run_words} words in a row. {found.unchecked} of "
         f"{found.examples} examples cannot be looked for. "
-        f"{tables.size(found.tensor_bytes)} of model weights were passed over."
+        f"{tables.format_bytes(found.tensor_bytes)} of model weights were passed over."
     )
     for columns, rows in (
-        (tables.FINDING_COLUMNS, tables.findings(view)),
-        (tables.LEFT_OUT_COLUMNS, tables.left_out(view)),
+        (tables.FINDING_COLUMNS, tables.build_finding_rows(view)),
+        (tables.LEFT_OUT_COLUMNS, tables.build_left_out_rows(view)),
     ):
         if rows:
-            lines += ["", *_table(columns, rows)]
+            lines += ["", *_render_table(columns, rows)]
     if found.found > len(found.findings):
         lines += ["", f"The first {len(found.findings)} of {found.found} are listed."]
     return lines
 
 
-def _evidence(shown: Shown) -> list[str]:
+def _render_evidence(shown: ReportData) -> list[str]:
     rows = [(each.id, each.kind, each.where, each.text) for each in shown.findings.evidence]
-    return ["## Evidence", "", *_table(("", "kind", "where", "what"), rows)] if rows else []
+    return ["## Evidence", "", *_render_table(("", "kind", "where", "what"), rows)] if rows else []
 
 
-def _figure(shown: Shown, name: str) -> list[str]:
-    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in drawn.names(shown) else []
+def _render_figure(shown: ReportData, name: str) -> list[str]:
+    return (
+        [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""]
+        if name in figure_names.list_figure_names(shown)
+        else []
+    )
 
 
-def _cited(names: Sequence[str]) -> str:
+def _format_citations(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]" if names else ""
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    yield _row(columns)
+def _render_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    yield _render_row(columns)
     yield "|" + "---|" * len(columns)
-    yield from map(_row, rows[:ROWS])
+    yield from map(_render_row, rows[:ROWS])
     if len(rows) > ROWS:
-        yield _row([f"{len(rows) - ROWS} more", *[""] * (len(columns) - 1)])
+        yield _render_row([f"{len(rows) - ROWS} more", *[""] * (len(columns) - 1)])
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_text(cell) for cell in cells) + " |"
+def _render_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_escape_cell(cell) for cell in cells) + " |"
 
 
-def _text(cell: str, most: int = CELL) -> str:
+def _escape_cell(cell: str, most: int = CELL) -> str:
     """One line in which nothing that an agent wrote is a mark, a tag, a link or a cell's end."""
-    line = words.visible(" ".join(words.cut(cell, most).split()))
+    line = formatting.escape_invisible(" ".join(formatting.truncate_text(cell, most).split()))
     for mark, entity in ENTITIES.items():
         line = line.replace(mark, entity)
     return PLAIN.sub(r"[\1]", line)

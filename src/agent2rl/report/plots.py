@@ -5,38 +5,41 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from agent2rl.report import charts, images, series
-from agent2rl.report.drawing import STYLE
-from agent2rl.report.images import NARROW
-from agent2rl.report.shown import Shown
+from agent2rl.report import charts, figure_files, time_series_charts
+from agent2rl.report.chart_style import STYLE
+from agent2rl.report.figure_files import NARROW
+from agent2rl.report.report_data import ReportData
 
 
-def draw(shown: Shown, narrow: bool = False) -> dict[str, Figure]:
+def draw_figures(shown: ReportData, narrow: bool = False) -> dict[str, Figure]:
     """By name; what there is nothing to draw of is not there."""
-    end = charts.end_of_time(shown)
+    end = charts.find_time_end(shown)
     at = None if shown.timeline.started is None else shown.timeline.at
     with mpl.rc_context(STYLE):
         figures = {
-            "scores": charts.scores(shown.view, at, end, narrow),
-            "timeline": charts.timeline(shown, end, narrow),
-            "rollouts": series.rollouts(shown, end, narrow),
-            "tokens": series.tokens(shown, end, narrow),
-            "resources": series.resources(shown, end, narrow),
+            "scores": charts.draw_scores(shown.view, at, end, narrow),
+            "timeline": charts.draw_timeline(shown, end, narrow),
+            "rollouts": time_series_charts.draw_rollouts(shown, end, narrow),
+            "tokens": time_series_charts.draw_tokens(shown, end, narrow),
+            "resources": time_series_charts.draw_resources(shown, end, narrow),
         }
         if not narrow:
-            figures["curves"] = series.curves(shown)
+            figures["curves"] = time_series_charts.draw_curves(shown)
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def texts(shown: Shown) -> dict[str, str]:
+def render_all_svgs(shown: ReportData) -> dict[str, str]:
     """Each figure as SVG, and again for telephones."""
-    return images.texts(draw(shown)) | _narrow(shown)
+    return figure_files.render_svgs(draw_figures(shown)) | _render_narrow_svgs(shown)
 
 
-def save(shown: Shown, folder: Path) -> dict[str, str]:
-    """Write each figure as SVG and PNG and return `texts`."""
-    return images.save(draw(shown), folder) | _narrow(shown)
+def save(shown: ReportData, folder: Path) -> dict[str, str]:
+    """Write each figure as SVG and PNG and return `render_all_svgs`."""
+    return figure_files.save_figures(draw_figures(shown), folder) | _render_narrow_svgs(shown)
 
 
-def _narrow(shown: Shown) -> dict[str, str]:
-    return {name + NARROW: text for name, text in images.texts(draw(shown, narrow=True)).items()}
+def _render_narrow_svgs(shown: ReportData) -> dict[str, str]:
+    return {
+        name + NARROW: text
+        for name, text in figure_files.render_svgs(draw_figures(shown, narrow=True)).items()
+    }

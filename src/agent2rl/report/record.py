@@ -7,20 +7,20 @@ import json
 from typing import Self
 
 from agent2rl.analysis.findings import Findings
-from agent2rl.core.claims import Claims
-from agent2rl.core.records import Contamination, Record, RunResult, RunSpec, Score, Submission
-from agent2rl.report.shown import LlmSummary, Shown
+from agent2rl.core.attempt_claims import AttemptClaims
+from agent2rl.core.records import Contamination, EvalScore, Record, RunResult, RunSpec, Submission
+from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.store.reader import State
 
 VERSION = 2
 
 
-class Report(Record):
+class RunReport(Record):
     version: int = VERSION
     run_id: str
     state: State
     spec: RunSpec
-    baseline: Score | None
+    baseline: EvalScore | None
     submissions: tuple[Submission, ...]
     contamination: Contamination | None
     contaminated: bool | None = None
@@ -28,7 +28,7 @@ class Report(Record):
     result: RunResult | None
     """None while the run goes, and where it broke off."""
     findings: Findings
-    claims: Claims | None
+    claims: AttemptClaims | None
     """The agent's own account: none of it is trusted."""
     llm_summary: LlmSummary | None
     record_fault: str | None
@@ -37,7 +37,7 @@ class Report(Record):
     """What could not be read, or was not recorded."""
 
     @classmethod
-    def of(cls, shown: Shown) -> Self:
+    def from_report_data(cls, shown: ReportData) -> Self:
         view = shown.view
         return cls(
             run_id=view.paths.run_id,
@@ -57,4 +57,4 @@ class Report(Record):
 
 
 if __name__ == "__main__":
-    print(json.dumps(Report.model_json_schema(), indent=1))
+    print(json.dumps(RunReport.model_json_schema(), indent=1))

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.model import Model
-from agent2rl.core.records import Asset, Protocol, RunSpec, Split
-from agent2rl.core.task import Example, Folder, Splits, Task
+from agent2rl.core.model import ShippedModel
+from agent2rl.core.records import Asset, RunSpec, ScoringProtocol, Split
+from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.grading.base_model import BaseModel, read_base_model
-from agent2rl.grading.child import BesideFolder, SplitFile
-from agent2rl.grading.freeze import manifest_of
+from agent2rl.grading.freeze import compute_manifest
+from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
-from agent2rl.runner import hub
-from agent2rl.runner.cache import by_content, each_time, once
+from agent2rl.runner import hub_models
+from agent2rl.runner.directory_cache import build_once, store_by_content, write_if_changed
 from agent2rl.store.files import sha256_file, sha256_text
 
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Is told, in a line, of work that takes a while."""
 
 
@@ -31,19 +31,19 @@ Tell = Callable[[str], None]
 class Assets:
     base: BaseModel
     train: Sequence[Example]
-    folders: Mapping[str, Folder]
+    folders: Mapping[str, DataFolder]
     """Further training data, by name."""
     splits: dict[Split, SplitFile]
     records: tuple[Asset, ...]
     whole: Sequence[Example]
     """The training examples with what is withheld of them."""
-    beside: Mapping[str, BesideFolder]
+    beside: Mapping[str, EvaluatorFolder]
     """What grading children see beside the examples, by name."""
 
 
-def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None) -> Assets:
-    model = repeatable(spec.model)
-    base = read_base_model(model_directory(model, cache, tell))
+def load_assets(spec: RunSpec, task: Task, cache: Path, tell: ProgressCallback = lambda _: None) -> Assets:
+    model = pin_model_name(spec.model)
+    base = read_base_model(prepare_model_directory(model, cache, tell))
     tell("loading the task's data")
     loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
@@ -51,13 +51,13 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
             raise UserError(f"The task {task.id!r} has no {name} examples.")
     whole = loaded.train
     if not spec.expert:
-        loaded = without_expert(task)(loaded)
-    splits = _splits(spec.protocol, loaded, cache / "tasks" / task.id)
+        loaded = get_expert_remover(task)(loaded)
+    splits = _write_splits(spec.protocol, loaded, cache / "tasks" / task.id)
     records = [Asset(name="model", source=model, sha256=base.manifest.sha256)]
     source = spec.data_dir or task.id
-    train_sha256 = sha256_text(_text(loaded.train))
+    train_sha256 = sha256_text(_format_examples(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
-    beside = beside_folders(loaded, cache / "tasks" / task.id)
+    beside = prepare_beside_folders(loaded, cache / "tasks" / task.id)
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
     records += [
         Asset(name=f"beside {name}", source=source, sha256=folder.sha256) for name, folder in beside.items()
@@ -65,66 +65,76 @@ def prepare(spec: RunSpec, task: Task, cache: Path, tell: Tell = lambda _: None)
     return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, beside)
 
 
-def without_expert(task: Task) -> Callable[[Splits], Splits]:
+def get_expert_remover(task: Task) -> Callable[[Splits], Splits]:
     if task.withhold is None:
         raise UserError(f"The task {task.id!r} has no expert.", "Leave out --no-expert.")
     return task.withhold
 
 
-def repeatable(name: str) -> str:
+def pin_model_name(name: str) -> str:
     """The name that means the same model later: a directory's whole path, a hub model with its commit."""
     if is_directory(name):
         return str(Path(name).resolve())
-    return str(hub.resolve(name)) if hub.is_name(name) else name
+    return str(hub_models.resolve_hub_model(name)) if hub_models.is_hub_name(name) else name
 
 
-def model_directory(name: str, cache: Path, tell: Tell = lambda _: None) -> Path:
+def prepare_model_directory(name: str, cache: Path, tell: ProgressCallback = lambda _: None) -> Path:
     """A directory as it is; a hub model or a shipped one out of the cache."""
     if is_directory(name):
         return Path(name).resolve()
-    if hub.is_name(name):
-        found = hub.resolve(name)
-        return once(cache / "models" / "hub" / found.folder, lambda place: hub.fetch(found, place, tell))
-    model = shipped(name)
+    if hub_models.is_hub_name(name):
+        found = hub_models.resolve_hub_model(name)
+        return build_once(
+            cache / "models" / "hub" / found.folder,
+            lambda place: hub_models.download_hub_model(found, place, tell),
+        )
+    model = get_shipped_model(name)
     if not model.version:
-        return each_time(cache / "models" / model.id, model.write)
+        return write_if_changed(cache / "models" / model.id, model.write)
 
     def convert(directory: Path) -> None:
         tell(f"converting {model.id} (once)")
         model.write(directory)
 
-    return once(cache / "models" / f"{model.id}-{model.version}", convert)
+    return build_once(cache / "models" / f"{model.id}-{model.version}", convert)
 
 
-def default_engine(name: str, gpus: Sequence[str]) -> str:
+def choose_default_engine(name: str, gpus: Sequence[str]) -> str:
     """The engine that a model asks for; a directory or a hub model, for `transformers`.
 
     What asks for `transformers` gets `vllm` where it is installed and there is a GPU.
     """
-    asked = "transformers" if is_directory(name) or hub.is_name(name) else shipped(name).engine
+    asked = (
+        "transformers"
+        if is_directory(name) or hub_models.is_hub_name(name)
+        else get_shipped_model(name).engine
+    )
     vllm = importlib.util.find_spec("vllm") if gpus else None  # looked for, not imported
     return "vllm" if asked == "transformers" and vllm and vllm.origin else asked
 
 
 def is_directory(name: str) -> bool:
     """A shipped name means the shipped model, whatever lies in the current directory."""
-    return name not in registry.names("models") and Path(name).is_dir()
+    return name not in registry.list_names("models") and Path(name).is_dir()
 
 
-def shipped(name: str) -> Model:
+def get_shipped_model(name: str) -> ShippedModel:
     if "/" in name:
         raise UserError(
             f"There is no model directory {name!r}.",
             "Name a directory, a shipped model, or one of the hub: org/name.",
         )
-    return registry.model(name)
+    return registry.find_model(name)
 
 
-def _splits(protocol: Protocol, loaded: Splits, cache: Path) -> dict[Split, SplitFile]:
+def _write_splits(protocol: ScoringProtocol, loaded: Splits, cache: Path) -> dict[Split, SplitFile]:
     """Under the paper's protocol the whole test set answers submissions and nothing is held out."""
     if protocol == "paper":
-        return {"feedback": split_file(test_set(loaded), cache)}
-    return {"feedback": split_file(loaded.feedback, cache), "heldout": split_file(loaded.heldout, cache)}
+        return {"feedback": write_split_file(test_set(loaded), cache)}
+    return {
+        "feedback": write_split_file(loaded.feedback, cache),
+        "heldout": write_split_file(loaded.heldout, cache),
+    }
 
 
 def test_set(loaded: Splits) -> Sequence[Example]:
@@ -133,19 +143,19 @@ def test_set(loaded: Splits) -> Sequence[Example]:
     return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
 
 
-def beside_folders(loaded: Splits, cache: Path) -> dict[str, BesideFolder]:
+def prepare_beside_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
     """The user's own folders as they are; generated ones out of the cache."""
     found = {}
     for name, folder in loaded.beside.items():
         if isinstance(folder, Path):
-            _require_plain(folder)
-            found[name] = BesideFolder(folder.resolve(), manifest_of(folder.resolve()).sha256)
+            _require_plain_files(folder)
+            found[name] = EvaluatorFolder(folder.resolve(), compute_manifest(folder.resolve()).sha256)
         else:
-            found[name] = BesideFolder(*by_content(cache / "beside", name, folder))
+            found[name] = EvaluatorFolder(*store_by_content(cache / "beside", name, folder))
     return found
 
 
-def _require_plain(folder: Path) -> None:
+def _require_plain_files(folder: Path) -> None:
     """Nothing but files and folders: where a link leads is not in a grading's sandbox."""
     for directory, folders, files in os.walk(folder):
         for path in (Path(directory, name) for name in (*folders, *files)):
@@ -158,18 +168,18 @@ def _require_plain(folder: Path) -> None:
                 raise UserError(f"{path} cannot be read.", "Change its permissions.")
 
 
-def split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
-    text = _text(examples)
+def write_split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
+    text = _format_examples(examples)
     digest = sha256_text(text)
 
     def write(directory: Path) -> None:
         (directory / "examples.jsonl").write_text(text, encoding="utf-8")
 
-    path = each_time(cache / digest, write) / "examples.jsonl"
+    path = write_if_changed(cache / digest, write) / "examples.jsonl"
     if sha256_file(path) != digest:
         raise MachineError(f"{path} is damaged and cannot be written anew.", "Delete it.")
     return SplitFile(path, len(examples), digest)
 
 
-def _text(examples: Sequence[Example]) -> str:
-    return "".join(ExampleRow.of(example).model_dump_json() + "\n" for example in examples)
+def _format_examples(examples: Sequence[Example]) -> str:
+    return "".join(ExampleRow.from_example(example).model_dump_json() + "\n" for example in examples)

@@ -23,31 +23,31 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent2rl.analysis.contamination import Index, Match, Part, search
-from agent2rl.grading.leftovers import Leftovers
+from agent2rl.analysis.contamination import ExamplePart, NgramIndex, PassageMatch, search_chunks
+from agent2rl.grading.workspace_documents import WorkspaceDocuments
 
 HERE = Path(__file__).resolve().parent
 SHOWN_CHARACTERS = 200
 
 
-def train_parts(path: Path) -> Iterator[Part]:
+def read_train_parts(path: Path) -> Iterator[ExamplePart]:
     """Every string of a row but its name; `prompt` is the question again, in a chat."""
     for line in path.read_text(encoding="utf-8").split("\n"):
         if line.strip():
             row = json.loads(line)
             for name, value in row.items():
                 if isinstance(value, str) and name not in ("id", "prompt"):
-                    yield Part("train", str(row["id"]), name, value)
+                    yield ExamplePart("train", str(row["id"]), name, value)
 
 
-def matches(index: Index, path: Path, reference: Path) -> Iterator[tuple[Path, Match]]:
+def find_matches(index: NgramIndex, path: Path, reference: Path) -> Iterator[tuple[Path, PassageMatch]]:
     """What is found in a file or below a directory; the training data itself is passed over."""
     root, only = (path, None) if path.is_dir() else (path.parent, path.name)
-    leftovers = Leftovers(root)
-    for document in leftovers.documents(only):
+    leftovers = WorkspaceDocuments(root)
+    for document in leftovers.read_documents(only):
         file = root / document.path
         if file != reference:
-            yield from ((file, match) for match in search(index, document.chunks))
+            yield from ((file, match) for match in search_chunks(index, document.chunks))
     for reason, left in leftovers.left_out.items():
         print(f"{path}: {left.files} files not read ({reason})", file=sys.stderr)
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--train", type=Path, default=HERE / "data" / "train.jsonl", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        index = Index(train_parts(options.train))
+        index = NgramIndex(read_train_parts(options.train))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         parser.error(f"{options.train} cannot be read: {error}")
     for path in options.paths:
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
             parser.error(f"there is no file or directory {path}")
     found = 0
     for path in options.paths:
-        for file, match in matches(index, path.resolve(), options.train.resolve()):
+        for file, match in find_matches(index, path.resolve(), options.train.resolve()):
             found += 1
             print(f"{file}: {match.part.example} ({match.part.name}), {match.words} words, {match.share:.0%}")
             print(f"    {match.text[:SHOWN_CHARACTERS]}")

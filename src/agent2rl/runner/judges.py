@@ -14,19 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.core.engine import Elsewhere
+from agent2rl.core.engine import RemoteEngine
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
-from agent2rl.gateway.drivers import Driver, parse
+from agent2rl.gateway.drivers import Driver, parse_driver
 from agent2rl.gateway.gateway import Gateway
 from agent2rl.gateway.keys import Key
-from agent2rl.gateway.meter import Caps
-from agent2rl.gateway.prices import load
-from agent2rl.grading.desk import Judging
-from agent2rl.grading.freeze import manifest_of
-from agent2rl.grading.server import serve
-from agent2rl.runner.assets import default_engine, model_directory, repeatable
-from agent2rl.runner.settings import Settings, secrets
+from agent2rl.gateway.meter import UsageCaps
+from agent2rl.gateway.prices import load_prices
+from agent2rl.grading.freeze import compute_manifest
+from agent2rl.grading.grading_proxy import JudgeProxy
+from agent2rl.grading.server import serve_on_socket
+from agent2rl.runner.assets import choose_default_engine, pin_model_name, prepare_model_directory
+from agent2rl.runner.settings import Settings, read_secrets
 
 HERE, ENGINE = "model", "openai-api"
 WIRE: Wire = "openai-chat"
@@ -39,68 +39,70 @@ JUDGES = (
 
 
 @contextmanager
-def judge(name: str, settings: Settings) -> Iterator[Judging]:
+def open_judge(name: str, settings: Settings) -> Iterator[JudgeProxy]:
     """The judge that a name means, while the context lasts."""
     kept = settings.cache / "judgements"
-    if model := _here(name):
-        directory = model_directory(model, settings.cache)
-        content = manifest_of(directory).sha256[:12]
-        with registry.engine(default_engine(model, ()))(directory) as engine:
-            yield Judging(f"{HERE}:{repeatable(model)}@{content}", engine, kept, one_by_one=True)
+    if model := _parse_local_model(name):
+        directory = prepare_model_directory(model, settings.cache)
+        content = compute_manifest(directory).sha256[:12]
+        with registry.find_engine(choose_default_engine(model, ()))(directory) as engine:
+            yield JudgeProxy(f"{HERE}:{pin_model_name(model)}@{content}", engine, kept, one_by_one=True)
         return
-    driver = _driver(name)
-    gateway = Gateway(driver, _key(driver), Caps(), load(settings.prices), lambda _: None)
+    driver = _parse_judge_driver(name)
+    gateway = Gateway(
+        driver, _find_api_key(driver), UsageCaps(), load_prices(settings.prices), lambda _: None
+    )
     with (
-        serve(gateway.application) as socket,
+        serve_on_socket(gateway.application) as socket,
         closing(gateway),
-        registry.engine(f"{ENGINE}:{driver.model}@unix:{socket}")(Path()) as engine,
+        registry.find_engine(f"{ENGINE}:{driver.model}@unix:{socket}")(Path()) as engine,
     ):
-        yield Judging(f"{driver.model}@{driver.urls[WIRE]}", engine, kept, usage=gateway.usage)
+        yield JudgeProxy(f"{driver.model}@{driver.urls[WIRE]}", engine, kept, usage=gateway.usage)
 
 
-def require(name: str) -> None:
+def validate_judge_name(name: str) -> None:
     """Refuse a name that no judge can have."""
-    if not _here(name) and not name.startswith(f"{ENGINE}:"):
-        driver = parse(name)
-        driver.wire((WIRE,))
-        if driver.needs_key and _key(driver) is None:
+    if not _parse_local_model(name) and not name.startswith(f"{ENGINE}:"):
+        driver = parse_driver(name)
+        driver.choose_wire((WIRE,))
+        if driver.needs_key and _find_api_key(driver) is None:
             raise UserError(
                 f"{driver.model} needs a key of {driver.provider}.", f"Set {' or '.join(driver.key_names)}."
             )
 
 
-def require_other(judge: str, train_judge: str, settings: Settings) -> None:
+def require_different_judges(judge: str, train_judge: str, settings: Settings) -> None:
     """Agents must not train with the judge that grades, however it is spelt and wherever it is served."""
-    if _identity(judge, settings) == _identity(train_judge, settings):
+    if _identify_judge(judge, settings) == _identify_judge(train_judge, settings):
         raise UserError(
             "The judge that grades cannot be trained with, and both are the same model.",
             "Name another for --train-judge; what has the same name at another address counts as the same.",
         )
 
 
-def _here(name: str) -> str | None:
+def _parse_local_model(name: str) -> str | None:
     """The model of a judge that runs on this computer."""
     head, _, model = name.partition(":")
     return model if head == HERE and model else None
 
 
-def _identity(name: str, settings: Settings) -> str:
+def _identify_judge(name: str, settings: Settings) -> str:
     """By its content where it runs here, else by what it is called where it runs."""
-    if model := _here(name):
-        return manifest_of(model_directory(model, settings.cache)).sha256
-    return _driver(name).model.lower()
+    if model := _parse_local_model(name):
+        return compute_manifest(prepare_model_directory(model, settings.cache)).sha256
+    return _parse_judge_driver(name).model.lower()
 
 
-def _driver(name: str) -> Driver:
+def _parse_judge_driver(name: str) -> Driver:
     if not name.startswith(f"{ENGINE}:"):
-        return parse(name)
-    with registry.engine(name)(Path()) as engine:  # which knows the only model of an endpoint
-        assert isinstance(engine, Elsewhere)
+        return parse_driver(name)
+    with registry.find_engine(name)(Path()) as engine:  # which knows the only model of an endpoint
+        assert isinstance(engine, RemoteEngine)
         return replace(
-            parse(f"judge@{engine.url}"), model=engine.model, urls={WIRE: engine.url}, key_names=KEYS
+            parse_driver(f"judge@{engine.url}"), model=engine.model, urls={WIRE: engine.url}, key_names=KEYS
         )
 
 
-def _key(driver: Driver) -> Key | None:
-    found = secrets(driver.key_names)
+def _find_api_key(driver: Driver) -> Key | None:
+    found = read_secrets(driver.key_names)
     return next((Key(found[name]) for name in driver.key_names if name in found), None)

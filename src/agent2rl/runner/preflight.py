@@ -9,14 +9,14 @@ from typing import Literal
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.records import Split
-from agent2rl.core.task import Example, Task, Together
-from agent2rl.environments.search.choosing import KEYS as SEARCH_KEYS
-from agent2rl.environments.search.choosing import KNOWN, choose
-from agent2rl.grading.child import Child
-from agent2rl.runner import desks, machine, replay
-from agent2rl.runner.assets import model_directory
+from agent2rl.core.task import Example, JointEvaluator, Task
+from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.backend_names import KNOWN, open_backend
+from agent2rl.grading.grading_child import GradingChild
+from agent2rl.runner import grading_proxy_setup, machine, output_grading
+from agent2rl.runner.assets import prepare_model_directory
 from agent2rl.runner.private_places import PrivateSandbox, find_private_places
-from agent2rl.runner.settings import Settings, secrets
+from agent2rl.runner.settings import Settings, read_secrets
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 DISK_BYTES = 5 << 30
@@ -25,11 +25,11 @@ WRONG = "I do not know."
 PROBE = "capital of France"
 COMPARISONS, MOST_WON = 20, 10.0
 """That a judge is tried with, and the most of them, in percent, that the wrong answer may win."""
-NOTHING = desks.Wanted()
+NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 
 
 @dataclass(frozen=True)
-class Finding:
+class PreflightFinding:
     name: str
     state: Literal["ok", "missing", "broken"]
     """`missing` is something that some runs do without; `broken` is something that none do."""
@@ -37,142 +37,152 @@ class Finding:
     mend: str = ""
 
 
-def check_machine(settings: Settings, sandbox: str) -> Iterator[Finding]:
-    yield from _sandbox(sandbox, settings)
-    found = machine.gpus(settings.gpus)
+def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
+    yield from _check_sandbox(sandbox, settings)
+    found = machine.list_visible_gpus(settings.gpus)
     mend = "" if found else "The miniature tasks need none."
-    yield Finding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
-    keys = sorted(secrets(KEYS))
+    yield PreflightFinding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
+    keys = sorted(read_secrets(KEYS))
     mend = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
-    yield Finding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", mend)
-    yield _disk(settings.runs)
-    yield _cache(settings.cache)
-    yield _data(settings.cache)
+    yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", mend)
+    yield _check_disk(settings.runs)
+    yield _check_cache(settings.cache)
+    yield _check_embedded_data(settings.cache)
 
 
 def check_task(
-    name: str, data_dir: Path | None, settings: Settings, sandbox: str, wanted: desks.Wanted = NOTHING
-) -> Iterator[Finding]:
+    name: str,
+    data_dir: Path | None,
+    settings: Settings,
+    sandbox: str,
+    wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+) -> Iterator[PreflightFinding]:
     """Gold answers must score 100 and wrong ones 0, in a real grading child."""
-    task = registry.task(name)
+    task = registry.find_task(name)
     loaded = task.load(data_dir)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
     mend = "" if loaded.train else "There is nothing to train on."
-    yield Finding("data", "ok" if loaded.train else "broken", sizes, mend)
-    yield _overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
-    yield _overlap("feedback and held-out", loaded.feedback, loaded.heldout)
+    yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, mend)
+    yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
+    yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     if "search" in task.desk:
-        yield _search(wanted)
+        yield _check_search(wanted)
     if task.judged and not wanted.judge:
         mend = "Then measure it: agent2rl judge calibrate."
-        yield Finding("judge", "missing", "a run has to name one, with --judge", mend)
+        yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", mend)
         return
-    with desks.opened(wanted, task, settings, needed=False) as desk:
-        child = replay.replaying(task, name, loaded, settings, sandbox, SECONDS, desk)
-        if wanted.judge and isinstance(task.evaluator, Together):
-            yield _judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
+    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
+        child = output_grading.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
+        if wanted.judge and isinstance(task.evaluator, JointEvaluator):
+            yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
             return
         for split, examples in splits.items():
             gold = [example.target for example in examples]
-            yield _answers(task, child, split, examples, "gold answers", gold, 1.0)
-            yield _answers(task, child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+            yield _check_answers(task, child, split, examples, "gold answers", gold, 1.0)
+            yield _check_answers(task, child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
 
 
-def _judge(child: Child, evaluator: Together, examples: Sequence[Example]) -> Finding:
+def _check_judge(
+    child: GradingChild, evaluator: JointEvaluator, examples: Sequence[Example]
+) -> PreflightFinding:
     """A judge that compares need not be always right, but it knows no answer from a reference's."""
     try:
-        results = replay.grade(child, examples, {one.id: [WRONG] for one in examples}).results
+        results = output_grading.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
     except Agent2RLError as error:
-        return Finding("judge", "broken", error.message, error.mend)
+        return PreflightFinding("judge", "broken", error.message, error.mend)
     won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
     mend = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
     detail = f"{WRONG!r} wins {won:.1f} % of {len(results)} comparisons with the reference"
-    return Finding("judge", "broken" if won > MOST_WON else "ok", detail, mend)
+    return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, mend)
 
 
-def _search(wanted: desks.Wanted) -> Finding:
+def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
     """One real search, where it is said what is searched; a run needs it."""
     if not wanted.search:
-        return Finding("search", "missing", "a run has to say what is searched", f"--search. {KNOWN}")
+        return PreflightFinding(
+            "search", "missing", "a run has to say what is searched", f"--search. {KNOWN}"
+        )
     if wanted.search.startswith("replay:"):
-        return Finding("search", "ok", wanted.search)
+        return PreflightFinding("search", "ok", wanted.search)
     try:
-        found = choose(wanted.search, secrets(SEARCH_KEYS)).search(PROBE)
+        found = open_backend(wanted.search, read_secrets(SEARCH_KEYS)).search(PROBE)
     except Agent2RLError as error:
-        return Finding("search", "broken", error.message, error.mend)
-    return Finding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
+        return PreflightFinding("search", "broken", error.message, error.mend)
+    return PreflightFinding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
 
 
-def _overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> Finding:
-    seen = {_content(example) for example in left}
-    shared = [example.id for example in right if _content(example) in seen]
+def _check_overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> PreflightFinding:
+    seen = {_get_content_key(example) for example in left}
+    shared = [example.id for example in right if _get_content_key(example) in seen]
     mend = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
-    return Finding(
+    return PreflightFinding(
         f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", mend
     )
 
 
-def _content(example: Example) -> str:
+def _get_content_key(example: Example) -> str:
     """What makes an example the same as another: its prompt, or, in a world, the game it says the hash of."""
     return str(example.meta.get("sha256", example.prompt))
 
 
-def _sandbox(name: str, settings: Settings) -> Iterator[Finding]:
+def _check_sandbox(name: str, settings: Settings) -> Iterator[PreflightFinding]:
     try:
-        isolation = PrivateSandbox(registry.sandbox(name), find_private_places(settings)).check()
+        isolation = PrivateSandbox(registry.find_sandbox(name), find_private_places(settings)).check()
     except UserError as error:
-        yield Finding(f"sandbox {name}", "broken", error.message, error.mend)
+        yield PreflightFinding(f"sandbox {name}", "broken", error.message, error.mend)
         return
     name = f"sandbox {isolation.sandbox}"
     if not isolation.isolates:
-        yield Finding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
+        yield PreflightFinding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
     for promise in isolation.promises:
-        yield Finding(name, "ok" if promise.holds else "broken", promise.name, promise.mend)
+        yield PreflightFinding(name, "ok" if promise.holds else "broken", promise.name, promise.mend)
 
 
-def _disk(runs: Path) -> Finding:
-    free = machine.free_disk_bytes(runs)
+def _check_disk(runs: Path) -> PreflightFinding:
+    free = machine.read_free_disk_bytes(runs)
     enough = free >= DISK_BYTES
     mend = "" if enough else "Free some space, or keep runs elsewhere with --runs-dir."
-    return Finding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", mend)
+    return PreflightFinding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", mend)
 
 
-def _cache(cache: Path) -> Finding:
+def _check_cache(cache: Path) -> PreflightFinding:
     parent = cache
     while not os.path.exists(parent):  # noqa: PTH110 (where it may not be looked at, it is not there)
         parent = parent.parent
     writable = parent.is_dir() and os.access(parent, os.W_OK)
     mend = "" if writable else "Name another directory in AGENT2RL_CACHE."
-    return Finding("cache", "ok" if writable else "broken", str(cache), mend)
+    return PreflightFinding("cache", "ok" if writable else "broken", str(cache), mend)
 
 
-def _data(cache: Path) -> Finding:
+def _check_embedded_data(cache: Path) -> PreflightFinding:
     """The shipped model and the embedded miniature are all that a first run needs."""
     try:
-        model_directory("abacus", cache)
-        n = len(registry.task("gsm8k-mini").load(None).train)
+        prepare_model_directory("abacus", cache)
+        n = len(registry.find_task("gsm8k-mini").load(None).train)
     except (Agent2RLError, OSError) as error:
-        return Finding("data", "broken", f"the embedded model or data cannot be prepared: {error}")
-    return Finding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
+        return PreflightFinding("data", "broken", f"the embedded model or data cannot be prepared: {error}")
+    return PreflightFinding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
 
 
-def _answers(
+def _check_answers(
     task: Task,
-    child: Child,
+    child: GradingChild,
     split: Split,
     examples: Sequence[Example],
     what: str,
     answers: list[str],
     expected: float,
-) -> Finding:
+) -> PreflightFinding:
     outputs = {example.id: [answer] for example, answer in zip(examples, answers, strict=True)}
     try:
-        results = replay.grade(child, examples, outputs).results
+        results = output_grading.grade_outputs(child, examples, outputs).results
     except Agent2RLError as error:
-        return Finding(f"{what}, {split}", "broken", error.message, error.mend)
-    alone = task.evaluator.alone if isinstance(task.evaluator, Together) else lambda result: result.score
+        return PreflightFinding(f"{what}, {split}", "broken", error.message, error.mend)
+    alone = (
+        task.evaluator.alone if isinstance(task.evaluator, JointEvaluator) else lambda result: result.score
+    )
     wrong = [result.id for result in results if alone(result) != expected]
     mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
     share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
-    return Finding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)
+    return PreflightFinding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)

@@ -37,8 +37,8 @@ class PrivatePlaces:
     def hidden_from(self, role: Role, mounts: Iterable[Mount] = ()) -> tuple[Path, ...]:
         """What to hide from a command of this role, which is given these mounts."""
         if role == "grader":
-            return (*self.records, *_not_given(self.sources, mounts))
-        return (*self.records, *self.sources, *_not_given(self.imports, mounts))
+            return (*self.records, *_exclude_mounted(self.sources, mounts))
+        return (*self.records, *self.sources, *_exclude_mounted(self.imports, mounts))
 
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Also the prepared splits and folders themselves, in case a link leads out of the cache to them."""
@@ -79,7 +79,7 @@ class PrivateSandbox:
         return self.sandbox.run(command, replace(enclosure, hidden=(*enclosure.hidden, *hidden)), stop)
 
 
-def _not_given(places: Iterable[Path], mounts: Iterable[Mount]) -> list[Path]:
+def _exclude_mounted(places: Iterable[Path], mounts: Iterable[Mount]) -> list[Path]:
     """Those that lie in no mount: what is mounted is wanted with all that is in it."""
     given = [mount.source.resolve() for mount in mounts]
     return [path for path in places if not any(path.resolve().is_relative_to(source) for source in given)]

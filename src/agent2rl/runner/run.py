@@ -10,126 +10,146 @@ from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import Door
-from agent2rl.grading.api import application
-from agent2rl.grading.baseline import Baseline
-from agent2rl.grading.scan import Scan
-from agent2rl.grading.server import serve
-from agent2rl.grading.service import Service
-from agent2rl.grading.worker import prompted
-from agent2rl.runner import accounts, desks, driving, rounds, steps, training_judge, workspace, worlds
-from agent2rl.runner.brief import INSTRUCTIONS_VERSION
-from agent2rl.runner.observing import Observer
-from agent2rl.runner.outcome import Outcome
+from agent2rl.grading.api import create_grading_app
+from agent2rl.grading.baseline import BaselineGrader
+from agent2rl.grading.contamination_scan import ContaminationScan
+from agent2rl.grading.server import serve_on_socket
+from agent2rl.grading.service import GradingService
+from agent2rl.grading.worker import apply_prompts
+from agent2rl.runner import (
+    agent_rounds,
+    driver_session,
+    grading_proxy_setup,
+    run_steps,
+    self_reports,
+    training_judge,
+    workspace,
+    world_server,
+)
+from agent2rl.runner.agent_observer import AgentObserver
+from agent2rl.runner.agent_prompts import INSTRUCTIONS_VERSION
 from agent2rl.runner.private_places import PrivateSandbox, find_private_places
-from agent2rl.runner.recording import Recording
+from agent2rl.runner.revision_watcher import RevisionWatcher
+from agent2rl.runner.run_outcome import RunOutcome
 from agent2rl.runner.settings import Settings
-from agent2rl.store.hold import Hold
-from agent2rl.store.ledger import read as read_ledger
-from agent2rl.store.mending import finished, read_spec
+from agent2rl.store.crash_repair import read_spec, restore_result
+from agent2rl.store.ledger import read_ledger as read_ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.recorder import Notify, Recorder
+from agent2rl.store.run_lock import RunLock
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     result: RunResult
     paths: RunPaths
     ledger_head: str
     """The hash that pins the whole record, this result included."""
 
 
-def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> Finished:
+def run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
     """From a specification to a result. Set `stop` to end it early with what there is."""
-    return _go(spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify))
+    return _execute_run(spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify))
 
 
-def resume(paths: RunPaths, settings: Settings, notify: Notify, stop: threading.Event) -> Finished:
+def resume_run(paths: RunPaths, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
     """Go on with a run whose harness died. One that is finished stays as it is.
 
     What keeps it from going on before it has begun to is raised, and leaves the run as it was.
     """
-    with Hold(paths.lock) as hold:
-        if result := finished(paths):
+    with RunLock(paths.lock) as hold:
+        if result := restore_result(paths):
             chain = read_ledger(paths.ledger, paths.ledger_head)
-            return Finished(result, paths, chain.entries[-1].hash if chain.entries else "")
+            return FinishedRun(result, paths, chain.entries[-1].hash if chain.entries else "")
         spec = read_spec(paths)
-        return _go(spec, settings, stop, lambda: Recorder.open(paths, notify, hold), again=True)
+        return _execute_run(spec, settings, stop, lambda: Recorder.open(paths, notify, hold), again=True)
 
 
-def _go(
+def _execute_run(
     spec: RunSpec,
     settings: Settings,
     stop: threading.Event,
     opened: Callable[[], Recorder],
     again: bool = False,
-) -> Finished:
-    task = prompted(registry.task(spec.task), spec.prompts)
-    agent = registry.agent(spec.agent)
+) -> FinishedRun:
+    task = apply_prompts(registry.find_task(spec.task), spec.prompts)
+    agent = registry.find_agent(spec.agent)
     places = find_private_places(settings, spec)
-    sandbox = PrivateSandbox(registry.sandbox(spec.sandbox), places)
+    sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), places)
     registry.require_loader(spec.engine)
-    ready = driving.Ready(spec, agent, settings, again)
+    ready = driver_session.DriverSetup(spec, agent, settings, again)
     _raise_file_limit()
-    with desks.opened(desks.Wanted.of(spec), task, settings) as desk, opened() as recorder:
+    with (
+        grading_proxy_setup.open_grading_proxy(
+            grading_proxy_setup.GradingProxyOptions.from_spec(spec), task, settings
+        ) as desk,
+        opened() as recorder,
+    ):
         paths, past = recorder.paths, recorder.past
-        outcome = Outcome.of(paths.run_id, spec, past)
+        outcome = RunOutcome.from_resume_state(paths.run_id, spec, past)
         try:
-            outcome.isolation = steps.try_sandbox(sandbox, recorder)
-            assets = steps.prepare_assets(spec, task, settings, recorder)
+            outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
+            assets = run_steps.prepare_assets(spec, task, settings, recorder)
             outcome.assets = assets.records
             sandbox = replace(sandbox, places=places.with_assets(assets))
-            prefix = steps.install_agent(spec, agent, settings, recorder)
-            brief = steps.lay_workspace(spec, task, sandbox, assets, settings, recorder)
-            child = steps.grading_child(spec, task, sandbox, assets, settings, recorder)
+            prefix = run_steps.install_agent(spec, agent, settings, recorder)
+            brief = run_steps.prepare_workspace(spec, task, sandbox, assets, settings, recorder)
+            child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
             child = replace(child, desk=desk.socket, offer=desk.offer)
             cache = settings.cache / "baselines" if desk.repeatable else None
-            untouched = Baseline(child, assets.base, task.evaluator.version, cache)
-            outcome.baseline, _ = steps.grade_baseline(untouched, "feedback", recorder, stop)
-            graded = steps.grade_against(spec, brief, assets, outcome.baseline, child, settings)
-            code, observer = Recording(recorder, workspace.LAID), Observer(recorder)
-            service = Service(graded, spec.budget, recorder, stop, code.submitted)
+            untouched = BaselineGrader(child, assets.base, task.evaluator.version, cache)
+            outcome.baseline, _ = run_steps.grade_baseline(untouched, "feedback", recorder, stop)
+            graded = run_steps.make_grading_setup(spec, brief, assets, outcome.baseline, child, settings)
+            code, observer = RevisionWatcher(recorder, workspace.HARNESS_FILES), AgentObserver(recorder)
+            service = GradingService(graded, spec.budget, recorder, stop, code.pin_submission)
             with (
-                serve(application(service, task.id)) as socket,
-                worlds.doors(task, paths, assets, service) as more,
-                training_judge.offered(spec, settings, recorder) as teacher,
-                ready.serving(prefix, recorder, stop) as driver,
+                serve_on_socket(create_grading_app(service, task.id)) as socket,
+                world_server.serve_world(task, paths, assets, service) as more,
+                training_judge.serve_training_judge(spec, settings, recorder) as teacher,
+                ready.open_session(prefix, recorder, stop) as driver,
             ):
                 again = False  # from here on the run goes on, whatever becomes of it
                 doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
-                told = driver.told(worlds.told(task, brief, service))
-                enclosure = replace(steps.enclose(spec, child, assets, doors, paths), seen=observer)
-                start = rounds.Start(agent, sandbox, enclosure, steps.find_secrets(agent, recorder), driver)
-                with code.watching(start.brings(told)), observer.observing():
+                told = driver.add_driver_to_brief(world_server.add_rollout_key(task, brief, service))
+                enclosure = replace(
+                    run_steps.make_agent_enclosure(spec, child, assets, doors, paths), seen=observer
+                )
+                start = agent_rounds.AgentLauncher(
+                    agent, sandbox, enclosure, run_steps.read_agent_secrets(agent, recorder), driver
+                )
+                with code.watch_workspace(start.list_agent_mounts(told)), observer.observe_agent():
                     service.catch_up()
                     over = past.over
                     if over is None:
                         deadline = service.start()
-                        recorder.started(deadline, INSTRUCTIONS_VERSION)
-                        workspace.write_meta(paths.workspace, spec, task, service.started_at)
-                        over = rounds.play(start, told, service, recorder, spec.continues)
-                    service.finish()
+                        recorder.record_start(deadline, INSTRUCTIONS_VERSION)
+                        workspace.write_run_meta(paths.workspace, spec, task, service.started_at)
+                        over = agent_rounds.run_agent_rounds(start, told, service, recorder, spec.continues)
+                    service.finish_gradings()
             outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
-            outcome.agent_ended(over, driver, service)
-            accounts.keep(agent, enclosure.scratch / "home", recorder)
-            given = workspace.given(task, brief, assets)
-            steps.look_for_contamination(outcome, Scan(child, paths.workspace, given), recorder, stop)
-            steps.grade_heldout(outcome, untouched, service.grader, recorder, stop)
+            outcome.record_agent_end(over, driver, service)
+            self_reports.save_self_reports(agent, enclosure.scratch / "home", recorder)
+            given = workspace.list_given_texts(task, brief, assets)
+            run_steps.scan_for_contamination(
+                outcome, ContaminationScan(child, paths.workspace, given), recorder, stop
+            )
+            run_steps.grade_heldout(outcome, untouched, service.grader, recorder, stop)
         except Agent2RLError as error:
             if again and not stop.is_set():
                 raise
-            outcome.failed(str(error))
+            outcome.mark_failed(str(error))
         except Exception as error:
-            recorder.event("fault", where="run", trace=traceback.format_exc())
+            recorder.record_event("fault", where="run", trace=traceback.format_exc())
             if again:
                 raise
-            outcome.failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
+            outcome.mark_failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
         outcome.judge_usage = desk.judged() if desk.judged and not past.resumed else None
-        result = outcome.result()
+        result = outcome.make_result()
         recorder.close(result)
-    return Finished(result, paths, recorder.ledger_head)
+    return FinishedRun(result, paths, recorder.ledger_head)
 
 
 def _raise_file_limit() -> None:

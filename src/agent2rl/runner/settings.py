@@ -33,30 +33,30 @@ class Settings:
     """DISPLAY or WAYLAND_DISPLAY: whether there is a screen that a browser could open on."""
 
 
-def settings() -> Settings:
+def read_settings() -> Settings:
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Settings(
         runs=Path(os.environ.get("AGENT2RL_RUNS") or "runs").absolute(),
         cache=Path(os.environ.get("AGENT2RL_CACHE") or Path(cache_home) / "agent2rl").absolute(),
-        tasks=_paths("AGENT2RL_TASKS"),
-        agents=_paths("AGENT2RL_AGENTS"),
-        downloads=(*_downloads(), Path(cache_home).absolute()),
+        tasks=_read_path_list("AGENT2RL_TASKS"),
+        agents=_read_path_list("AGENT2RL_AGENTS"),
+        downloads=(*_find_download_caches(), Path(cache_home).absolute()),
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        python_path=tuple(path for path in _paths("PYTHONPATH") if path.exists()),
+        python_path=tuple(path for path in _read_path_list("PYTHONPATH") if path.exists()),
         prices=Path(prices).absolute() if (prices := os.environ.get("AGENT2RL_PRICES")) else None,
         display=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
     )
 
 
-def secrets(names: Iterable[str]) -> dict[str, str]:
+def read_secrets(names: Iterable[str]) -> dict[str, str]:
     """The named variables that are set; an agent gets these and no others."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def _downloads() -> tuple[Path, ...]:
+def _find_download_caches() -> tuple[Path, ...]:
     named = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE"))
     return (*(Path(name).expanduser().absolute() for name in named if name), Path.home() / ".cache")
 
 
-def _paths(variable: str) -> tuple[Path, ...]:
+def _read_path_list(variable: str) -> tuple[Path, ...]:
     return tuple(Path(part).absolute() for part in os.environ.get(variable, "").split(os.pathsep) if part)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from agent2rl.core.records import JudgeUse, RunSpec
+from agent2rl.core.records import JudgeUsage, RunSpec
 from agent2rl.core.sandbox import Door
-from agent2rl.grading.server import serve
-from agent2rl.grading.teacher import MODEL, Teacher, application
+from agent2rl.grading.server import serve_on_socket
+from agent2rl.grading.training_judge import MODEL, TrainingJudge, create_training_judge_app
 from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings
 from agent2rl.store.recorder import Recorder
@@ -23,30 +23,32 @@ It answers {{questions:,}} questions, which are counted and go on record.
 
 
 @dataclass(frozen=True)
-class Offered:
+class TrainingJudgeAccess:
     """What there is of such a judge: nothing, where none is offered."""
 
     doors: tuple[Door, ...] = ()
-    use: Callable[[], JudgeUse | None] = lambda: None
+    use: Callable[[], JudgeUsage | None] = lambda: None
 
 
 @contextmanager
-def offered(spec: RunSpec, settings: Settings, recorder: Recorder) -> Iterator[Offered]:
+def serve_training_judge(
+    spec: RunSpec, settings: Settings, recorder: Recorder
+) -> Iterator[TrainingJudgeAccess]:
     if spec.train_judge is None:
-        yield Offered()
+        yield TrainingJudgeAccess()
         return
-    with judges.judge(spec.train_judge, settings) as judging:
+    with judges.open_judge(spec.train_judge, settings) as judging:
 
-        def note(use: JudgeUse) -> None:
-            recorder.event("train_judge", **use.model_dump())
+        def note(use: JudgeUsage) -> None:
+            recorder.record_event("train_judge", **use.model_dump())
 
-        teacher = Teacher(judging, spec.train_judge_questions, recorder.past.train_judge, note)
+        teacher = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, note)
         try:
-            with serve(application(teacher)) as socket:
-                yield Offered((Door(VARIABLE, socket),), teacher.use)
+            with serve_on_socket(create_training_judge_app(teacher)) as socket:
+                yield TrainingJudgeAccess((Door(VARIABLE, socket),), teacher.read_usage)
         finally:
-            recorder.entry("train_judge", **teacher.use().model_dump())
+            recorder.record_entry("train_judge", **teacher.read_usage().model_dump())
 
 
-def instructions(spec: RunSpec) -> str:
+def render_judge_instructions(spec: RunSpec) -> str:
     return TOLD.format(questions=spec.train_judge_questions) if spec.train_judge else ""

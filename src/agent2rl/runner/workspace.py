@@ -22,9 +22,9 @@ from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
-from agent2rl.core.task import Task, Written
-from agent2rl.runner import brief as told
-from agent2rl.runner import data, training_judge, worlds
+from agent2rl.core.task import ExportableEvaluator, Task
+from agent2rl.runner import agent_prompts as told
+from agent2rl.runner import training_data, training_judge, world_server
 from agent2rl.runner.assets import Assets, is_directory
 from agent2rl.store.files import remove_tree
 
@@ -54,52 +54,56 @@ RESERVED = (
     told.SKILL,
     *told.POINTERS,
 )
-LAID = frozenset({*RESERVED, EVAL})
+HARNESS_FILES = frozenset({*RESERVED, EVAL})
 """What lies in the workspace and is not the agent's."""
 
 
-def model_path(spec: RunSpec) -> PurePosixPath:
+def get_model_path(spec: RunSpec) -> PurePosixPath:
     """Where the base model is seen, below the workspace."""
     name = Path(spec.model).name if is_directory(spec.model) else spec.model.partition("@")[0]
     return PurePosixPath("models") / name
 
 
-def lay(workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets) -> None:
+def build_workspace(
+    workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets
+) -> None:
     """All that the agent is given, in a workspace that is not there yet."""
-    for name in ("data", "code", "output", str(model_path(spec).parent)):
+    for name in ("data", "code", "output", str(get_model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
-    data.write(workspace / "data", task, assets.train, assets.folders, assets.base.templated)
+    training_data.write_training_data(
+        workspace / "data", task, assets.train, assets.folders, assets.base.templated
+    )
     for name, source in task.exposes.items():
         target = workspace / name
         if target.exists() or name in RESERVED:
             raise UserError(f"The task exposes {name!r}, a name that the workspace has already.")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
-    if isinstance(task.evaluator, Written):
+    if isinstance(task.evaluator, ExportableEvaluator):
         (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
-    (workspace / "instructions.md").write_text(_instructions(seen_at, spec, task), encoding="utf-8")
-    told.lay_skill(workspace, seen_at)
+    (workspace / "instructions.md").write_text(_render_instructions(seen_at, spec, task), encoding="utf-8")
+    told.write_skill_files(workspace, seen_at)
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
 
 
-def brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
+def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
     """What the agent is told of it, and of the GPUs where it should not use all."""
-    instructions = _instructions(seen_at, spec, task)
+    instructions = _render_instructions(seen_at, spec, task)
     environment = {
         "TASK": task.id,
-        "BASE_MODEL": str(model_path(spec).relative_to("models")),
+        "BASE_MODEL": str(get_model_path(spec).relative_to("models")),
         "WORKSPACE": str(seen_at),
-        "MODEL_PATH": str(seen_at / model_path(spec)),
+        "MODEL_PATH": str(seen_at / get_model_path(spec)),
         "DATA_PATH": str(seen_at / "data"),
         "OUTPUT_DIR": str(seen_at / "output"),
     }
     environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
-    prompt = told.prompt(instructions, task.description)
+    prompt = told.make_first_prompt(instructions, task.description)
     return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment, prompt)
 
 
-def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
+def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
     """Every text that the agent was given: where it stands again, it was not found out.
 
     Answers that were withheld are among them: the agent may find the same by itself.
@@ -108,18 +112,20 @@ def given(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
     train = (
         part.text
         for example in assets.whole
-        for part in contamination.parts("train", example.id, example.prompt, example.target, example.meta)
+        for part in contamination.split_example(
+            "train", example.id, example.prompt, example.target, example.meta
+        )
     )
-    evaluation = [task.evaluator.program()] if isinstance(task.evaluator, Written) else []
+    evaluation = [task.evaluator.program()] if isinstance(task.evaluator, ExportableEvaluator) else []
     return (task.description, brief.instructions, *exposed, *evaluation, *train)
 
 
-def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
+def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
     """The clock for programs, written when it starts. An agent that was there before may have put anything in
     its place, so nothing is followed."""
     meta = {
         "task": task.id,
-        "base_model": str(model_path(spec).relative_to("models")),
+        "base_model": str(get_model_path(spec).relative_to("models")),
         "mode": spec.mode,
         "seed": spec.seed,
         "samples": spec.samples,
@@ -136,10 +142,10 @@ def write_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) ->
         file.write(json.dumps(meta, indent=2) + "\n")
 
 
-def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
+def list_read_only_mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
     """What of the workspace is read-only."""
     return (
-        Mount(assets.base.directory, str(model_path(spec))),
+        Mount(assets.base.directory, str(get_model_path(spec))),
         Mount(workspace / "data", "data"),
         *(
             Mount(folder, f"data/{name}")
@@ -149,16 +155,17 @@ def mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
     )
 
 
-def _instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
+def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
     most = spec.budget.submissions
-    return told.text(
+    return told.render_template(
         "instructions.md",
         workspace=seen_at,
-        model=seen_at / model_path(spec),
+        model=seen_at / get_model_path(spec),
         wall=f"{spec.budget.wall_seconds:g}",
         submissions="as often as you like" if most is None else f"at most {most} times",
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
-        world=worlds.instructions(task, spec.budget) + training_judge.instructions(spec),
+        world=world_server.render_world_instructions(task, spec.budget)
+        + training_judge.render_judge_instructions(spec),
     )

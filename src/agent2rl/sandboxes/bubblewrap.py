@@ -28,7 +28,12 @@ from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
 from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
-from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
+from agent2rl.sandboxes.supervise import (
+    SandboxStart,
+    make_inside_command,
+    make_inside_plan,
+    supervise_sandbox,
+)
 
 FLAGS = (
     *("--die-with-parent", "--new-session", "--clearenv"),
@@ -41,82 +46,91 @@ OWN_PROCESSES = 2  # bwrap's first process in there, and inside.py
 SECONDS_TO_DIE = 30.0
 
 
-class Bubblewrap:
+class BubblewrapSandbox:
     def workspace(self, workspace: Path) -> PurePosixPath:  # noqa: ARG002 (the same for all)
         return view.WORKSPACE
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
         view.require_hideable(hidden)
-        return selftest.check("bubblewrap", self, hidden)
+        return selftest.run_self_test("bubblewrap", self, hidden)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        program = _find("bwrap", "bubblewrap")
-        enclosure = mountpoints.resolved(enclosure)
-        user = identity(enclosure.role)
-        mounts = mountpoints.all_mounts(command, enclosure)
-        _prepare(enclosure, mounts, user)
-        with view.View(enclosure.hidden) as seen, Status() as status:
-            doors = view.build(seen, enclosure, mounts, user.uid, user.drop()[:1])
-            filter_file = seen.file(seccomp.program())
+        program = _find_program("bwrap", "bubblewrap")
+        enclosure = mountpoints.resolve_enclosure(enclosure)
+        user = choose_user(enclosure.role)
+        mounts = mountpoints.collect_mounts(command, enclosure)
+        _prepare_mounts(enclosure, mounts, user)
+        with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
+            doors = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
+            filter_file = seen.open_memory_file(seccomp.build_filter())
             speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
-            flags = (*FLAGS, *user.flags(program), *speaking)
+            flags = (*FLAGS, *user.make_bwrap_flags(program), *speaking)
             # Through a file, because bwrap's own command line is shown inside as that of process 1.
-            arguments = seen.file(b"".join(os.fsencode(part) + b"\0" for part in (*flags, *seen.arguments)))
-            start = Start(
-                argv=(program, "--args", arguments, "--", *user.drop(), *inside(enclosure.role)),
+            arguments = seen.open_memory_file(
+                b"".join(os.fsencode(part) + b"\0" for part in (*flags, *seen.arguments))
+            )
+            start = SandboxStart(
+                argv=(
+                    program,
+                    "--args",
+                    arguments,
+                    "--",
+                    *user.make_drop_command(),
+                    *make_inside_command(enclosure.role),
+                ),
                 plan={
-                    **plan(command, str(view.HOME), str(view.TEMPORARY)),
+                    **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY)),
                     "doors": doors,
-                    "limits": _rlimits(enclosure.limits.processes),
+                    "limits": _make_rlimits(enclosure.limits.processes),
                 },
-                members=_members,
+                members=_list_members,
                 own_processes=OWN_PROCESSES,
-                end=status.end,
+                end=status.kill_sandbox,
                 descriptors=(*seen.descriptors, status.writer),
             )
-            return supervise(start, enclosure, stop)
+            return supervise_sandbox(start, enclosure, stop)
 
 
 @dataclass(frozen=True)
-class Identity:
+class SandboxUser:
     """Who the command is: its uid inside, and whether a root harness drops to it."""
 
     uid: int
     dropped: bool
 
-    def flags(self, program: str) -> tuple[str, ...]:
+    def make_bwrap_flags(self, program: str) -> tuple[str, ...]:
         if self.dropped:
             return ()
         namespace = ("--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid), "--cap-drop", "ALL")
-        return (*namespace, "--disable-userns") if "--disable-userns" in _help(program) else namespace
+        return (*namespace, "--disable-userns") if "--disable-userns" in _read_help(program) else namespace
 
-    def drop(self) -> tuple[str, ...]:
+    def make_drop_command(self) -> tuple[str, ...]:
         if not self.dropped:
             return ()
-        return (_find("setpriv", "util-linux"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
+        return (_find_program("setpriv", "util-linux"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
 
 
-def identity(role: Role) -> Identity:
+def choose_user(role: Role) -> SandboxUser:
     """As root, a uid of this harness process and role alone, so that neither files nor process limits mix."""
     if os.geteuid() != 0:
-        return Identity(1000, dropped=False)
+        return SandboxUser(1000, dropped=False)
     number, roles = ROLES.index(role), len(ROLES)
     for uid in (0x70000000 + roles * os.getpid() + number, 20000 + roles * (os.getpid() % 13000) + number):
-        if _mapped("uid_map", uid) and _mapped("gid_map", uid):
-            return Identity(uid, dropped=True)
+        if _is_mapped("uid_map", uid) and _is_mapped("gid_map", uid):
+            return SandboxUser(uid, dropped=True)
     raise MachineError(
         "The harness is root of a user namespace that has no user id to spare for the sandbox.",
         "Run it as an ordinary user, or map at least 65536 ids into the namespace.",
     )
 
 
-def _mapped(table: str, number: int) -> bool:
+def _is_mapped(table: str, number: int) -> bool:
     lines = Path("/proc/self", table).read_text(encoding="ascii").splitlines()
     ranges = [(int(first), int(count)) for first, _, count in map(str.split, lines)]
     return any(first <= number < first + count for first, count in ranges)
 
 
-def _find(program: str, package: str) -> str:
+def _find_program(program: str, package: str) -> str:
     path = shutil.which(program)
     if path is None:
         raise MachineError(
@@ -127,11 +141,11 @@ def _find(program: str, package: str) -> str:
 
 
 @functools.cache
-def _help(program: str) -> str:
+def _read_help(program: str) -> str:
     return subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
 
-def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> None:
+def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: SandboxUser) -> None:
     """Make the places that will be mounted or mounted upon, and give a dropped user what it may write."""
     writable = [enclosure.workspace, enclosure.scratch]
     for name in ("home", "tmp"):
@@ -140,14 +154,14 @@ def _prepare(enclosure: Enclosure, mounts: Iterable[Mount], user: Identity) -> N
         target = view.WORKSPACE / mount.target
         given = target.is_relative_to(view.WORKSPACE)
         if given:
-            mountpoints.make(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
+            mountpoints.make_mountpoint(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
-            _require_readable(mount.source, view.existing(enclosure.hidden), whole=given)
+            _require_readable(mount.source, view.resolve_existing(enclosure.hidden), whole=given)
     if user.dropped:
         for path in writable:
-            _give(path, user.uid)
+            _change_owner(path, user.uid)
         for door in enclosure.doors:
             os.lchown(door.socket, user.uid, user.uid)
 
@@ -167,24 +181,24 @@ def _require_readable(source: Path, hidden: Iterable[Path], whole: bool) -> None
             )
 
 
-def _give(tree: Path, uid: int) -> None:
+def _change_owner(tree: Path, uid: int) -> None:
     os.lchown(tree, uid, uid)
     for directory, folders, files in os.walk(tree):
         for name in (*folders, *files):
             os.lchown(Path(directory, name), uid, uid)
 
 
-def _rlimits(processes: int) -> dict[str, int]:
+def _make_rlimits(processes: int) -> dict[str, int]:
     """Threads count as processes here, so this is generous: it bounds a fork bomb between two looks."""
     crowd = 4 * processes + 512 * (os.cpu_count() or 1)
     return {"RLIMIT_NPROC": crowd, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
 
 
-def _members(started: int) -> list[Process]:
-    return watch.descendants({started}, watch.processes())
+def _list_members(started: int) -> list[Process]:
+    return watch.find_descendants({started}, watch.list_processes())
 
 
-class Status:
+class BwrapStatus:
     """What bwrap says of itself, a line of JSON at a time: above all which process is the sandbox's first."""
 
     def __init__(self) -> None:
@@ -192,30 +206,30 @@ class Status:
         os.set_blocking(self._reader, False)
         self._said = b""
 
-    def end(self, process: "subprocess.Popen[bytes]") -> None:
+    def kill_sandbox(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill bwrap, and with it everything in its pid namespace; wait until the last of it is gone.
 
         The first process dies with bwrap only once it is set up, so bwrap must have named it before.
         """
         limit = time.monotonic() + SECONDS_TO_DIE
-        while self._first() is None and process.poll() is None and time.monotonic() < limit:
+        while self._read_first_pid() is None and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.005)
         process.kill()
         process.wait()
-        while (first := self._first()) is not None and _is_bwrap(first):
+        while (first := self._read_first_pid()) is not None and _is_bwrap(first):
             with suppress(ProcessLookupError):
                 os.kill(first, signal.SIGKILL)
             if time.monotonic() > limit:
                 raise MachineError(f"The sandbox's first process {first} does not die.", "Look at `dmesg`.")
             time.sleep(0.005)
 
-    def _first(self) -> int | None:
+    def _read_first_pid(self) -> int | None:
         with suppress(BlockingIOError):
             self._said += os.read(self._reader, 1 << 16)
         line, end, _ = self._said.partition(b"\n")
         return int(json.loads(line)["child-pid"]) if end else None
 
-    def __enter__(self) -> "Status":
+    def __enter__(self) -> "BwrapStatus":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -225,8 +239,8 @@ class Status:
 
 def _is_bwrap(pid: int) -> bool:
     """By name, because its pid could by now be somebody else's."""
-    process = watch.process(pid)
+    process = watch.read_process(pid)
     return process is not None and process.name == "bwrap"
 
 
-SANDBOX: Sandbox = Bubblewrap()
+SANDBOX: Sandbox = BubblewrapSandbox()

@@ -25,12 +25,12 @@ FREE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Breach:
+class LimitBreach:
     reason: Literal["memory", "processes", "disk"]
     detail: str
 
 
-class Guard:
+class LimitGuard:
     """Holds one sandbox to its limits."""
 
     def __init__(self, enclosure: Enclosure, own_processes: int) -> None:
@@ -41,38 +41,40 @@ class Guard:
         self._own_processes = own_processes
         self._limits = enclosure.limits
         self._seen = enclosure.seen
-        self._disk = _Disk(enclosure)
+        self._disk = _DiskMeter(enclosure)
 
-    def look(self, members: Callable[[], list[Process]]) -> Breach | None:
+    def check_limits(self, members: Callable[[], list[Process]]) -> LimitBreach | None:
         began = time.monotonic()
         alive = members()
-        breach = self._crowd(alive)
-        self._tell(alive)
+        breach = self._check_processes(alive)
+        self._report_processes(alive)
         cost = time.monotonic() - began
         self.pause = min(max(SHORTEST_PAUSE_SECONDS, SHARE * cost), LONGEST_PAUSE_SECONDS)
-        return breach or self._disk.look(self.pause / DISK_SHARE)
+        return breach or self._disk.check_disk(self.pause / DISK_SHARE)
 
-    def _tell(self, alive: list[Process]) -> None:
+    def _report_processes(self, alive: list[Process]) -> None:
         """The sandbox's own processes are older than all of the command's."""
         if self._seen:
             by_age = sorted(alive, key=lambda each: (each.began, each.pid))
             self._seen(by_age[self._own_processes :], self._disk.bytes)
 
-    def _crowd(self, members: list[Process]) -> Breach | None:
+    def _check_processes(self, members: list[Process]) -> LimitBreach | None:
         if (count := len(members) - self._own_processes) > self._limits.processes:
             detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
-            return Breach("processes", detail)
+            return LimitBreach("processes", detail)
         limit = self._limits.memory_bytes
         used = sum(member.resident_bytes for member in members)
         # A shared page is resident in each process that shares it; before anything is ended, count it once.
-        used = used if used <= limit else sum(map(watch.proportional_bytes, members))
+        used = used if used <= limit else sum(map(watch.read_proportional_bytes, members))
         self.peak_memory_bytes = max(self.peak_memory_bytes, used)
         if used <= limit:
             return None
-        return Breach("memory", f"Its processes held {_gib(used)} of memory; the limit is {_gib(limit)}.")
+        return LimitBreach(
+            "memory", f"Its processes held {_format_gib(used)} of memory; the limit is {_format_gib(limit)}."
+        )
 
 
-class _Disk:
+class _DiskMeter:
     """Adds up what the sandbox's directories hold, a slice at a time.
 
     A file that is moved while the sum is made can be counted twice, so two sums in a row must be over the
@@ -88,37 +90,39 @@ class _Disk:
         """The last whole sum; None until there is one."""
         self._over = False
         self._next = 0.0
-        if (free := self._free()) < FREE_BYTES:
+        if (free := self._count_free_bytes()) < FREE_BYTES:
             raise MachineError(
-                f"Only {_gib(free)} of disk are free where {enclosure.workspace} lies.",
-                f"Free some: a sandbox is ended when less than {_gib(FREE_BYTES)} are left.",
+                f"Only {_format_gib(free)} of disk are free where {enclosure.workspace} lies.",
+                f"Free some: a sandbox is ended when less than {_format_gib(FREE_BYTES)} are left.",
             )
 
-    def look(self, seconds: float) -> Breach | None:
-        if self._free() < FREE_BYTES or self._free_files() < FREE_FILES:
-            return Breach("disk", f"It left less than {_gib(FREE_BYTES)} or too few files of the disk free.")
+    def check_disk(self, seconds: float) -> LimitBreach | None:
+        if self._count_free_bytes() < FREE_BYTES or self._count_free_files() < FREE_FILES:
+            return LimitBreach(
+                "disk", f"It left less than {_format_gib(FREE_BYTES)} or too few files of the disk free."
+            )
         try:
-            if not self._summed(seconds):
+            if not self._continue_sum(seconds):
                 return None
-        except watch.TooDeep:
-            return Breach("disk", f"Its directories are nested deeper than {watch.DEEPEST} levels.")
+        except watch.TreeTooDeep:
+            return LimitBreach("disk", f"Its directories are nested deeper than {watch.DEEPEST} levels.")
         if self._files > MOST_FILES:
-            return Breach("disk", f"It made more than {MOST_FILES:,} files.")
+            return LimitBreach("disk", f"It made more than {MOST_FILES:,} files.")
         self.bytes = self._sum
         over = self._sum > self._limit
         if over and self._over:
-            return Breach("disk", f"Its files took more than the limit of {_gib(self._limit)}.")
+            return LimitBreach("disk", f"Its files took more than the limit of {_format_gib(self._limit)}.")
         self._over = over
         self._next = time.monotonic() + (0 if over else DISK_PAUSE_SECONDS)
         return None
 
-    def _summed(self, seconds: float) -> bool:
+    def _continue_sum(self, seconds: float) -> bool:
         """Go on adding for a while; True once the sum is complete, or over the limit."""
         until = time.monotonic() + seconds
         if self._walk is None:
             if time.monotonic() < self._next:
                 return False
-            self._walk, self._sum, self._files = watch.allocated(self._roots), 0, 0
+            self._walk, self._sum, self._files = watch.walk_allocated_bytes(self._roots), 0, 0
         for size in self._walk:
             self._sum += size
             self._files += 1
@@ -130,15 +134,15 @@ class _Disk:
         self._walk = None
         return True
 
-    def _free_files(self) -> int:
+    def _count_free_files(self) -> int:
         """Some file systems do not count them, and say 0 of 0."""
         systems = [os.statvfs(root) for root in self._roots]
         return min(system.f_favail if system.f_files else FREE_FILES for system in systems)
 
-    def _free(self) -> int:
+    def _count_free_bytes(self) -> int:
         systems = [os.statvfs(root) for root in self._roots]
         return min(system.f_bavail * system.f_frsize for system in systems)
 
 
-def _gib(size: int) -> str:
+def _format_gib(size: int) -> str:
     return f"{size / (1 << 30):.2f} GiB"

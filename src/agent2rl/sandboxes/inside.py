@@ -47,21 +47,23 @@ def main() -> int:
     if not line or _harness_is_gone():
         return HARNESS_GONE
     plan = json.loads(line)
-    _write("/proc/self/comm", "agent2rl-inside")
-    _write("/proc/self/oom_score_adj", "1000")  # if the kernel must kill somebody, then somebody in here
-    _limit(plan["limits"])
-    doors = [(variable, _listener(), path) for variable, path in plan["doors"].items()]
-    urls = {variable: _url(listener) for variable, listener, _ in doors}
-    plan |= {part: _filled(plan[part], urls) for part in ("argv", "environment", "files", "input")}
-    _lay(plan["files"])
+    _write_kernel_setting("/proc/self/comm", "agent2rl-inside")
+    _write_kernel_setting(
+        "/proc/self/oom_score_adj", "1000"
+    )  # if the kernel must kill somebody, then somebody in here
+    _set_rlimits(plan["limits"])
+    doors = [(variable, _open_listener(), path) for variable, path in plan["doors"].items()]
+    urls = {variable: _make_url(listener) for variable, listener, _ in doors}
+    plan |= {part: _fill_door_urls(plan[part], urls) for part in ("argv", "environment", "files", "input")}
+    _write_files(plan["files"])
     os.write(plan["ready"], b"1")
     os.close(plan["ready"])
-    child = _start(plan["argv"], plan["environment"] | urls, plan["input"])
+    child = _start_command(plan["argv"], plan["environment"] | urls, plan["input"])
     interrupt = os.killpg if plan["interrupt"] == "group" else os.kill
-    threading.Thread(target=_obey, args=(child, interrupt), daemon=True).start()
+    threading.Thread(target=_handle_control_lines, args=(child, interrupt), daemon=True).start()
     if doors:
         routes = [(listener, path) for _, listener, path in doors]
-        threading.Thread(target=_forward, args=(routes,), daemon=True).start()
+        threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 
@@ -73,13 +75,13 @@ def _harness_is_gone() -> bool:
     return bool(control.poll(0))
 
 
-def _write(path: str, text: str) -> None:
+def _write_kernel_setting(path: str, text: str) -> None:
     """As far as the kernel lets us: these are courtesies, not promises."""
     with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
         file.write(text)
 
 
-def _limit(limits: dict[str, int]) -> None:
+def _set_rlimits(limits: dict[str, int]) -> None:
     for name, value in limits.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
@@ -87,7 +89,7 @@ def _limit(limits: dict[str, int]) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def _listener() -> socket.socket:
+def _open_listener() -> socket.socket:
     """A loopback port that the kernel chose. Connections queue from now on until forwarding runs."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
@@ -95,22 +97,22 @@ def _listener() -> socket.socket:
     return listener
 
 
-def _url(listener: socket.socket) -> str:
+def _make_url(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _filled(part: "Any", urls: dict[str, str]) -> "Any":
+def _fill_door_urls(part: "Any", urls: dict[str, str]) -> "Any":
     """The same with every door's mark replaced by its URL."""
     if isinstance(part, dict):
-        return {name: _filled(value, urls) for name, value in part.items()}
+        return {name: _fill_door_urls(value, urls) for name, value in part.items()}
     if isinstance(part, list):
-        return [_filled(value, urls) for value in part]
+        return [_fill_door_urls(value, urls) for value in part]
     for variable, url in urls.items():
         part = part.replace(f"{{{{{variable}}}}}", url)
     return part
 
 
-def _lay(files: dict[str, str]) -> None:
+def _write_files(files: dict[str, str]) -> None:
     """Whatever an agent that is started again left there gives way."""
     for path, text in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (pathlib is slow to import)
@@ -120,7 +122,7 @@ def _lay(files: dict[str, str]) -> None:
             file.write(text)
 
 
-def _stdin(text: str) -> int:
+def _open_stdin(text: str) -> int:
     if not text:
         return os.open(os.devnull, os.O_RDONLY)
     file = os.memfd_create("stdin")
@@ -130,7 +132,7 @@ def _stdin(text: str) -> int:
     return file
 
 
-def _start(argv: list[str], environment: dict[str, str], text: str) -> int:
+def _start_command(argv: list[str], environment: dict[str, str], text: str) -> int:
     """In a process group of its own. By hand, because importing subprocess would double the start-up."""
     child = os.fork()
     if child:
@@ -143,7 +145,7 @@ def _start(argv: list[str], environment: dict[str, str], text: str) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect not to
             signal.signal(number, signal.SIG_DFL)
-        os.dup2(_stdin(text), 0)
+        os.dup2(_open_stdin(text), 0)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
@@ -152,20 +154,20 @@ def _start(argv: list[str], environment: dict[str, str], text: str) -> int:
         os._exit(NOT_STARTED)
 
 
-def _obey(child: int, interrupt: "Callable[[int, int], None]") -> None:
+def _handle_control_lines(child: int, interrupt: "Callable[[int, int], None]") -> None:
     for line in sys.stdin.buffer:
         if line == b"stop\n":
-            _signal(interrupt, child, signal.SIGINT)
-    _signal(os.killpg, child, signal.SIGKILL)
+            _send_signal(interrupt, child, signal.SIGINT)
+    _send_signal(os.killpg, child, signal.SIGKILL)
     os._exit(HARNESS_GONE)
 
 
-def _signal(send: "Callable[[int, int], None]", target: int, number: int) -> None:
+def _send_signal(send: "Callable[[int, int], None]", target: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         send(target, number)
 
 
-def _forward(routes: list[tuple[socket.socket, str]]) -> None:
+def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
     """Carry bytes between the loopback ports and the unix sockets, for ever."""
     import asyncio  # here, because it takes longer than all the rest and the command need not wait for it
     import functools

@@ -19,13 +19,18 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Sandbox
 from agent2rl.sandboxes import mountpoints, watch
-from agent2rl.sandboxes.supervise import Start, inside, plan, supervise
+from agent2rl.sandboxes.supervise import (
+    SandboxStart,
+    make_inside_command,
+    make_inside_plan,
+    supervise_sandbox,
+)
 
 MARK = "AGENT2RL_LOCAL_SANDBOX"
 SECONDS_TO_DIE = 10.0
 
 
-class Local:
+class LocalSandbox:
     def workspace(self, workspace: Path) -> PurePosixPath:
         return PurePosixPath(workspace.resolve())
 
@@ -33,29 +38,29 @@ class Local:
         return Isolation(sandbox="local", isolates=False)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        enclosure = mountpoints.resolved(enclosure)
-        for mount in mountpoints.all_mounts(command, enclosure):
-            _link(mount, enclosure.workspace)
+        enclosure = mountpoints.resolve_enclosure(enclosure)
+        for mount in mountpoints.collect_mounts(command, enclosure):
+            _link_mount(mount, enclosure.workspace)
         home, temporary = (enclosure.scratch / name for name in ("home", "tmp"))
         for directory in (home, temporary):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        family = _Family(secrets.token_hex(16))
+        family = _ProcessFamily(secrets.token_hex(16))
         marked = replace(command, environment={**command.environment, MARK: family.mark})
-        start = Start(
-            argv=inside(enclosure.role),
+        start = SandboxStart(
+            argv=make_inside_command(enclosure.role),
             plan={
-                **plan(marked, str(home), str(temporary)),
+                **make_inside_plan(marked, str(home), str(temporary)),
                 "doors": {door.variable: str(door.socket.resolve()) for door in enclosure.doors},
                 "limits": {"RLIMIT_CORE": 0},  # the others count what else this user runs
             },
-            members=family.members,
-            end=family.end,
+            members=family.list_members,
+            end=family.kill_all,
             directory=enclosure.workspace,
         )
-        return supervise(start, enclosure, stop)
+        return supervise_sandbox(start, enclosure, stop)
 
 
-def _link(mount: Mount, workspace: Path) -> None:
+def _link_mount(mount: Mount, workspace: Path) -> None:
     """A link in the workspace stands for a mount below it; a mount elsewhere must be there already."""
     target, source = PurePosixPath(mount.target), mount.source.resolve()
     place = workspace / target
@@ -66,41 +71,41 @@ def _link(mount: Mount, workspace: Path) -> None:
             f"The local sandbox cannot show {source} at {target}.",
             "Use --sandbox bubblewrap, or make that path yourself.",
         )
-    with mountpoints.parent(workspace, target) as directory:
+    with mountpoints.open_parent(workspace, target) as directory:
         try:
             os.symlink(source, target.name, dir_fd=directory)
         except FileExistsError:
             raise UserError(f"{place} is in the way of a link to {source}.", "Move it away.") from None
 
 
-class _Family:
+class _ProcessFamily:
     """The processes of one run: those below its first, those that carry its mark, and those below them."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
 
-    def members(self, first: int) -> list[Process]:
-        everyone = watch.processes()
-        below = watch.descendants({first}, everyone)
+    def list_members(self, first: int) -> list[Process]:
+        everyone = watch.list_processes()
+        below = watch.find_descendants({first}, everyone)
         known = {first} | {each.pid for each in below}
-        astray = {pid for pid in everyone.keys() - known if self._marked(pid)}
-        lost = watch.descendants(astray, everyone)
+        astray = {pid for pid in everyone.keys() - known if self._is_marked(pid)}
+        lost = watch.find_descendants(astray, everyone)
         return [*below, *(everyone[pid] for pid in astray), *lost]
 
-    def end(self, process: "subprocess.Popen[bytes]") -> None:
+    def kill_all(self, process: "subprocess.Popen[bytes]") -> None:
         limit = time.monotonic() + SECONDS_TO_DIE
         process.kill()
-        while (alive := self.members(process.pid)) and time.monotonic() < limit:
+        while (alive := self.list_members(process.pid)) and time.monotonic() < limit:
             for each in alive:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(each.pid, signal.SIGKILL)
             time.sleep(0.005)
         process.wait()
 
-    def _marked(self, pid: int) -> bool:
+    def _is_marked(self, pid: int) -> bool:
         with suppress(OSError):
             return f"{MARK}={self.mark}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
         return False
 
 
-SANDBOX: Sandbox = Local()
+SANDBOX: Sandbox = LocalSandbox()

@@ -16,13 +16,13 @@ from agent2rl.core.sandbox import Command, Enclosure, Mount
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def resolved(enclosure: Enclosure) -> Enclosure:
+def resolve_enclosure(enclosure: Enclosure) -> Enclosure:
     """The same with real paths of its directories, so that nothing later need follow a link to them."""
     workspace, scratch = enclosure.workspace.resolve(strict=True), enclosure.scratch.resolve()
     return replace(enclosure, workspace=workspace, scratch=scratch)
 
 
-def all_mounts(command: Command, enclosure: Enclosure) -> tuple[Mount, ...]:
+def collect_mounts(command: Command, enclosure: Enclosure) -> tuple[Mount, ...]:
     """The enclosure's and the command's own, each with a source that exists."""
     mounts = (*enclosure.mounts, *command.mounts)
     for mount in mounts:
@@ -33,9 +33,9 @@ def all_mounts(command: Command, enclosure: Enclosure) -> tuple[Mount, ...]:
     return mounts
 
 
-def make(workspace: Path, target: PurePosixPath, source: Path) -> None:
+def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> None:
     """An empty directory or file below the workspace, as `source` is one, unless it is there already."""
-    with parent(workspace, target) as directory, _no_links(target):
+    with open_parent(workspace, target) as directory, _refuse_links(target):
         if source.is_dir():
             with suppress(FileExistsError):
                 os.mkdir(target.name, 0o755, dir_fd=directory)
@@ -46,11 +46,11 @@ def make(workspace: Path, target: PurePosixPath, source: Path) -> None:
 
 
 @contextmanager
-def parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
+def open_parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
     """The directory below the workspace that holds `target`, made where it is missing."""
     directory = os.open(workspace, DIRECTORY)
     try:
-        with _no_links(target):
+        with _refuse_links(target):
             for part in target.parent.parts:
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=directory)
@@ -63,7 +63,7 @@ def parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
 
 
 @contextmanager
-def _no_links(target: PurePosixPath) -> Iterator[None]:
+def _refuse_links(target: PurePosixPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:

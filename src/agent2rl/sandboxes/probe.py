@@ -34,32 +34,33 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     found = {
         "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
-        "no-capabilities": not any(_capabilities()),
-        "workspace": _writable(Path.cwd()) and _writable(Path.home()) and _writable(Path("/tmp")),
+        "no-capabilities": not any(_read_capabilities()),
+        "workspace": _is_writable(Path.cwd()) and _is_writable(Path.home()) and _is_writable(Path("/tmp")),
         "read-only": not any(
-            _writable(Path(place)) for place in (told["read_only"], "/", "/usr", "/etc", "/run")
+            _is_writable(Path(place)) for place in (told["read_only"], "/", "/usr", "/etc", "/run")
         ),
         "files": not Path(told["secret"]).exists(),
         "hidden": Path(told["shared"]).is_dir() and not any(_is_shown(*place) for place in told["hidden"]),
         "environment": set(os.environ) <= set(told["variables"]),
-        "kernel-settings": not _opens("/proc/sys/kernel/core_pattern") and not _opens("/proc/sysrq-trigger"),
-        "processes": _visible() <= {1, os.getppid(), os.getpid()},
-        "door": _door(os.environ["DOOR"]) == told["word"],
-        "network": _interfaces_up() == {"lo"} and not _connects(),
+        "kernel-settings": not _can_open("/proc/sys/kernel/core_pattern")
+        and not _can_open("/proc/sysrq-trigger"),
+        "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
+        "door": _ask_door(os.environ["DOOR"]) == told["word"],
+        "network": _interfaces_up() == {"lo"} and not _can_connect(),
         "vsock": not _has_socket(AF_VSOCK),
-        "namespaces": not _succeeds("unshare", CLONE_NEWUSER),
-        "tracing": not _succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
+        "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
+        "tracing": not _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
     }
     _leave_daemon()
     print(json.dumps(found), flush=True)
 
 
-def _capabilities() -> list[int]:
+def _read_capabilities() -> list[int]:
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     return [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
 
 
-def _writable(directory: Path) -> bool:
+def _is_writable(directory: Path) -> bool:
     mark = directory / f".agent2rl-{os.getpid()}"
     try:
         mark.write_text("", encoding="ascii")
@@ -78,7 +79,7 @@ def _is_shown(path: str, device: int, inode: int) -> bool:
     return (status.st_dev, status.st_ino) == (device, inode)
 
 
-def _opens(path: str) -> bool:
+def _can_open(path: str) -> bool:
     """Whether it can be opened for writing; nothing is written."""
     try:
         os.close(os.open(path, os.O_WRONLY))
@@ -87,11 +88,11 @@ def _opens(path: str) -> bool:
     return True
 
 
-def _visible() -> set[int]:
+def _list_visible_pids() -> set[int]:
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
 
-def _door(url: str) -> str:
+def _ask_door(url: str) -> str:
     place = urlsplit(url)
     try:
         with socket.create_connection((place.hostname, place.port), timeout=5) as link:
@@ -112,7 +113,7 @@ def _interfaces_up() -> set[str]:
     return {name for name, flag in zip(names, flags, strict=True) if flag & IFF_UP}
 
 
-def _connects() -> bool:
+def _can_connect() -> bool:
     """Whether there is a way out. Only an error at once is a no: silence may be a firewall of today."""
     try:
         socket.create_connection(SOMEWHERE, timeout=1).close()
@@ -131,7 +132,7 @@ def _has_socket(family: int) -> bool:
     return True
 
 
-def _succeeds(name: str, *arguments: int) -> bool:
+def _call_succeeds(name: str, *arguments: int) -> bool:
     """Whether the C library's function returns 0, tried in a child that bears the consequences."""
     child = os.fork()
     if child == 0:

@@ -131,7 +131,7 @@ CLONE3 = 435
 
 
 @dataclass(frozen=True)
-class Machine:
+class SyscallNumbers:
     """What differs between architectures; the fields named after system calls hold their numbers."""
 
     audit: int
@@ -146,10 +146,10 @@ class Machine:
 
 
 MACHINES = {
-    "x86_64": Machine(
+    "x86_64": SyscallNumbers(
         0xC000003E, X86_64, ioctl=16, fcntl=72, clone=56, socket=41, socketpair=53, foreign=0x40000000
     ),
-    "aarch64": Machine(0xC00000B7, AARCH64, ioctl=29, fcntl=25, clone=220, socket=198, socketpair=199),
+    "aarch64": SyscallNumbers(0xC00000B7, AARCH64, ioctl=29, fcntl=25, clone=220, socket=198, socketpair=199),
 }
 
 # Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is not one: there its bit is part of the exit signal.
@@ -164,7 +164,7 @@ ALLOW = 0x7FFF0000
 KILL = 0x80000000
 
 
-def refuse(error: int) -> int:
+def make_refusal(error: int) -> int:
     """The filter's answer that makes a system call fail with `error`."""
     return 0x00050000 | error
 
@@ -175,38 +175,38 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE = 0, 4
 
 
-def _argument(index: int) -> int:
+def _get_argument_offset(index: int) -> int:
     """Where the low half of an argument lies (little-endian); of those tested the kernel reads no more."""
     return 16 + 8 * index
 
 
-def _when(test: int, value: int, answer: int) -> list[Instruction]:
+def _answer_when(test: int, value: int, answer: int) -> list[Instruction]:
     return [(test, 0, 1, value), (RETURN, 0, 0, answer)]
 
 
-def _call(number: int, body: list[Instruction]) -> list[Instruction]:
+def _match_call(number: int, body: list[Instruction]) -> list[Instruction]:
     """`body` decides this call, and must end in an answer."""
     return [(EQUAL, 0, len(body), number), *body]
 
 
-def _families(allowed: Iterable[int]) -> list[Instruction]:
-    tests = [test for family in allowed for test in _when(EQUAL, family, ALLOW)]
-    return [(LOAD, 0, 0, _argument(0)), *tests]
+def _allow_families(allowed: Iterable[int]) -> list[Instruction]:
+    tests = [test for family in allowed for test in _answer_when(EQUAL, family, ALLOW)]
+    return [(LOAD, 0, 0, _get_argument_offset(0)), *tests]
 
 
-def _socket() -> list[Instruction]:
+def _filter_socket() -> list[Instruction]:
     return [
-        *_families((AF_UNIX, AF_INET, AF_INET6)),
+        *_allow_families((AF_UNIX, AF_INET, AF_INET6)),
         (EQUAL, 1, 0, AF_NETLINK),
-        (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT)),
-        (LOAD, 0, 0, _argument(2)),
-        *_when(EQUAL, NETLINK_ROUTE, ALLOW),
-        (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT)),
+        (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT)),
+        (LOAD, 0, 0, _get_argument_offset(2)),
+        *_answer_when(EQUAL, NETLINK_ROUTE, ALLOW),
+        (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT)),
     ]
 
 
-def _instructions(machine: Machine) -> list[Instruction]:
-    denied = refuse(errno.EPERM)
+def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
+    denied = make_refusal(errno.EPERM)
     allow: Instruction = (RETURN, 0, 0, ALLOW)
     code: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -215,28 +215,30 @@ def _instructions(machine: Machine) -> list[Instruction]:
         (LOAD, 0, 0, NUMBER),
     ]
     if machine.foreign is not None:
-        code += _when(AT_LEAST, machine.foreign, refuse(errno.ENOSYS))
+        code += _answer_when(AT_LEAST, machine.foreign, make_refusal(errno.ENOSYS))
     for number in sorted(machine.refused.values()):
-        code += _when(EQUAL, number, denied)
+        code += _answer_when(EQUAL, number, denied)
     # Its flags lie behind a pointer; ENOSYS makes every C library fall back to clone.
-    code += _when(EQUAL, CLONE3, refuse(errno.ENOSYS))
-    flags: Instruction = (LOAD, 0, 0, _argument(0))
-    code += _call(machine.clone, [flags, *_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
-    code += _call(machine.socket, _socket())
-    refusal: Instruction = (RETURN, 0, 0, refuse(errno.EAFNOSUPPORT))
-    code += _call(machine.socketpair, [*_families((AF_UNIX,)), refusal])
-    request: Instruction = (LOAD, 0, 0, _argument(1))
-    typing_for_others = _when(EQUAL, TIOCSTI, denied) + _when(EQUAL, TIOCLINUX, denied)
-    code += _call(machine.ioctl, [request, *typing_for_others, allow])
-    code += _call(machine.fcntl, [request, *_when(EQUAL, F_SETLEASE, denied), allow])
+    code += _answer_when(EQUAL, CLONE3, make_refusal(errno.ENOSYS))
+    flags: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
+    code += _match_call(machine.clone, [flags, *_answer_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
+    code += _match_call(machine.socket, _filter_socket())
+    refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT))
+    code += _match_call(machine.socketpair, [*_allow_families((AF_UNIX,)), refusal])
+    request: Instruction = (LOAD, 0, 0, _get_argument_offset(1))
+    typing_for_others = _answer_when(EQUAL, TIOCSTI, denied) + _answer_when(EQUAL, TIOCLINUX, denied)
+    code += _match_call(machine.ioctl, [request, *typing_for_others, allow])
+    code += _match_call(machine.fcntl, [request, *_answer_when(EQUAL, F_SETLEASE, denied), allow])
     return [*code, allow]
 
 
-def program(machine: str = platform.machine()) -> bytes:
+def build_filter(machine: str = platform.machine()) -> bytes:
     """The filter for a machine, as an array of the kernel's `struct sock_filter`."""
     if machine not in MACHINES:
         raise MachineError(
             f"There is no system-call filter for {machine!r} machines.",
             f"Use one of {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
         )
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[machine]))
+    return b"".join(
+        struct.pack("=HBBI", *instruction) for instruction in _build_instructions(MACHINES[machine])
+    )

@@ -52,15 +52,15 @@ CONTAINER = (
 )
 
 
-def check(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolation:
+def run_self_test(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolation:
     """One promise each; where nothing could be tried, only that the sandbox starts, which it does not.
 
     `hidden` are places of this machine that must not be shown either.
     """
     try:
-        findings = _try(sandbox, hidden)
+        findings = _run_probe(sandbox, hidden)
     except Agent2RLError as error:
-        promise = Promise(name="the sandbox starts", holds=False, mend=_mend(error))
+        promise = Promise(name="the sandbox starts", holds=False, mend=_suggest_fix(error))
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
     promises = (
         Promise(name=text, holds=findings[key], mend="" if findings[key] else BROKEN)
@@ -69,14 +69,14 @@ def check(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolati
     return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
 
 
-def _try(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
+def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
     with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
         root = Path(name).resolve()
         shared, private = root / "shared", root / "shared" / "private"
         for place in (*(root / part for part in PARTS), shared, private):
             place.mkdir()
             place.chmod(0o755)  # whatever the umask
-        with _answering(root / "door"):
+        with _serve_word(root / "door"):
             enclosure = Enclosure(
                 role="agent",
                 workspace=root / "workspace",
@@ -92,7 +92,7 @@ def _try(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
             told = {
                 "secret": str(root / "secret"),
                 "shared": str(shared),
-                "hidden": _identities((private, *hidden)),
+                "hidden": _list_inodes((private, *hidden)),
                 "read_only": "read-only",
                 "word": WORD,
                 "variables": VARIABLES,
@@ -103,12 +103,12 @@ def _try(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
         if exit_.code != 0:
             raise MachineError(f"The self-test did not come to its end ({exit_.reason}): {said[-1000:]}")
         lock = enclosure.workspace / "daemon.lock"
-        outside = {"owner": lock.stat().st_uid != 0, "daemon": _unlocked(lock)}
+        outside = {"owner": lock.stat().st_uid != 0, "daemon": _is_unlocked(lock)}
         inside: dict[str, bool] = json.loads(said.splitlines()[-1])
         return inside | outside
 
 
-def _identities(places: Iterable[Path]) -> list[tuple[str, int, int]]:
+def _list_inodes(places: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Each that exists, by both of its paths, with what the kernel knows it by: device and inode."""
     found = []
     for path in {each for place in places for each in (place, Path(os.path.realpath(place)))}:
@@ -118,7 +118,7 @@ def _identities(places: Iterable[Path]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _unlocked(path: Path) -> bool:
+def _is_unlocked(path: Path) -> bool:
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,16 +127,16 @@ def _unlocked(path: Path) -> bool:
     return True
 
 
-class _Answer(socketserver.StreamRequestHandler):
+class _WordHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self.rfile.readline()
         self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + WORD.encode())
 
 
 @contextmanager
-def _answering(path: Path) -> Iterator[None]:
+def _serve_word(path: Path) -> Iterator[None]:
     """A unix socket behind which something says the word."""
-    with socketserver.UnixStreamServer(str(path), _Answer) as server:
+    with socketserver.UnixStreamServer(str(path), _WordHandler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -146,7 +146,7 @@ def _answering(path: Path) -> Iterator[None]:
             thread.join()
 
 
-def _mend(error: Agent2RLError) -> str:
+def _suggest_fix(error: Agent2RLError) -> str:
     """What happened, and what is known to forbid sandboxes on this machine; else the error's own mend."""
     hints = []
     if os.geteuid() != 0:

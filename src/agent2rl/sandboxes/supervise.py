@@ -2,7 +2,7 @@
 
 One thread does it all, because the kernel ties a sandbox to the *thread* that started it, which must
 outlive it. How a sandbox is started and ended, and which processes are its own, this module is told
-(`Start`).
+(`SandboxStart`).
 
     harness                pipes                    sandbox
     supervise   --  plan, then "stop"   -->  stdin  inside.py, which starts the command
@@ -25,7 +25,7 @@ from typing import IO, Literal
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Process, Role
-from agent2rl.sandboxes.guard import Guard
+from agent2rl.sandboxes.guard import LimitGuard
 
 INSIDE = Path(__file__).with_name("inside.py")
 LOG_BYTES = 256 << 20
@@ -35,13 +35,13 @@ MOST_CHUNKS_AT_THE_END = 64
 
 
 @dataclass(frozen=True)
-class Start:
+class SandboxStart:
     """How one sandbox is started, counted and ended."""
 
     argv: tuple[str, ...]
-    """Leads to `inside.py`."""
+    """Leads to `make_inside_command.py`."""
     plan: Mapping[str, object]
-    """What `inside.py` is told, but for `ready`."""
+    """What `make_inside_command.py` is told, but for `ready`."""
     members: Callable[[int], list[Process]]
     """The processes whose memory counts, given the pid of the started one."""
     end: Callable[["subprocess.Popen[bytes]"], None]
@@ -53,7 +53,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Ending:
+class SandboxEnding:
     reason: Literal["exited", "deadline", "stopped", "memory", "processes", "disk"]
     detail: str = ""
 
@@ -63,23 +63,23 @@ SPIN = "1000"
 other programs want the cores too, a training in several threads becomes several times slower."""
 
 
-def inside(role: Role) -> tuple[str, ...]:
+def make_inside_command(role: Role) -> tuple[str, ...]:
     """The first command in a sandbox."""
     return (BARE_PYTHON if role == "program" else sys.executable, "-I", "-S", str(INSIDE))
 
 
-def plan(command: Command, home: str, temporary: str) -> dict[str, object]:
-    """What `inside.py` is told of a command."""
+def make_inside_plan(command: Command, home: str, temporary: str) -> dict[str, object]:
+    """What `make_inside_command.py` is told of a command."""
     return {
         "argv": command.argv,
-        "environment": _environment(command, home, temporary),
+        "environment": _make_environment(command, home, temporary),
         "files": {str(Path(home, path)): text for path, text in command.files.items()},
         "input": command.input,
         "interrupt": command.interrupt,
     }
 
 
-def _environment(command: Command, home: str, temporary: str) -> dict[str, str]:
+def _make_environment(command: Command, home: str, temporary: str) -> dict[str, str]:
     """The command's whole environment but for the doors, built from nothing."""
     base = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -94,19 +94,19 @@ def _environment(command: Command, home: str, temporary: str) -> dict[str, str]:
     return base | dict(command.environment)
 
 
-def supervise(start: Start, enclosure: Enclosure, stop: threading.Event) -> Exit:
+def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading.Event) -> Exit:
     """Run to the end. Afterwards nothing of the sandbox is alive and no descriptor of it is open.
 
     The exit code is the command's own, 128 + n where signal n ended it.
     """
     began = time.monotonic()
-    guard = Guard(enclosure, start.own_processes)
+    guard = LimitGuard(enclosure, start.own_processes)
     with open(enclosure.log, "ab", buffering=0) as file:
-        log = _Log(file)
-        sandbox = _Live(start, log)
+        log = _CappedLog(file)
+        sandbox = _LiveSandbox(start, log)
         try:
-            sandbox.begin()
-            ending = _keep(sandbox, guard, enclosure, stop)
+            sandbox.send_plan()
+            ending = _watch_until_end(sandbox, guard, enclosure, stop)
         finally:
             sandbox.close()
             if enclosure.seen:
@@ -118,27 +118,29 @@ def supervise(start: Start, enclosure: Enclosure, stop: threading.Event) -> Exit
     return Exit(ending.reason, code, time.monotonic() - began, ending.detail, guard.peak_memory_bytes)
 
 
-def _keep(sandbox: "_Live", guard: Guard, enclosure: Enclosure, stop: threading.Event) -> Ending:
+def _watch_until_end(
+    sandbox: "_LiveSandbox", guard: LimitGuard, enclosure: Enclosure, stop: threading.Event
+) -> SandboxEnding:
     """Watch until it ends or must be ended. At the deadline and at a stop it is asked first, with grace."""
     due = time.monotonic() + enclosure.wall_seconds
-    ending: Ending | None = None
+    ending: SandboxEnding | None = None
     while True:
-        sandbox.pump(min(time.monotonic() + guard.pause, due))
+        sandbox.pump_output(min(time.monotonic() + guard.pause, due))
         if sandbox.process.poll() is not None:
-            return ending or Ending("exited")
-        if breach := guard.look(sandbox.members):
-            return ending or Ending(breach.reason, breach.detail)
+            return ending or SandboxEnding("exited")
+        if breach := guard.check_limits(sandbox.list_members):
+            return ending or SandboxEnding(breach.reason, breach.detail)
         late = time.monotonic() >= due
         if ending is None and (late or stop.is_set()):
-            ending = Ending("stopped" if stop.is_set() else "deadline")
+            ending = SandboxEnding("stopped" if stop.is_set() else "deadline")
             due = time.monotonic() + enclosure.grace_seconds
-            sandbox.tell(b"stop\n")
+            sandbox.send_line(b"stop\n")
         elif ending is not None and late:
             grace = f"It went on for {enclosure.grace_seconds:g} s after the interrupt and was killed."
-            return Ending(ending.reason, grace)
+            return SandboxEnding(ending.reason, grace)
 
 
-class _Log:
+class _CappedLog:
     """A log file that takes so much and no more, however much there is to take."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -146,7 +148,7 @@ class _Log:
         self._room = LOG_BYTES
         self.head = b""
 
-    def take(self, chunk: bytes) -> None:
+    def write_chunk(self, chunk: bytes) -> None:
         self.head += chunk[: HEAD_BYTES - len(self.head)]
         if self._room < 0:
             return
@@ -156,10 +158,10 @@ class _Log:
             self._file.write(b"\n[agent2rl: the log is full; what came after this was dropped]\n")
 
 
-class _Live:
+class _LiveSandbox:
     """A started sandbox and the harness's ends of its pipes."""
 
-    def __init__(self, start: Start, log: _Log) -> None:
+    def __init__(self, start: SandboxStart, log: _CappedLog) -> None:
         self._start = start
         self._log = log
         self.stood = False
@@ -187,38 +189,38 @@ class _Live:
         self._silent = False
         self._ready_inside = ready_inside
 
-    def begin(self) -> None:
+    def send_plan(self) -> None:
         plan = {**self._start.plan, "ready": self._ready_inside}
         with suppress(BrokenPipeError):  # it has just ended, as the caller will see
             self._control.write(json.dumps(plan).encode() + b"\n")
             self._control.flush()
         os.set_blocking(self._control.fileno(), False)
 
-    def tell(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """As far as it listens: whoever stops reading or fills the pipe is killed when its grace is over."""
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._control.fileno(), line)
 
-    def members(self) -> list[Process]:
+    def list_members(self) -> list[Process]:
         return self._start.members(self.process.pid)
 
-    def pump(self, until: float) -> None:
+    def pump_output(self, until: float) -> None:
         """Carry output to the log until then, or until the end."""
         while (left := until - time.monotonic()) > 0 and self.process.poll() is None:
             if self._silent:
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(left)
             else:
-                self._carry(left)
+                self._carry_chunk(left)
 
-    def _carry(self, seconds: float) -> bool:
+    def _carry_chunk(self, seconds: float) -> bool:
         """One chunk to the log, if one comes in time."""
         waiting = select.poll()
         waiting.register(self._output, select.POLLIN)
         if not waiting.poll(1000 * seconds):
             return False
         chunk = os.read(self._output.fileno(), CHUNK_BYTES)
-        self._log.take(chunk)
+        self._log.write_chunk(chunk)
         self._silent = not chunk
         return not self._silent
 
@@ -228,7 +230,7 @@ class _Live:
             self._start.end(self.process)
             # A bound, because where nothing isolates a survivor may write for ever.
             for _ in range(MOST_CHUNKS_AT_THE_END):
-                if not self._carry(0):
+                if not self._carry_chunk(0):
                     break
             self.stood = os.read(self._ready, 1) == b"1"
         finally:

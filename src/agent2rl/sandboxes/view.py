@@ -53,7 +53,7 @@ MOST_SHARED_MEMORY_BYTES = 2 << 30
 SHOWN_EVERYWHERE = "every sandbox shows it, because programs or Python lie there"
 
 
-class View:
+class FileSystemView:
     """Collects arguments, and the open files they speak of, which are closed at the end of its context.
 
     Every parent is made first and 0755: those that bwrap makes by itself are 0700.
@@ -62,23 +62,23 @@ class View:
     def __init__(self, hidden: Iterable[Path]) -> None:
         self.arguments: list[str] = []
         self.descriptors: list[int] = []
-        self.hidden = existing(hidden)
+        self.hidden = resolve_existing(hidden)
         self._made = {PurePosixPath("/")}
         self._covers: list[PurePosixPath] = []
 
-    def add(self, *arguments: str | os.PathLike[str]) -> None:
+    def add_arguments(self, *arguments: str | os.PathLike[str]) -> None:
         self.arguments += [os.fspath(argument) for argument in arguments]
 
-    def directory(self, path: PurePosixPath) -> None:
+    def make_directory(self, path: PurePosixPath) -> None:
         for each in (*reversed(path.parents), path):
             if each not in self._made:
                 self._made.add(each)
-                self.add("--perms", "0755", "--dir", each)
+                self.add_arguments("--perms", "0755", "--dir", each)
 
-    def bind(self, source: Path, target: PurePosixPath, option: str = "--ro-bind") -> None:
+    def bind_path(self, source: Path, target: PurePosixPath, option: str = "--ro-bind") -> None:
         """Show `source` at `target`, with what is to be hidden below it covered."""
-        self.directory(target.parent)
-        self.add(option, source, target)
+        self.make_directory(target.parent)
+        self.add_arguments(option, source, target)
         # What was made or covered there before is not seen any more.
         self._made = {path for path in self._made if not path.is_relative_to(target)}
         self._covers = [path for path in self._covers if not path.is_relative_to(target)]
@@ -86,25 +86,25 @@ class View:
         below = [path for path in self.hidden if shown in path.parents]
         for path in below:
             if not any(other in path.parents for other in below):
-                self._cover(target / path.relative_to(shown), path)
+                self._cover_path(target / path.relative_to(shown), path)
 
-    def share(self, source: Path) -> None:
+    def share_path(self, source: Path) -> None:
         """Show a place of the host that every sandbox shows, under its own name."""
         require_other_place(source, self.hidden, SHOWN_EVERYWHERE)
-        self.bind(source, PurePosixPath(source))
+        self.bind_path(source, PurePosixPath(source))
 
-    def _cover(self, target: PurePosixPath, hidden: Path) -> None:
+    def _cover_path(self, target: PurePosixPath, hidden: Path) -> None:
         if hidden.is_dir():
             self._covers.append(target)
-            self.add("--perms", "0755", "--tmpfs", target)
+            self.add_arguments("--perms", "0755", "--tmpfs", target)
         else:
-            self.add("--perms", "0444", "--ro-bind-data", self.file(b""), target)
+            self.add_arguments("--perms", "0444", "--ro-bind-data", self.open_memory_file(b""), target)
 
-    def text(self, target: PurePosixPath, content: str) -> None:
-        self.directory(target.parent)
-        self.add("--perms", "0644", "--file", self.file(content.encode()), target)
+    def add_text_file(self, target: PurePosixPath, content: str) -> None:
+        self.make_directory(target.parent)
+        self.add_arguments("--perms", "0644", "--file", self.open_memory_file(content.encode()), target)
 
-    def file(self, content: bytes) -> str:
+    def open_memory_file(self, content: bytes) -> str:
         """An open file with this content; what bwrap calls a FD."""
         descriptor = os.memfd_create("agent2rl")
         self.descriptors.append(descriptor)
@@ -112,10 +112,10 @@ class View:
         os.lseek(descriptor, 0, os.SEEK_SET)
         return str(descriptor)
 
-    def seal(self) -> None:
+    def make_read_only(self) -> None:
         """Last of all: what was made here becomes read-only."""
         for each in (*self._covers, PurePosixPath("/")):
-            self.add("--remount-ro", each)
+            self.add_arguments("--remount-ro", each)
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +130,7 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def existing(paths: Iterable[Path]) -> list[Path]:
+def resolve_existing(paths: Iterable[Path]) -> list[Path]:
     """The real paths of those that exist, parents first."""
     return sorted({real_path(path) for path in paths if os.path.lexists(real_path(path))})
 
@@ -147,27 +147,27 @@ def require_other_place(source: Path, hidden: Iterable[Path], reason: str) -> No
 
 def require_hideable(hidden: Iterable[Path]) -> None:
     """Refuse places that cannot be hidden from anybody: what every sandbox shows."""
-    places = existing(hidden)
-    for shown in (*map(Path, (*SYSTEM, *SETTINGS)), *python_places(places)):
+    places = resolve_existing(hidden)
+    for shown in (*map(Path, (*SYSTEM, *SETTINGS)), *list_python_places(places)):
         require_other_place(shown, places, SHOWN_EVERYWHERE)
 
 
-def system(view: View, names: Iterable[str]) -> None:
+def add_system_directories(view: FileSystemView, names: Iterable[str]) -> None:
     for name in names:
         path = Path(name)
         if path.is_symlink():
-            view.add("--symlink", path.readlink(), name)
+            view.add_arguments("--symlink", path.readlink(), name)
         elif path.is_dir():
-            view.share(path)
+            view.share_path(path)
 
 
-def settings(view: View, names: Iterable[str]) -> None:
+def add_etc_files(view: FileSystemView, names: Iterable[str]) -> None:
     for name in names:
         if Path(name).exists():
-            view.share(Path(name))
+            view.share_path(Path(name))
 
 
-def accounts(view: View, uid: int) -> None:
+def add_accounts(view: FileSystemView, uid: int) -> None:
     """Users, hosts and where to look them up: no host's own, and nothing that asks the network."""
     files = {
         "passwd": f"root:x:0:0::/nonexistent:/bin/false\nagent:x:{uid}:{uid}::{HOME}:/bin/bash\n",
@@ -177,38 +177,38 @@ def accounts(view: View, uid: int) -> None:
         "resolv.conf": "",
     }
     for name, content in files.items():
-        view.text(PurePosixPath("/etc") / name, content)
+        view.add_text_file(PurePosixPath("/etc") / name, content)
 
 
-def kernel(view: View, memory_bytes: int, gpus: bool) -> None:
+def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> None:
     """/proc and /dev. bwrap leaves /proc/sys as it is, and there file owner 0 is enough to write."""
-    view.add("--proc", "/proc")
+    view.add_arguments("--proc", "/proc")
     for name in PROC_READ_ONLY:
         if Path(name).exists():
-            view.add("--ro-bind", name, name)
-    view.add("--dev", "/dev")
+            view.add_arguments("--ro-bind", name, name)
+    view.add_arguments("--dev", "/dev")
     shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
-    view.add("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
+    view.add_arguments("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
     if gpus and Path("/dev/nvidiactl").exists():  # the agent is told which of them are its own
         for device in sorted(Path("/dev").glob("nvidia*")):
-            view.add("--dev-bind", device, device)
-        view.add("--ro-bind", "/sys", "/sys")
-    view.add("--remount-ro", "/dev")
+            view.add_arguments("--dev-bind", device, device)
+        view.add_arguments("--ro-bind", "/sys", "/sys")
+    view.add_arguments("--remount-ro", "/dev")
 
 
-def python_places(hidden: Sequence[Path] = ()) -> list[Path]:
+def list_python_places(hidden: Sequence[Path] = ()) -> list[Path]:
     """Where this interpreter, its libraries and this package lie outside /usr, links on the way included."""
     places = {Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
-    return _outside({*places, PACKAGE, *_links(Path(sys.executable))}, SYSTEM, hidden)
+    return _select_outside({*places, PACKAGE, *_follow_links(Path(sys.executable))}, SYSTEM, hidden)
 
 
-def interpreter_places(hidden: Sequence[Path] = ()) -> list[Path]:
+def list_interpreter_places(hidden: Sequence[Path] = ()) -> list[Path]:
     """Where the bare interpreter and its standard library lie."""
     libraries = {Path(sys.base_prefix) / "lib", Path(sys.base_exec_prefix) / sys.platlibdir}
-    return _outside({*libraries, *_links(Path(BARE_PYTHON))}, LIBRARIES, hidden)
+    return _select_outside({*libraries, *_follow_links(Path(BARE_PYTHON))}, LIBRARIES, hidden)
 
 
-def _links(path: Path) -> list[Path]:
+def _follow_links(path: Path) -> list[Path]:
     """The path and what it leads to, a link at a time."""
     found = [path]
     while path.is_symlink():
@@ -217,7 +217,7 @@ def _links(path: Path) -> list[Path]:
     return found
 
 
-def _outside(places: set[Path], known: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
+def _select_outside(places: set[Path], known: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
     """Those that are not in what is shown anyway, each once, parents first."""
 
     def is_seen(place: Path, other: Path) -> bool:
@@ -233,31 +233,31 @@ def _is_covered(place: Path, shown: Path, hidden: Iterable[Path]) -> bool:
     return any(top in path.parents and bottom.is_relative_to(path) for path in hidden)
 
 
-def build(
-    view: View, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
+def build_view(
+    view: FileSystemView, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
 ) -> dict[str, str]:
     """The whole view, in an order in which later things may lie inside earlier ones. Returns the doors.
 
     `tools` are programs that the sandbox itself needs in there.
     """
     bare = enclosure.role == "program"
-    system(view, LIBRARIES if bare else SYSTEM)
-    settings(view, LOADER if bare else SETTINGS)
-    accounts(view, uid)
-    kernel(view, enclosure.limits.memory_bytes, gpus=not bare)
-    view.bind(enclosure.scratch / "tmp", TEMPORARY, "--bind")
-    view.bind(enclosure.scratch / "home", HOME, "--bind")
-    view.bind(enclosure.workspace, WORKSPACE, "--bind")
+    add_system_directories(view, LIBRARIES if bare else SYSTEM)
+    add_etc_files(view, LOADER if bare else SETTINGS)
+    add_accounts(view, uid)
+    add_proc_and_dev(view, enclosure.limits.memory_bytes, gpus=not bare)
+    view.bind_path(enclosure.scratch / "tmp", TEMPORARY, "--bind")
+    view.bind_path(enclosure.scratch / "home", HOME, "--bind")
+    view.bind_path(enclosure.workspace, WORKSPACE, "--bind")
     # What the sandbox needs comes after the interpreter's libraries, of which a part may be hidden.
-    bare_places = (*interpreter_places(view.hidden), INSIDE, *map(Path, tools))
-    for place in bare_places if bare else python_places(view.hidden):
-        view.share(place)
+    bare_places = (*list_interpreter_places(view.hidden), INSIDE, *map(Path, tools))
+    for place in bare_places if bare else list_python_places(view.hidden):
+        view.share_path(place)
     for mount in sorted(mounts, key=lambda mount: len((WORKSPACE / mount.target).parts)):  # parents first
         if enclosure.role == "agent":
             require_other_place(mount.source, view.hidden, f"the agent is to see it at {mount.target}")
-        view.bind(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
+        view.bind_path(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
     doors = {door.variable: DOORS / f"{number}.sock" for number, door in enumerate(enclosure.doors)}
     for door in enclosure.doors:
-        view.bind(door.socket, doors[door.variable])
-    view.seal()
+        view.bind_path(door.socket, doors[door.variable])
+    view.make_read_only()
     return {variable: str(path) for variable, path in doors.items()}

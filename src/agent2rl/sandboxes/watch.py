@@ -22,7 +22,7 @@ DEEPEST = 256
 """One descriptor is held for each level while a tree is measured."""
 
 
-def process(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """A process that is alive; None for one that is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -45,13 +45,13 @@ def process(pid: int) -> Process | None:
     )
 
 
-def processes() -> dict[int, Process]:
+def list_processes() -> dict[int, Process]:
     """All that are alive on this machine."""
-    found = (process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
+    found = (read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
     return {each.pid: each for each in found if each is not None}
 
 
-def descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
+def find_descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
     """All below `roots`. In a pid namespace this is complete: orphans are given to its first process."""
     children: dict[int, list[Process]] = {}
     for each in everyone.values():
@@ -64,7 +64,7 @@ def descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
     return found
 
 
-def proportional_bytes(member: Process) -> int:
+def read_proportional_bytes(member: Process) -> int:
     """Its memory, shared pages divided among their users; where that cannot be read, its resident memory."""
     with suppress(OSError):
         for line in Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
@@ -73,26 +73,28 @@ def proportional_bytes(member: Process) -> int:
     return member.resident_bytes
 
 
-class TooDeep(Exception):
+class TreeTooDeep(Exception):
     """Directories are nested deeper than can be measured."""
 
 
-def allocated(roots: tuple[Path, ...]) -> Generator[int, None, None]:
+def walk_allocated_bytes(roots: tuple[Path, ...]) -> Generator[int, None, None]:
     """The allocated bytes of every file and directory below, one by one, so that the caller can pause.
 
     No link is followed, and a file with several names counts once.
     """
     linked: set[tuple[int, int]] = set()
     for root in roots:
-        with _opened(str(root), None) as directory:
-            yield from _below(directory, linked, 1)
+        with _open_directory(str(root), None) as directory:
+            yield from _walk_directory(directory, linked, 1)
 
 
-def _below(directory: int | None, linked: set[tuple[int, int]], depth: int) -> Generator[int, None, None]:
+def _walk_directory(
+    directory: int | None, linked: set[tuple[int, int]], depth: int
+) -> Generator[int, None, None]:
     if directory is None:
         return
     if depth > DEEPEST:
-        raise TooDeep
+        raise TreeTooDeep
     folders = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -108,12 +110,12 @@ def _below(directory: int | None, linked: set[tuple[int, int]], depth: int) -> G
                 linked.add((status.st_dev, status.st_ino))
             yield status.st_blocks * 512
     for name in folders:
-        with _opened(name, directory) as folder:
-            yield from _below(folder, linked, depth + 1)
+        with _open_directory(name, directory) as folder:
+            yield from _walk_directory(folder, linked, depth + 1)
 
 
 @contextmanager
-def _opened(name: str, parent: int | None) -> Iterator[int | None]:
+def _open_directory(name: str, parent: int | None) -> Iterator[int | None]:
     """A directory, or None if it is gone. Made readable if its owner may not: nothing hides by `chmod 0`."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -122,7 +124,7 @@ def _opened(name: str, parent: int | None) -> Iterator[int | None]:
         yield None
         return
     try:
-        directory = _readable(handle)
+        directory = _open_readable(handle)
     finally:
         os.close(handle)
     try:
@@ -132,7 +134,7 @@ def _opened(name: str, parent: int | None) -> Iterator[int | None]:
             os.close(directory)
 
 
-def _readable(handle: int) -> int | None:
+def _open_readable(handle: int) -> int | None:
     """The directory behind a handle, opened; None where its owner closes it again as fast as we open it."""
     itself = f"/proc/self/fd/{handle}"
     for _ in range(3):

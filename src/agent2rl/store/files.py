@@ -11,14 +11,14 @@ from typing import Any
 from pydantic import BaseModel
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """The one JSON text of a value: the same bytes on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def canonical_line(record: BaseModel) -> str:
+def canonical_json_line(record: BaseModel) -> str:
     """A record as a line of a file."""
-    return canonical(record.model_dump()) + "\n"
+    return canonical_json(record.model_dump()) + "\n"
 
 
 def sha256_text(text: str) -> str:
@@ -67,14 +67,14 @@ def write_record(path: Path, record: BaseModel) -> str:
     return sha256_text(text)
 
 
-def write_lines(path: Path, records: Iterable[BaseModel]) -> str:
+def write_json_lines(path: Path, records: Iterable[BaseModel]) -> str:
     """Write records one a line; returns the sha256 of the bytes."""
     text = "".join(record.model_dump_json() + "\n" for record in records)
     write_atomically(path, text)
     return sha256_text(text)
 
 
-def cut_torn(path: Path) -> bool:
+def cut_torn_line(path: Path) -> bool:
     """Cut off a last line that has no end: a crash came in the midst of it. Says whether there was one."""
     if not path.exists():
         return False

@@ -17,20 +17,20 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.events import Event
+from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import LedgerEntry, Record
-from agent2rl.store.files import canonical, cut_torn, sha256_text, write_atomically
+from agent2rl.store.files import canonical_json, cut_torn_line, sha256_text, write_atomically
 
 START = "0" * 64
 
 
-class Head(Record):
+class LedgerHead(Record):
     index: int
     hash: str
 
 
 @dataclass(frozen=True)
-class Reading:
+class LedgerReading:
     """What a ledger file holds: the entries up to the first fault, and the fault, if there is one."""
 
     entries: tuple[LedgerEntry, ...]
@@ -43,7 +43,7 @@ class Ledger:
     """Appends to a ledger file. Safe to share between threads, not between processes."""
 
     def __init__(self, path: Path, head: Path) -> None:
-        reading = read(path, head)
+        reading = read_ledger(path, head)
         if reading.fault or reading.torn:
             raise ValueError(f"cannot append to a ledger that does not hold: {reading.fault or 'torn'}")
         self._head = head
@@ -65,16 +65,16 @@ class Ledger:
                 "data": data,
                 "previous": self._last,
             }
-            entry = LedgerEntry.model_validate({**body, "hash": sha256_text(canonical(body))})
-            self._write(entry)
+            entry = LedgerEntry.model_validate({**body, "hash": sha256_text(canonical_json(body))})
+            self._write_entry(entry)
             self._index += 1
             self._last = entry.hash
             return entry
 
-    def _write(self, entry: LedgerEntry) -> None:
+    def _write_entry(self, entry: LedgerEntry) -> None:
         """Line and head, or neither: on a full disk one may fit without the other, or half of one."""
-        line = (canonical(entry.model_dump()) + "\n").encode()
-        head = Head(index=entry.index, hash=entry.hash).model_dump_json()
+        line = (canonical_json(entry.model_dump()) + "\n").encode()
+        head = LedgerHead(index=entry.index, hash=entry.hash).model_dump_json()
         before = self._file.seek(0, os.SEEK_END)
         try:
             if self._file.write(line) != len(line):
@@ -90,54 +90,54 @@ class Ledger:
         self._file.close()
 
 
-def read(path: Path, head: Path) -> Reading:
+def read_ledger(path: Path, head: Path) -> LedgerReading:
     """Read a ledger and say where the chain first breaks."""
     try:
         raw = path.read_bytes() if path.exists() else b""
     except OSError as error:
-        return Reading((), f"the ledger cannot be read: {error.strerror}", torn=False)
+        return LedgerReading((), f"the ledger cannot be read: {error.strerror}", torn=False)
     *lines, rest = raw.split(b"\n")
     entries: list[LedgerEntry] = []
     previous = START
     for index, line in enumerate(lines):
-        entry, fault = _link(line, index, previous)
+        entry, fault = _check_entry(line, index, previous)
         if entry is None:
-            return Reading(tuple(entries), fault, torn=False)
+            return LedgerReading(tuple(entries), fault, torn=False)
         entries.append(entry)
         previous = entry.hash
-    return Reading(tuple(entries), _end_fault(entries, head), torn=bool(rest))
+    return LedgerReading(tuple(entries), _check_head(entries, head), torn=bool(rest))
 
 
-def timeline_event(entry: LedgerEntry) -> Event:
+def make_timeline_event(entry: LedgerEntry) -> TimelineEvent:
     """What the timeline says of a ledger record."""
-    return Event(time=entry.time, kind=entry.kind, data=entry.data)
+    return TimelineEvent(time=entry.time, kind=entry.kind, data=entry.data)
 
 
-def mend(path: Path, head: Path) -> tuple[Reading, tuple[str, ...]]:
+def repair_ledger(path: Path, head: Path) -> tuple[LedgerReading, tuple[str, ...]]:
     """Undo what a crash leaves: a line that was cut off, a head that lags. Returns what was done.
 
     What no crash leaves is a fault, and stays as it is.
     """
-    reading = read(path, head)
+    reading = read_ledger(path, head)
     if reading.fault:
         return reading, ()
     done: tuple[str, ...] = (
-        ("a ledger line that was cut off is gone",) if reading.torn and cut_torn(path) else ()
+        ("a ledger line that was cut off is gone",) if reading.torn and cut_torn_line(path) else ()
     )
     if reading.entries:
         last = reading.entries[-1]
-        noted = Head(index=last.index, hash=last.hash).model_dump_json()
+        noted = LedgerHead(index=last.index, hash=last.hash).model_dump_json()
         if not head.exists() or head.read_text(encoding="utf-8") != noted:
             write_atomically(head, noted)
             done += ("ledger.head, which lagged behind, was written",)
     return replace(reading, torn=False), done
 
 
-def _link(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, str]:
+def _check_entry(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, str]:
     where = f"ledger record {index}"
     try:
         entry = LedgerEntry.model_validate(json.loads(line))
-        written = canonical(entry.model_dump()).encode()  # refuses infinity, which 1E999 is
+        written = canonical_json(entry.model_dump()).encode()  # refuses infinity, which 1E999 is
     except (ValueError, RecursionError, ValidationError):
         return None, f"{where} cannot be read"
     body = entry.model_dump(exclude={"hash"})
@@ -147,17 +147,17 @@ def _link(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, s
         return None, f"{where} says it is record {entry.index}: records were dropped, repeated or moved"
     if entry.previous != previous:
         return None, f"{where} does not follow the one before"
-    if sha256_text(canonical(body)) != entry.hash:
+    if sha256_text(canonical_json(body)) != entry.hash:
         return None, f"{where} was changed: its hash does not fit"
     return entry, ""
 
 
-def _end_fault(entries: list[LedgerEntry], head: Path) -> str | None:
+def _check_head(entries: list[LedgerEntry], head: Path) -> str | None:
     """The head may lag by the one record that a crash caught between the two writes, and by no more."""
     if not head.exists():
         return None if len(entries) <= 1 else "ledger.head is missing"
     try:
-        noted = Head.model_validate_json(head.read_bytes())
+        noted = LedgerHead.model_validate_json(head.read_bytes())
     except (ValidationError, OSError):
         return "ledger.head cannot be read"
     if noted.index >= len(entries):

@@ -72,7 +72,7 @@ class SubmissionPaths:
     def log(self) -> Path:
         return self.root / "grading.log"
 
-    def results(self, split: Split) -> Path:
+    def results_file(self, split: Split) -> Path:
         return self.root / f"{split}.jsonl"
 
 
@@ -132,10 +132,10 @@ class RunPaths:
     def submissions(self) -> Path:
         return self.root / "submissions"
 
-    def submission(self, number: int) -> SubmissionPaths:
+    def submission_paths(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
 
-    def ablation(self, key: str) -> SubmissionPaths:
+    def ablation_paths(self, key: str) -> SubmissionPaths:
         return SubmissionPaths(self.root / "ablations" / key)
 
     @property
@@ -201,7 +201,7 @@ class RunPaths:
     def workspace(self) -> Path:
         return self.root / "workspace"
 
-    def relative(self, path: Path) -> str:
+    def relative_name(self, path: Path) -> str:
         """A path as records name it: below the run directory."""
         return path.relative_to(self.root).as_posix()
 
@@ -228,11 +228,11 @@ class SessionPaths:
     def jobs(self) -> Path:
         return self.root / "jobs"
 
-    def log(self, experiment: str) -> Path:
+    def log_file(self, experiment: str) -> Path:
         return self.root / "logs" / f"{experiment[:16]}.log"
 
-    def output(self, experiment: str) -> Path:
-        return self.log(experiment).with_suffix(".json")
+    def output_file(self, experiment: str) -> Path:
+        return self.log_file(experiment).with_suffix(".json")
 
 
 def claims_folder(runs: Path) -> Path:

@@ -8,24 +8,24 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from agent2rl.core.claims import Claims
+from agent2rl.core.attempt_claims import AttemptClaims
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import Event
-from agent2rl.core.llm import Exchange
+from agent2rl.core.events import TimelineEvent
+from agent2rl.core.llm import LlmExchange
 from agent2rl.core.records import (
     Contamination,
     ContaminationSummary,
+    EvalScore,
     ExampleResult,
     Record,
     RunResult,
     RunSpec,
-    Score,
     Submission,
 )
 from agent2rl.core.transcript import Transcript
 from agent2rl.store import ledger
-from agent2rl.store.hold import is_held
 from agent2rl.store.paths import RunPaths
+from agent2rl.store.run_lock import is_held
 
 R = TypeVar("R", bound=Record)
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -40,10 +40,10 @@ class RunView:
     spec: RunSpec
     state: State
     result: RunResult | None
-    baseline: Score | None
+    baseline: EvalScore | None
     submissions: tuple[Submission, ...]
     contamination: Contamination | None
-    chain: ledger.Reading
+    chain: ledger.LedgerReading
     notes: tuple[str, ...]
 
     @property
@@ -67,22 +67,22 @@ class RunView:
 
 def read_run(paths: RunPaths) -> RunView:
     notes: list[str] = []
-    spec = _record(paths.spec, RunSpec, notes)
+    spec = _read_record(paths.spec, RunSpec, notes)
     if spec is None:
         raise UserError(f"{paths.root} is not a run that can be read: {notes[0]}.")
-    result = _record(paths.result, RunResult, notes) if paths.result.exists() else None
-    chain = ledger.read(paths.ledger, paths.ledger_head)
+    result = _read_record(paths.result, RunResult, notes) if paths.result.exists() else None
+    chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if NUMBER.fullmatch(path.name))
-    found = [_record(paths.submission(number).record, Submission, notes) for number in numbers]
+    found = [_read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers]
     return RunView(
         paths=paths,
         spec=spec,
         state="finished" if result else "running" if is_held(paths.lock) else "crashed",
         result=result,
-        baseline=result.baseline if result else _baseline(chain),
+        baseline=result.baseline if result else _find_baseline(chain),
         submissions=tuple(submission for submission in found if submission),
         contamination=(
-            _record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
+            _read_record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
         ),
         chain=chain,
         notes=tuple(notes),
@@ -94,35 +94,35 @@ def read_results(path: Path) -> list[ExampleResult]:
     return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
 
 
-def read_events(paths: RunPaths, notes: list[str]) -> list[Event]:
+def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
     """The timeline, as far as it can be read."""
-    return _lines(paths.events, Event, notes)
+    return _read_lines(paths.events, TimelineEvent, notes)
 
 
-def read_usage(paths: RunPaths, notes: list[str]) -> list[Exchange]:
+def read_usage(paths: RunPaths, notes: list[str]) -> list[LlmExchange]:
     """Each request to the driver LLM; none where there is no driver."""
-    return _lines(paths.usage, Exchange, notes) if paths.usage.exists() else []
+    return _read_lines(paths.usage, LlmExchange, notes) if paths.usage.exists() else []
 
 
-def read_claims(paths: RunPaths, notes: list[str]) -> Claims | None:
+def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:
     """What the agent says of its attempts, once it has ended."""
-    return _record(paths.claims, Claims, notes) if paths.claims.exists() else None
+    return _read_record(paths.claims, AttemptClaims, notes) if paths.claims.exists() else None
 
 
 def read_transcript(paths: RunPaths) -> Transcript | None:
     """What a driven agent said and did; None where there is nothing, or nothing that can be read."""
-    return _record(paths.transcript, Transcript, [])
+    return _read_record(paths.transcript, Transcript, [])
 
 
-def _baseline(chain: ledger.Reading) -> Score | None:
+def _find_baseline(chain: ledger.LedgerReading) -> EvalScore | None:
     for entry in chain.entries:
         if entry.kind == "baseline" and entry.data.get("split") == "feedback":
             with suppress(ValidationError):
-                return Score.model_validate(entry.data.get("score"))
+                return EvalScore.model_validate(entry.data.get("score"))
     return None
 
 
-def _record(path: Path, kind: type[R], notes: list[str]) -> R | None:
+def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     return None
 
 
-def _lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
+def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
     """The records of a file with one a line. The last line may be cut off by a crash, or just be written."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")

@@ -21,8 +21,8 @@ from dulwich.repo import Repo
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Record
-from agent2rl.store.changes import spelled, unified
-from agent2rl.store.snapshot import Found, Reader, stand_in
+from agent2rl.store.code_diff import diff_trees, escape_path
+from agent2rl.store.code_snapshot import SnapshotFile, WorkspaceReader, make_placeholder
 
 BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"
@@ -61,14 +61,14 @@ class NamedRevision:
     """Such as `ledger record 12`."""
 
 
-class Revisions:
+class RevisionRecorder:
     """Takes revisions while a run goes."""
 
-    def __init__(self, path: Path, reader: Reader) -> None:
+    def __init__(self, path: Path, reader: WorkspaceReader) -> None:
         self._repo = Repo(str(path)) if path.exists() else Repo.init_bare(str(path), mkdir=True)
         self._reader = reader
         self._lock = threading.Lock()
-        known = list(listed(path)) if path.exists() else []
+        known = list(list_revisions(path)) if path.exists() else []
         self._number = len(known)
         self._last = ObjectID(known[-1].commit.encode()) if known else None
         self._bytes = sum(each.stat().st_size for each in path.rglob("*"))  # of a run that is resumed, too
@@ -78,16 +78,16 @@ class Revisions:
         """Whether there was more than is kept of a run."""
         return self._bytes > MOST_BYTES
 
-    def take(self, reason: str) -> Revision:
+    def take_revision(self, reason: str) -> Revision:
         """The newest revision: a new one, unless nothing has changed since the one before."""
         with self._lock:
-            reading = self._reader.read()
-            tree = self._tree(reading.files)
-            if self._last is None or tree != _commit(self._repo, self._last).tree:
+            reading = self._reader.take_snapshot()
+            tree = self._write_tree(reading.files)
+            if self._last is None or tree != _read_commit(self._repo, self._last).tree:
                 note = "" if reading.whole else "\n\nNot whole: there was more than is kept."
-                self._add(tree, _line(reason) + note)
+                self._add_commit(tree, _sanitize_message(reason) + note)
             assert self._last
-            return _revision(self._repo, self._last, self._number)
+            return _describe_revision(self._repo, self._last, self._number)
 
     def close(self) -> None:
         """Thousands of small files become one, unless there is so much that it would fill the memory."""
@@ -96,12 +96,12 @@ class Revisions:
             store.pack_loose_objects()
         self._repo.close()
 
-    def _tree(self, files: list[Found]) -> ObjectID:
+    def _write_tree(self, files: list[SnapshotFile]) -> ObjectID:
         """Folders from the deepest up; each object is written once."""
         store = self._repo.object_store
         trees: dict[tuple[bytes, ...], Tree] = {(): Tree()}
         for found in files:
-            blob = self._blob(found.content)
+            blob = self._write_blob(found.content)
             for depth in range(len(found.path)):
                 trees.setdefault(found.path[:depth], Tree())
             trees[found.path[:-1]].add(found.path[-1], found.mode, blob.id)
@@ -114,7 +114,7 @@ class Revisions:
                 trees[path[:-1]].add(path[-1], FOLDER, tree.id)
         return trees[()].id
 
-    def _blob(self, content: bytes) -> Blob:
+    def _write_blob(self, content: bytes) -> Blob:
         """Written, unless it is there, or there is no more room for it."""
         store, blob = self._repo.object_store, Blob.from_string(content)
         if blob.id in store:
@@ -122,14 +122,14 @@ class Revisions:
         size = max(BLOCK_BYTES, len(content))
         if self._bytes + size > MOST_BYTES and len(content) > SMALL_BYTES:
             self._bytes = max(self._bytes, MOST_BYTES + 1)
-            return self._blob(stand_in(content))
+            return self._write_blob(make_placeholder(content))
         if self._bytes + size > MOST_BYTES + MORE_BYTES and content != FULL:
-            return self._blob(FULL)
+            return self._write_blob(FULL)
         self._bytes += size
         store.add_object(blob)
         return blob
 
-    def _add(self, tree: ObjectID, message: str) -> None:
+    def _add_commit(self, tree: ObjectID, message: str) -> None:
         commit = Commit()
         commit.tree = tree
         commit.parents = [self._last] if self._last else []
@@ -143,7 +143,7 @@ class Revisions:
         self._last, self._number = commit.id, self._number + 1
 
 
-def listed(path: Path) -> list[Revision]:
+def list_revisions(path: Path) -> list[Revision]:
     """All revisions of a run, the first one first."""
     if not path.exists():
         return []
@@ -151,9 +151,12 @@ def listed(path: Path) -> list[Revision]:
         if BRANCH not in repo.refs:
             return []
         commits = [repo.refs[BRANCH]]
-        while parents := _commit(repo, commits[-1]).parents:
+        while parents := _read_commit(repo, commits[-1]).parents:
             commits.append(parents[0])
-        return [_revision(repo, commit, number) for number, commit in enumerate(reversed(commits), start=1)]
+        return [
+            _describe_revision(repo, commit, number)
+            for number, commit in enumerate(reversed(commits), start=1)
+        ]
 
 
 def check_revisions(
@@ -173,7 +176,7 @@ def check_revisions(
         with Repo(str(path)) as repo:
             yield from _check_repository(path, repo, named, head)
     except Exception as error:  # whatever a damaged repository makes of its reader
-        yield f"{path.name} cannot be read: {type(error).__name__}: {_line(str(error))}"
+        yield f"{path.name} cannot be read: {type(error).__name__}: {_sanitize_message(str(error))}"
 
 
 def _check_repository(
@@ -237,22 +240,22 @@ def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | Non
     return None, found
 
 
-def difference(path: Path, before: int, after: int) -> str:
+def diff_revisions(path: Path, before: int, after: int) -> str:
     """A unified diff between two revisions; 0 is the empty tree."""
     with Repo(str(path)) as repo:
-        old, new = (_tree_of(repo, path, number) for number in (before, after))
-        return "".join(f"{line}\n" for line in unified(repo.object_store, old, new, sys.maxsize))
+        old, new = (_find_tree(repo, path, number) for number in (before, after))
+        return "".join(f"{line}\n" for line in diff_trees(repo.object_store, old, new, sys.maxsize))
 
 
-def files(path: Path, number: int) -> Iterator[Found]:
+def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
     """All that a revision holds."""
     with Repo(str(path)) as repo:
-        tree = _tree_of(repo, path, number)
+        tree = _find_tree(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
-            yield Found(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
+            yield SnapshotFile(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
 
 
-class Code:
+class RevisionReader:
     """Reads revisions by their commits; what two of them share is read once. Bounded: see `MOST_TEXTS`."""
 
     def __init__(self, path: Path) -> None:
@@ -260,33 +263,33 @@ class Code:
         self._texts: dict[bytes, str | None] = {}
         self._held = 0
 
-    def texts(self, commit: str) -> dict[str, str]:
+    def read_texts(self, commit: str) -> dict[str, str]:
         """The first of its text files by their paths, in order."""
-        tree = _commit(self._repo, ObjectID(commit.encode())).tree
+        tree = _read_commit(self._repo, ObjectID(commit.encode())).tree
         found: dict[str, str] = {}
         room, asked = TEXT_CHARACTERS, 0
         for entry in self._repo.object_store.iter_tree_contents(tree):
             if entry.mode & 0o170000 != 0o100000:
                 continue
             asked += 1
-            text = self._text(entry.sha)
+            text = self._read_text(entry.sha)
             if text and len(text) <= room:
-                found[spelled(entry.path)] = text
+                found[escape_path(entry.path)] = text
                 room -= len(text)
             if len(found) >= MOST_TEXTS or asked >= MOST_ASKED:
                 break
         return found
 
-    def difference(self, before: str | None, after: str, most: int = sys.maxsize) -> str:
+    def diff_commits(self, before: str | None, after: str, most: int = sys.maxsize) -> str:
         """A unified diff from one commit, or from nothing, to another; cut after so many characters."""
-        old = _commit(self._repo, ObjectID(before.encode())).tree if before else None
-        new = _commit(self._repo, ObjectID(after.encode())).tree
-        return "".join(f"{line}\n" for line in unified(self._repo.object_store, old, new, most))
+        old = _read_commit(self._repo, ObjectID(before.encode())).tree if before else None
+        new = _read_commit(self._repo, ObjectID(after.encode())).tree
+        return "".join(f"{line}\n" for line in diff_trees(self._repo.object_store, old, new, most))
 
     def close(self) -> None:
         self._repo.close()
 
-    def _text(self, name: ObjectID) -> str | None:
+    def _read_text(self, name: ObjectID) -> str | None:
         if name not in self._texts:
             content = self._repo[name].as_raw_string()
             kept = b"\0" not in content[:8192] and len(content) <= TEXT_CHARACTERS
@@ -298,25 +301,25 @@ class Code:
         return self._texts[name]
 
 
-def _tree_of(repo: Repo, path: Path, number: int) -> ObjectID | None:
+def _find_tree(repo: Repo, path: Path, number: int) -> ObjectID | None:
     if number == 0:
         return None
-    known = listed(path)
+    known = list_revisions(path)
     if not 0 < number <= len(known):
         raise UserError(f"There is no revision {number}: the run has {len(known)}.")
-    tree: ObjectID = _commit(repo, ObjectID(known[number - 1].commit.encode())).tree
+    tree: ObjectID = _read_commit(repo, ObjectID(known[number - 1].commit.encode())).tree
     return tree
 
 
-def _commit(repo: Repo, name: ObjectID) -> Commit:
+def _read_commit(repo: Repo, name: ObjectID) -> Commit:
     found = repo[name]
     assert isinstance(found, Commit)
     return found
 
 
-def _revision(repo: Repo, commit: ObjectID, number: int) -> Revision:
-    found = _commit(repo, commit)
-    before = _commit(repo, found.parents[0]).tree if found.parents else None
+def _describe_revision(repo: Repo, commit: ObjectID, number: int) -> Revision:
+    found = _read_commit(repo, commit)
+    before = _read_commit(repo, found.parents[0]).tree if found.parents else None
     store = repo.object_store
     return Revision(
         number=number,
@@ -328,5 +331,5 @@ def _revision(repo: Repo, commit: ObjectID, number: int) -> Revision:
     )
 
 
-def _line(text: str) -> str:
+def _sanitize_message(text: str) -> str:
     return LINE.sub("?", text)[:200]

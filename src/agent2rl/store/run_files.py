@@ -68,4 +68,4 @@ def _hash_durably(paths: RunPaths, path: Path) -> FileHash:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
-        return FileHash(path=paths.relative(path), size=os.fstat(file.fileno()).st_size, sha256=digest)
+        return FileHash(path=paths.relative_name(path), size=os.fstat(file.fileno()).st_size, sha256=digest)

@@ -25,14 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators.examples import halves, rows
+from agent2rl.evaluators.examples import read_rows, split_halves
 from agent2rl.evaluators.single_turn import SingleTurn
 
 SPLIT_SEED = 0
 RESERVED = ("model_answer", "reference_answer")
 
 
-class Config(BaseModel):
+class TaskFolderConfig(BaseModel):
     """config.yaml. Published folders have further keys, which mean nothing here."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,25 +52,25 @@ class EvalFile:
     def __call__(self, output: str, example: Example) -> float:
         row = dict(example.meta)
         reference = row.pop("answer", example.target)
-        return _evaluate(self.path)(
+        return _load_evaluate(self.path)(
             question=example.prompt, model_answer=output, reference_answer=reference, **row
         )
 
 
 def parse(argument: str) -> Task:
     folder = Path(argument).resolve()
-    config = _config(folder / "config.yaml")
+    config = _read_config(folder / "config.yaml")
     script, page = folder / "eval.py", folder / "description.md"
     if not script.is_file():
         raise UserError(f"The task folder {folder} has no eval.py.", "It defines evaluate(…) -> float.")
     try:
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
-        description = page.read_text(encoding="utf-8") if page.is_file() else _description(config)
+        description = page.read_text(encoding="utf-8") if page.is_file() else _write_description(config)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The task folder {folder} cannot be read: {error}.") from error
 
     def load(data_dir: Path | None) -> Splits:
-        return _splits(config, folder, data_dir or folder / "data")
+        return _load_splits(config, folder, data_dir or folder / "data")
 
     return Task(
         id=config.name,
@@ -78,12 +78,12 @@ def parse(argument: str) -> Task:
         description=description,
         load=load,
         evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
-        exposes=_exposed(config, folder),
+        exposes=_find_exposed_files(config, folder),
         code=tuple(path for path in (folder / "config.yaml", script, page) if path.is_file()),
     )
 
 
-def _config(path: Path) -> Config:
+def _read_config(path: Path) -> TaskFolderConfig:
     try:
         values = yaml.safe_load(path.read_bytes())
     except OSError as error:
@@ -95,7 +95,9 @@ def _config(path: Path) -> Config:
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no keys and values.", "It names the task at least: `name: my-task`.")
     try:
-        config = Config.model_validate({key: value for key, value in values.items() if value is not None})
+        config = TaskFolderConfig.model_validate(
+            {key: value for key, value in values.items() if value is not None}
+        )
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -108,11 +110,11 @@ def _config(path: Path) -> Config:
     return config
 
 
-def _description(config: Config) -> str:
+def _write_description(config: TaskFolderConfig) -> str:
     return f"# {config.name}\n\n{config.description}".rstrip() + "\n"
 
 
-def _exposed(config: Config, folder: Path) -> Mapping[str, Path]:
+def _find_exposed_files(config: TaskFolderConfig, folder: Path) -> Mapping[str, Path]:
     """What the agent sees besides the training data. Whether it exists is seen where the data is loaded:
     in the grading child it does not."""
     test, found = folder / "data" / "test.jsonl", {}
@@ -129,8 +131,8 @@ def _exposed(config: Config, folder: Path) -> Mapping[str, Path]:
     return found
 
 
-def _splits(config: Config, folder: Path, data: Path) -> Splits:
-    for name, path in _exposed(config, folder).items():
+def _load_splits(config: TaskFolderConfig, folder: Path, data: Path) -> Splits:
+    for name, path in _find_exposed_files(config, folder).items():
         if not path.is_file():
             raise UserError(f"expose_files: there is no {name!r} in {folder}.")
     if not (data / "test.jsonl").is_file():
@@ -138,30 +140,30 @@ def _splits(config: Config, folder: Path, data: Path) -> Splits:
             f"There is no test.jsonl in {data}: a score on training data would mean nothing.",
             "Put problems that the agent never sees into data/test.jsonl.",
         )
-    feedback, heldout = halves(_examples(config, data, "test"), SPLIT_SEED)
+    feedback, heldout = split_halves(_read_examples(config, data, "test"), SPLIT_SEED)
     if not feedback:
         raise UserError(f"{data / 'test.jsonl'} has fewer than two rows, so it cannot be divided.")
-    return Splits(_examples(config, data, "train"), feedback, heldout)
+    return Splits(_read_examples(config, data, "train"), feedback, heldout)
 
 
-def _examples(config: Config, data: Path, split: str) -> tuple[Example, ...]:
+def _read_examples(config: TaskFolderConfig, data: Path, split: str) -> tuple[Example, ...]:
     found = []
-    for index, (place, row) in enumerate(rows(data / f"{split}.jsonl")):
+    for index, (place, row) in enumerate(read_rows(data / f"{split}.jsonl")):
         if clash := [key for key in RESERVED if key in row]:
             raise UserError(f"{place}: the key {clash[0]!r} is an argument of evaluate.", "Rename the key.")
         question, answer = row.pop("question"), row["answer"]
         if isinstance(answer, str):
             del row["answer"]  # else it stays in the meta, so that evaluate gets it as it was written
-        found.append(Example(f"{config.name}-{split}-{index:04d}", _text(question), _text(answer), row))
+        found.append(Example(f"{config.name}-{split}-{index:04d}", _to_text(question), _to_text(answer), row))
     return tuple(found)
 
 
-def _text(value: JsonValue) -> str:
+def _to_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @cache
-def _evaluate(path: Path) -> Callable[..., float]:
+def _load_evaluate(path: Path) -> Callable[..., float]:
     """Runs eval.py, once; without leaving compiled files in the user's folder."""
     module = ModuleType("agent2rl_task_eval")
     module.__file__ = str(path)

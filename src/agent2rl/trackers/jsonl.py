@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.tracker import Last, Mirror, Row, Tracked, Tracker
+from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, TrackedRun, Tracker
 
 
-class Lines:
-    def __init__(self, path: Path, run: Tracked) -> None:
+class JsonlMirror:
+    def __init__(self, path: Path, run: TrackedRun) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
@@ -28,20 +28,20 @@ class Lines:
         if said:
             path.write_bytes(b"".join(line + b"\n" for line in kept))  # without a line that a crash cut off
         else:
-            self._add({"run": asdict(run)})
+            self._append_line({"run": asdict(run)})
 
     @property
     def where(self) -> str:
         return str(self._path)
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[MetricsRow]) -> None:
         for row in rows:
             new = {name: value for name, value in row.values.items() if (name, row.step) not in self._sent}
             if new:
-                self._add({"row": asdict(row) | {"values": new}})
+                self._append_line({"row": asdict(row) | {"values": new}})
                 self._sent |= {(name, row.step) for name in new}
 
-    def finish(self, last: Last) -> None:
+    def finish(self, last: FinalSummary) -> None:
         for name, path in last.files.items():
             target = self._path.with_suffix("") / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,16 +54,16 @@ class Lines:
             "files": sorted(last.files),
         }
         if said != self._last:
-            self._add({"last": said})
+            self._append_line({"last": said})
             self._last = said
 
-    def _add(self, line: dict[str, Any]) -> None:
+    def _append_line(self, line: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 @dataclass(frozen=True)
-class Folder:
+class JsonlTracker:
     path: Path
 
     @property
@@ -71,9 +71,9 @@ class Folder:
         return None
 
     @contextmanager
-    def open(self, run: Tracked) -> Iterator[Mirror]:
-        yield Lines(self.path / f"{run.id}.jsonl", run)
+    def open(self, run: TrackedRun) -> Iterator[RunMirror]:
+        yield JsonlMirror(self.path / f"{run.id}.jsonl", run)
 
 
 def parse(argument: str) -> Tracker:
-    return Folder(Path(argument))
+    return JsonlTracker(Path(argument))

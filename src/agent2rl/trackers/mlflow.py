@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.tracker import Last, Mirror, Row, Status, Tracked, Tracker
+from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, Status, TrackedRun, Tracker
 
 RUN_ID = "agent2rl.run_id"
 MOST_PARAMS, MOST_TAGS, MOST_METRICS = 100, 100, 1000
@@ -22,7 +22,7 @@ RETRIES, TIMEOUT_SECONDS = 2, 20
 STATUS: dict[Status, str] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
-class Run:
+class MlflowMirror:
     def __init__(self, client: Any, entities: Any, found: Any) -> None:
         self._client, self._entities = client, entities
         self._id, self._experiment = found.info.run_id, found.info.experiment_id
@@ -40,22 +40,22 @@ class Run:
         port = f":{uri.port}" if uri.port else ""
         return f"{uri.scheme}://{uri.hostname}{port}/#/experiments/{self._experiment}/runs/{self._id}"
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[MetricsRow]) -> None:
         points = [
             (name, value, round(1000 * row.at), row.step)
             for row in rows
             for name, value in row.values.items()
             if (name, row.step) not in self._sent
         ]
-        for some in _parts(points, MOST_METRICS):
+        for some in _split_in_batches(points, MOST_METRICS):
             self._client.log_batch(self._id, metrics=[self._entities.Metric(*each) for each in some])
             self._sent |= {(name, step) for name, _, _, step in some}
 
-    def finish(self, last: Last) -> None:
+    def finish(self, last: FinalSummary) -> None:
         tags = [self._entities.RunTag(*each) for each in last.tags.items()]
-        for some in _parts(tags, MOST_TAGS):
+        for some in _split_in_batches(tags, MOST_TAGS):
             self._client.log_batch(self._id, tags=some)
-        self.send([Row("end", 0, last.ended_at, last.numbers)])
+        self.send([MetricsRow("end", 0, last.ended_at, last.numbers)])
         for name, path in last.files.items():
             folder = PurePosixPath(name).parent.as_posix()
             self._client.log_artifact(self._id, str(path), None if folder == "." else folder)
@@ -63,11 +63,11 @@ class Run:
         self._client.set_terminated(self._id, STATUS[last.status], ended)
 
 
-class Server:
+class MlflowTracker:
     needs = "mlflow"
 
     @contextmanager
-    def open(self, run: Tracked) -> Iterator[Mirror]:
+    def open(self, run: TrackedRun) -> Iterator[RunMirror]:
         import mlflow
         from mlflow import entities
         from mlflow.environment_variables import (
@@ -81,18 +81,18 @@ class Server:
         ):
             if not variable.is_set():
                 variable.set(value)
-        _require_store(mlflow.get_tracking_uri())
+        _require_openable_store(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
-        found = _found(client, run) or _made(client, run)
+        found = _find_run(client, run) or _create_run(client, run)
         client.update_run(found.info.run_id, status="RUNNING")
         missing = {name: value for name, value in run.config.items() if name not in found.data.params}
-        for some in _parts(list(missing.items()), MOST_PARAMS):
+        for some in _split_in_batches(list(missing.items()), MOST_PARAMS):
             params = [entities.Param(name, str(value)) for name, value in some]
             client.log_batch(found.info.run_id, params=params)
-        yield Run(client, entities, found)
+        yield MlflowMirror(client, entities, found)
 
 
-def _require_store(uri: str) -> None:
+def _require_openable_store(uri: str) -> None:
     """The client alone opens no database."""
     remote = uri.startswith(("http://", "https://", "databricks", "uc"))
     if not remote and find_spec("sqlalchemy") is None:
@@ -102,7 +102,7 @@ def _require_store(uri: str) -> None:
         )
 
 
-def _found(client: Any, run: Tracked) -> Any:
+def _find_run(client: Any, run: TrackedRun) -> Any:
     """In whatever experiment: it may have been sent as part of a campaign."""
     page = client.search_experiments()
     experiments = list(page)
@@ -114,13 +114,13 @@ def _found(client: Any, run: Tracked) -> Any:
     return next(iter(client.search_runs(places, asked, max_results=1)), None) if places else None
 
 
-def _made(client: Any, run: Tracked) -> Any:
+def _create_run(client: Any, run: TrackedRun) -> Any:
     tags: Mapping[str, str] = {**run.tags, RUN_ID: run.id}
     began = round(1000 * run.began_at)
-    return client.create_run(_experiment(client, run.group), began, dict(tags), run.id)
+    return client.create_run(_find_or_create_experiment(client, run.group), began, dict(tags), run.id)
 
 
-def _experiment(client: Any, name: str) -> str:
+def _find_or_create_experiment(client: Any, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if known := client.get_experiment_by_name(name):
@@ -133,8 +133,8 @@ def _experiment(client: Any, name: str) -> str:
         raise
 
 
-def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+def _split_in_batches(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
     return (items[begin : begin + most] for begin in range(0, len(items), most))
 
 
-TRACKER: Tracker = Server()
+TRACKER: Tracker = MlflowTracker()

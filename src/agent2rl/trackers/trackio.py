@@ -9,35 +9,35 @@ from contextlib import contextmanager
 from typing import Any
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.tracker import Last, Mirror, Row, Tracked, Tracker
+from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, TrackedRun, Tracker
 
 PROJECT = "agent2rl"
 ARTIFACT = "run"
 """The artifact's type."""
 
 
-class Run:
-    def __init__(self, trackio: Any, run: Tracked) -> None:
+class TrackioMirror:
+    def __init__(self, trackio: Any, run: TrackedRun) -> None:
         self._trackio, self._tracked = trackio, run
-        self._sent = self._stored()
-        self._run = self._begin(run.tags)
+        self._sent = self._read_stored_points()
+        self._run = self._init_run(run.tags)
 
     @property
     def where(self) -> str:
         return f"trackio show --project {PROJECT}, run {self._tracked.id}"
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[MetricsRow]) -> None:
         for row in rows:
             new = {name: value for name, value in row.values.items() if (name, row.step) not in self._sent}
             if new:
                 self._run.log(new, step=row.step)
                 self._sent |= {(name, row.step) for name in new}
 
-    def finish(self, last: Last) -> None:
+    def finish(self, last: FinalSummary) -> None:
         """The configuration is kept with the first row after a beginning: for the ending it begins again."""
         self._run.finish()
-        self._run = self._begin({**self._tracked.tags, **last.tags, "status": last.status})
-        self.send([Row("end", 0, last.ended_at, last.numbers)])
+        self._run = self._init_run({**self._tracked.tags, **last.tags, "status": last.status})
+        self.send([MetricsRow("end", 0, last.ended_at, last.numbers)])
         artifact = self._trackio.Artifact(name=self._tracked.id, type=ARTIFACT)
         for name, path in last.files.items():
             artifact.add_file(str(path), name=name)
@@ -47,10 +47,10 @@ class Run:
     def close(self) -> None:
         """Writing is the work of a thread that tells nobody when it fails: so what is there is read again."""
         self._run.finish()
-        if lost := self._sent - self._stored():
+        if lost := self._sent - self._read_stored_points():
             raise OSError(f"Trackio's store lacks {len(lost)} points that it was given")
 
-    def _begin(self, tags: Mapping[str, str]) -> Any:
+    def _init_run(self, tags: Mapping[str, str]) -> Any:
         run = self._tracked
         return self._trackio.init(
             project=PROJECT,
@@ -63,16 +63,16 @@ class Run:
             auto_log_cpu=False,
         )
 
-    def _stored(self) -> set[tuple[str, int]]:
+    def _read_stored_points(self) -> set[tuple[str, int]]:
         logs = self._trackio.SQLiteStorage.get_logs(PROJECT, self._tracked.id)
         return {(name, int(row["step"])) for row in logs for name in row if name not in ("step", "timestamp")}
 
 
-class Store:
+class TrackioTracker:
     needs = "trackio"
 
     @contextmanager
-    def open(self, run: Tracked) -> Iterator[Mirror]:
+    def open(self, run: TrackedRun) -> Iterator[RunMirror]:
         import trackio
 
         if any(trackio.utils.resolve_space_id_and_server_url(None, None)):
@@ -80,11 +80,11 @@ class Store:
                 "Trackio is set to log to a Space or a server, and runs are mirrored to its local store.",
                 "Unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL; `trackio sync` brings the store there.",
             )
-        mirror = Run(trackio, run)
+        mirror = TrackioMirror(trackio, run)
         try:
             yield mirror
         finally:
             mirror.close()
 
 
-TRACKER: Tracker = Store()
+TRACKER: Tracker = TrackioTracker()

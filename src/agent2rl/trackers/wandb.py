@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.tracker import Last, Mirror, Row, Tracked, Tracker
+from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, TrackedRun, Tracker
 
 PROJECT = "agent2rl"
 MARK = "agent2rl.json"
@@ -22,16 +22,16 @@ LONGEST_TAG = 64
 SECONDS = 30.0
 
 
-class Run:
-    def __init__(self, wandb: Any, run: Tracked) -> None:
+class WandbMirror:
+    def __init__(self, wandb: Any, run: TrackedRun) -> None:
         self._wandb, self._tracked = wandb, run
         self._settings = wandb.setup().settings
         self._offline = self._settings.mode == "offline"
-        self._earlier = _earlier(Path(self._settings.wandb_dir), run.id) if self._offline else []
-        self._held = _read(self._earlier[-1]) if self._earlier else {}
-        self._run: Any = None if self._held else self._begin()
+        self._earlier = _find_offline_runs(Path(self._settings.wandb_dir), run.id) if self._offline else []
+        self._held = _read_mark(self._earlier[-1]) if self._earlier else {}
+        self._run: Any = None if self._held else self._init_run()
         self._rows = self._run.step if self._run else 0
-        self._waiting: Sequence[Row] = ()
+        self._waiting: Sequence[MetricsRow] = ()
         self._axes: set[str] = set()
         self._finished, self._code = False, 0
 
@@ -40,24 +40,24 @@ class Run:
         place = self._run.settings.sync_dir if self._run else self._earlier[-1]
         return str(place) if self._offline else str(self._run.url)
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[MetricsRow]) -> None:
         if self._run is None:
             if len(rows) <= self._held.get("rows", 0):
                 self._waiting = rows
                 return
-            self._run = self._begin()
+            self._run = self._init_run()
         for row in rows[self._rows :]:
-            self._define(row)
+            self._define_axes(row)
             self._run.log({**row.values, row.axis: row.step})
             self._rows += 1
-        self._mark({"rows": self._rows})
+        self._write_mark({"rows": self._rows})
 
-    def finish(self, last: Last) -> None:
-        told = _told(last)
+    def finish(self, last: FinalSummary) -> None:
+        told = _summarize_end(last)
         if self._run is None:
             if self._held == {"rows": len(self._waiting), "last": told}:
                 return
-            self._run = self._begin()
+            self._run = self._init_run()
             self.send(self._waiting)
         self._run.summary.update({**last.numbers, "status": last.status})
         self._run.config.update(dict(last.tags), allow_val_change=True)
@@ -67,7 +67,7 @@ class Run:
                 artifact.add_file(str(path), name=name)
             self._run.log_artifact(artifact)
         self._finished, self._code = True, 0 if last.status == "finished" else 1
-        self._mark({"rows": self._rows, "last": told})
+        self._write_mark({"rows": self._rows, "last": told})
 
     def close(self) -> None:
         """An older directory goes only when the new one holds as much."""
@@ -79,7 +79,7 @@ class Run:
             if not any(folder.glob("*.synced")):
                 shutil.rmtree(folder)
 
-    def _begin(self) -> Any:
+    def _init_run(self) -> Any:
         run = self._tracked
         return self._wandb.init(
             project=self._settings.project or PROJECT,
@@ -102,44 +102,44 @@ class Run:
             ),
         )
 
-    def _define(self, row: Row) -> None:
+    def _define_axes(self, row: MetricsRow) -> None:
         """Draw these numbers over what their own step counts."""
         for name in row.values.keys() - self._axes:
             self._run.define_metric(name, step_metric=row.axis)
             self._axes.add(name)
 
-    def _mark(self, said: Mapping[str, Any]) -> None:
+    def _write_mark(self, said: Mapping[str, Any]) -> None:
         if self._offline:
             (Path(self._run.settings.sync_dir) / MARK).write_text(json.dumps(said), encoding="utf-8")
 
 
-class Service:
+class WandbTracker:
     needs = "wandb"
 
     @contextmanager
-    def open(self, run: Tracked) -> Iterator[Mirror]:
+    def open(self, run: TrackedRun) -> Iterator[RunMirror]:
         import wandb
 
-        mirror = Run(wandb, run)
+        mirror = WandbMirror(wandb, run)
         try:
             yield mirror
         finally:
             mirror.close()
 
 
-def _earlier(folder: Path, run: str) -> list[Path]:
+def _find_offline_runs(folder: Path, run: str) -> list[Path]:
     """Directories of the same run, the oldest first."""
     return [path.parent for path in sorted(folder.glob(f"offline-run-*-{run}/{MARK}"))]
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read_mark(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         found = json.loads((folder / MARK).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 
 
-def _told(last: Last) -> dict[str, Any]:
+def _summarize_end(last: FinalSummary) -> dict[str, Any]:
     sizes = {name: path.stat().st_size for name, path in last.files.items()}
     return {
         "status": last.status,
@@ -149,4 +149,4 @@ def _told(last: Last) -> dict[str, Any]:
     }
 
 
-TRACKER: Tracker = Service()
+TRACKER: Tracker = WandbTracker()

@@ -16,13 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
-from agent2rl.core.tracker import Mirror
+from agent2rl.core.tracker import RunMirror
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.tracking import mirror
-from agent2rl.tracking.naming import reason
-from agent2rl.tracking.rows import verdicts
-from agent2rl.tracking.told import tracked
+from agent2rl.tracking.metric_rows import count_verdicts
+from agent2rl.tracking.run_metadata import describe_run
+from agent2rl.tracking.tracker_names import describe_failure
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 15.0, 600.0
@@ -32,16 +32,16 @@ NICE = 15
 """The cores are the run's."""
 
 
-class Following:
+class RunFollower:
     def __init__(self, paths: RunPaths, name: str, group: str | None, out: TextIO) -> None:
-        self._paths, self._tracker, self._group, self._out = paths, mirror.require(name), group, out
+        self._paths, self._tracker, self._group, self._out = paths, mirror.require_tracker(name), group, out
         self.rest = f"`agent2rl track {paths.run_id} --to {name}` sends the rest"
         self._opened = ExitStack()
-        self._mirror: Mirror | None = None
+        self._mirror: RunMirror | None = None
         self._ledger = self._verdicts = -1
         self._retry_at, self._wait, self._failed = 0.0, RETRY_SECONDS, False
 
-    def look(self) -> None:
+    def send_updates(self) -> None:
         """Tell what is new, if anything is and the tracker is not to be left alone for a while."""
         size = self._paths.ledger.stat().st_size if self._paths.ledger.exists() else 0
         if size == self._ledger or time.monotonic() < self._retry_at:
@@ -49,35 +49,35 @@ class Following:
         try:
             self._ledger = size
             view = read_run(self._paths)
-            now = verdicts(view.submissions) + (view.baseline is not None)
+            now = count_verdicts(view.submissions) + (view.baseline is not None)
             if self._mirror is None or now != self._verdicts:
-                mirror.tell(self._paths, self._open())
+                mirror.send_run_state(self._paths, self._open_mirror())
                 self._verdicts = now
         except Exception as error:
-            self._fail(error)
+            self._handle_failure(error)
 
-    def end(self) -> None:
+    def send_rest_and_close(self) -> None:
         """Tell all, and close: a mirror has everything when it is closed."""
         try:
-            opened = self._open()
-            mirror.tell(self._paths, opened)
+            opened = self._open_mirror()
+            mirror.send_run_state(self._paths, opened)
             where = opened.where
             self._opened.close()
-            self.say(where)
+            self.print_line(where)
         except Exception as error:
-            self._fail(error)
-            self.say(f"not all was sent; {self.rest}")
+            self._handle_failure(error)
+            self.print_line(f"not all was sent; {self.rest}")
 
-    def _open(self) -> Mirror:
+    def _open_mirror(self) -> RunMirror:
         if self._mirror is None:
-            run = tracked(read_run(self._paths), self._group)
+            run = describe_run(read_run(self._paths), self._group)
             self._mirror = self._opened.enter_context(self._tracker.open(run))
         return self._mirror
 
-    def _fail(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
         """Told once. What was opened is of no use any more."""
         if not self._failed:
-            self.say(f"the run goes on, but not here: {reason(error)}")
+            self.print_line(f"the run goes on, but not here: {describe_failure(error)}")
         self._failed, self._mirror, self._ledger = True, None, -1
         self._retry_at, self._wait = time.monotonic() + self._wait, min(2 * self._wait, LONGEST_RETRY_SECONDS)
         try:
@@ -85,7 +85,7 @@ class Following:
         except Exception:
             self._opened = ExitStack()
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
@@ -97,18 +97,18 @@ def main(run: str, name: str, group: str | None = None) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # whatever a tracker prints, nobody asked for
         os.dup2(nowhere, descriptor)
-    following = Following(RunPaths(Path(run)), name, group, out)
+    following = RunFollower(RunPaths(Path(run)), name, group, out)
     while not select.select([0], [], [], LOOK_SECONDS)[0]:
-        following.look()
-    late = threading.Timer(LAST_SECONDS, _give_up, [following])
+        following.send_updates()
+    late = threading.Timer(LAST_SECONDS, _exit_on_timeout, [following])
     late.daemon = True
     late.start()
-    following.end()
+    following.send_rest_and_close()
     os._exit(0)  # a tracker's threads may have no end
 
 
-def _give_up(following: Following) -> None:
-    following.say(f"no answer in {LAST_SECONDS:.0f} s; {following.rest}")
+def _exit_on_timeout(following: RunFollower) -> None:
+    following.print_line(f"no answer in {LAST_SECONDS:.0f} s; {following.rest}")
     os._exit(1)
 
 

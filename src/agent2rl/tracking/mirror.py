@@ -3,18 +3,18 @@
 from importlib.util import find_spec
 
 from agent2rl import registry
-from agent2rl.analysis.recorded import recorded
+from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.core.errors import UserError
-from agent2rl.core.tracker import Mirror, Tracker
+from agent2rl.core.tracker import RunMirror, Tracker
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
-from agent2rl.tracking.rows import rows
-from agent2rl.tracking.told import last, tracked
+from agent2rl.tracking.metric_rows import make_rows
+from agent2rl.tracking.run_metadata import describe_end, describe_run
 
 
-def require(name: str) -> Tracker:
+def require_tracker(name: str) -> Tracker:
     """The tracker, if it can work here."""
-    tracker = registry.tracker(name)
+    tracker = registry.find_tracker(name)
     if tracker.needs and find_spec(tracker.needs) is None:
         raise UserError(
             f"Tracking with {name} needs the package {tracker.needs}, which is not installed.",
@@ -23,15 +23,15 @@ def require(name: str) -> Tracker:
     return tracker
 
 
-def send(paths: RunPaths, tracker: Tracker, group: str | None = None) -> str:
+def mirror_run(paths: RunPaths, tracker: Tracker, group: str | None = None) -> str:
     """All that there is to tell of a run by now; returns where it can be looked at."""
-    with tracker.open(tracked(read_run(paths), group)) as mirror:
-        tell(paths, mirror)
+    with tracker.open(describe_run(read_run(paths), group)) as mirror:
+        send_run_state(paths, mirror)
         return mirror.where
 
 
-def tell(paths: RunPaths, mirror: Mirror) -> None:
-    record = recorded(paths)
-    mirror.send(rows(record))
+def send_run_state(paths: RunPaths, mirror: RunMirror) -> None:
+    record = read_recorded_run(paths)
+    mirror.send(make_rows(record))
     if record.view.state != "running":
-        mirror.finish(last(record.view))
+        mirror.finish(describe_end(record.view))

@@ -3,12 +3,12 @@
     from pathlib import Path
     from agent2rl.training import models, prompts
     from agent2rl.training.grpo import GrpoSettings, grpo
-    from agent2rl.training.progress import Progress
+    from agent2rl.training.progress import TrainingProgress
     from agent2rl.training.sft import SftSettings, sft
 
     model, tokenizer = models.load(Path("models/seedling"))
-    sft(model, tokenizer, pairs, SftSettings(epochs=3), Progress("sft"))         # pairs of prompt and answer
-    grpo(model, tokenizer, asked, reward, GrpoSettings(seconds=60), Progress("grpo"))   # reward(index, text)
+    sft(model, tokenizer, pairs, SftSettings(epochs=3), TrainingProgress("sft"))  # pairs of prompt and answer
+    grpo(model, tokenizer, asked, reward, GrpoSettings(seconds=60), TrainingProgress("grpo"))  # by text
     models.save(model, tokenizer, Path("output/v1"))                             # ready to be submitted
 
 In a world, `demonstrations` plays an expert's games for `sft.imitate`, and `rollouts.grpo_in_world` learns

@@ -12,19 +12,19 @@ from agent2rl.core.environment import Environment
 from agent2rl.core.task import Example
 
 
-class Telling(Protocol):
+class ObservationFormatter(Protocol):
     """Puts a world to a model that has a chat template, or continues text without one."""
 
-    def first(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
+    def build_first_message(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
 
-    def then(self, seen: str, as_chat: bool) -> Chat: ...
+    def build_next_message(self, seen: str, as_chat: bool) -> Chat: ...
 
 
 @dataclass(frozen=True)
 class Arena:
     world: Callable[[], Environment]
     """A place to play in; many are used at once."""
-    telling: Telling
+    telling: ObservationFormatter
     action: Callable[[str], str]
     """The action in a reply."""
     sampling: Sampling

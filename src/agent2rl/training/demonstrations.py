@@ -11,61 +11,65 @@ from typing import cast
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Chat, Message
-from agent2rl.core.environment import Environment, Expert
+from agent2rl.core.engine import Chat, ChatMessage
+from agent2rl.core.environment import Environment, ExpertPolicy
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.engines.prompts import Prompts
+from agent2rl.engines.prompts import PromptEncoder
 from agent2rl.training.arena import Arena
-from agent2rl.training.speech import Spoken, rows
+from agent2rl.training.sequences import TrainingSequence, build_sequences
 
 
 def demonstrations(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     arena: Arena,
-    expert: Callable[[], Expert],
+    expert: Callable[[], ExpertPolicy],
     games: Sequence[Example],
-) -> Iterator[tuple[Spoken, ...]]:
+) -> Iterator[tuple[TrainingSequence, ...]]:
     """What is said in each game that the expert wins, as the games are played."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     known = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    reader = Prompts(tokenizer, known, context)
+    reader = PromptEncoder(tokenizer, known, context)
     place = arena.world()
     try:
         for game in games:
-            if chat := _shown(place, expert(), game, arena, reader.templated):
-                yield _rows(reader, chat, _end(tokenizer))
+            if chat := _play_expert_game(place, expert(), game, arena, reader.templated):
+                yield _encode_game(reader, chat, _require_end_token(tokenizer))
     finally:
         place.close()
         reader.close()
 
 
-def _shown(place: Environment, expert: Expert, game: Example, arena: Arena, as_chat: bool) -> Chat:
+def _play_expert_game(
+    place: Environment, expert: ExpertPolicy, game: Example, arena: Arena, as_chat: bool
+) -> Chat:
     """The conversation of a game that is won, from the first observation to the last action; else none."""
     step = place.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    told = arena.telling.first(step.observation, as_chat, arena.kind(game))
+    told = arena.telling.build_first_message(step.observation, as_chat, arena.kind(game))
     while not step.done:
         action = expert.act(step.observation)
-        chat = (*chat, *told, Message("assistant", action))
+        chat = (*chat, *told, ChatMessage("assistant", action))
         step = place.step(action)
-        told = arena.telling.then(step.observation, as_chat)
+        told = arena.telling.build_next_message(step.observation, as_chat)
         if step.won:
             won = chat
     return won
 
 
-def _rows(reader: Prompts, chat: Chat, end: int) -> tuple[Spoken, ...]:
+def _encode_game(reader: PromptEncoder, chat: Chat, end: int) -> tuple[TrainingSequence, ...]:
     replies = [place for place, message in enumerate(chat) if message.role == "assistant"]
-    read = reader.all_tokens([chat[:place] for place in replies])
-    said = [[*reader.encode(chat[place].content), end] for place in replies]
+    read = reader.encode_chats_unbounded([chat[:place] for place in replies])
+    said = [[*reader.encode_text(chat[place].content), end] for place in replies]
     turns = zip(read, said, strict=True)
-    return rows((before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context)
+    return build_sequences(
+        (before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context
+    )
 
 
-def _end(tokenizer: PreTrainedTokenizerBase) -> int:
+def _require_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.eos_token_id is None:
         raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
     return int(tokenizer.eos_token_id)

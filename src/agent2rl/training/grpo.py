@@ -23,13 +23,19 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.errors import UserError
-from agent2rl.training.crew import Crew
-from agent2rl.training.descent import Course, Descent
-from agent2rl.training.passes import Group, groups, most_tokens, passes, weighed
-from agent2rl.training.progress import Progress
+from agent2rl.training.data_parallel import DataParallelWorkers
+from agent2rl.training.microbatches import (
+    PromptGroup,
+    compute_weighted_log_probs,
+    group_by_prompt,
+    limit_pass_tokens,
+    pack_microbatches,
+)
+from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
+from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.prompts import encode
-from agent2rl.training.sampling import Sampler, SampleSettings
-from agent2rl.training.speech import Spoken
+from agent2rl.training.sampling import PolicySampler, SampleSettings
+from agent2rl.training.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,10 @@ class GrpoResult:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class GrpoRollout:
     """An answer, or an episode."""
 
-    rows: tuple[Spoken, ...]
+    rows: tuple[TrainingSequence, ...]
     text: str = ""
     """What is to be rewarded, where that is a text."""
     reward: float = 0.0
@@ -81,7 +87,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Trial:
+class RolloutJob:
     """What one member of the crew is to try."""
 
     asked: Sequence[int]
@@ -90,41 +96,44 @@ class Trial:
     seed: int
 
 
-class Practice(Protocol):
+class RolloutSource(Protocol):
     """What is tried again and again: questions, or games."""
 
     def __len__(self) -> int: ...
 
-    def attempt(self, trial: Trial) -> list[list[Attempt]]:
+    def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
         """A group of attempts at each that is asked. Done by any member of the crew, in its own process."""
         ...
 
-    def reward(self, index: int, attempt: Attempt) -> float:
+    def reward(self, index: int, attempt: GrpoRollout) -> float:
         """What an attempt is worth. Done by the caller."""
         ...
 
 
 @dataclass(frozen=True)
-class _Questions:
+class _QuestionRollouts:
     prompts: Sequence[str]
     encoded: Sequence[list[int]]
     worth: Callable[[int, str], float]
-    sampler: Sampler
+    sampler: PolicySampler
     settings: GrpoSettings
 
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def attempt(self, trial: Trial) -> list[list[Attempt]]:
+    def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
         how = SampleSettings(self.settings.max_tokens, self.settings.temperature, trial.seed)
         asked = [self.prompts[i] for i in trial.asked]
         found = self.sampler.sample(asked, how, self.settings.group, trial.places)
         return [
-            [Attempt((Spoken.answer(self.encoded[i], one.tokens),), one.text) for one in group]
+            [
+                GrpoRollout((TrainingSequence.from_answer(self.encoded[i], one.tokens),), one.text)
+                for one in group
+            ]
             for i, group in zip(trial.asked, found, strict=True)
         ]
 
-    def reward(self, index: int, attempt: Attempt) -> float:
+    def reward(self, index: int, attempt: GrpoRollout) -> float:
         return self.worth(index, attempt.text)
 
 
@@ -134,20 +143,22 @@ def grpo(
     prompts: Sequence[str],
     reward: Callable[[int, str], float],
     settings: GrpoSettings,
-    progress: Progress,
-    look: Callable[[Course], None] | None = None,
+    progress: TrainingProgress,
+    look: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt."""
-    asked = _Questions(prompts, encode(tokenizer, prompts), reward, Sampler(model, tokenizer), settings)
+    asked = _QuestionRollouts(
+        prompts, encode(tokenizer, prompts), reward, PolicySampler(model, tokenizer), settings
+    )
     return improve(model, asked, settings, progress, look)
 
 
 def improve(
     model: PreTrainedModel,
-    practice: Practice,
+    practice: RolloutSource,
     settings: GrpoSettings,
-    progress: Progress,
-    look: Callable[[Course], None] | None = None,
+    progress: TrainingProgress,
+    look: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on its own attempts.
 
@@ -156,57 +167,59 @@ def improve(
     if not len(practice) or settings.group < 2:
         raise UserError("GRPO needs something to try, and at least two attempts at each.")
     reference = deepcopy(model).requires_grad_(False) if settings.kl else None
-    order = _order(len(practice), settings.seed)
-    course = Course(settings.steps, settings.seconds)
-    descent = Descent(model, settings.learning_rate)
-    room = most_tokens(model, settings.pass_tokens)
+    order = _iterate_shuffled(len(practice), settings.seed)
+    course = TrainingSchedule(settings.steps, settings.seconds)
+    descent = ScheduledAdamW(model, settings.learning_rate)
+    room = limit_pass_tokens(model, settings.pass_tokens)
 
-    def loss(part: Sequence[Group]) -> Tensor:
-        return _loss(model, reference, part, settings)
+    def loss(part: Sequence[PromptGroup]) -> Tensor:
+        return _compute_loss(model, reference, part, settings)
 
     rewards: list[float] = []
-    with Crew(model, {"attempt": practice.attempt, "loss": loss}) as crew:
+    with DataParallelWorkers(model, {"attempt": practice.attempt, "loss": loss}) as crew:
         while not course.over:
             asked = [next(order) for _ in range(min(settings.prompts, len(practice)))]
-            tried = _tried(crew, asked, _seed(settings, course.steps))
+            tried = _collect_rollouts(crew, asked, _derive_step_seed(settings, course.steps))
             worth = [
                 [practice.reward(i, one) for one in group] for i, group in zip(asked, tried, strict=True)
             ]
-            found = _weighed(tried, worth, settings.level)
+            found = _weigh_by_advantage(tried, worth, settings.level)
             learnt = sum(row.count for row, _ in found)
-            parts = passes(groups(found), room, crew.size)
-            lost = crew.learn("loss", parts) / max(1, learnt)
+            parts = pack_microbatches(group_by_prompt(found), room, crew.size)
+            lost = crew.accumulate_gradients("loss", parts) / max(1, learnt)
             if found:
                 descent.step(course.share, 1 / learnt)
-            course.advance()
+            course.finish_step()
             rewards.append(fmean(value for values in worth for value in values))
             tokens = sum(one.tokens for group in tried for one in group)
-            progress.note(course.steps, tokens, course.seconds_left, lost if found else None, rewards[-1])
+            progress.record_step(
+                course.steps, tokens, course.seconds_left, lost if found else None, rewards[-1]
+            )
             if look and not course.over:
                 began = time.monotonic()
                 look(course)
                 for clock in (course, progress):
-                    clock.pause(time.monotonic() - began)
+                    clock.exclude_seconds(time.monotonic() - began)
     return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))
 
 
-def _tried(crew: Crew, asked: Sequence[int], seed: int) -> list[list[Attempt]]:
+def _collect_rollouts(crew: DataParallelWorkers, asked: Sequence[int], seed: int) -> list[list[GrpoRollout]]:
     """The attempts at each that is asked, every member trying some."""
     shares = [range(start, len(asked), crew.size) for start in range(crew.size)]
-    trials = [Trial([asked[place] for place in share], share, seed) for share in shares]
-    found: list[list[list[Attempt]]] = crew.ask("attempt", trials)
+    trials = [RolloutJob([asked[place] for place in share], share, seed) for share in shares]
+    found: list[list[list[GrpoRollout]]] = crew.map_jobs("attempt", trials)
     return [found[place % crew.size][place // crew.size] for place in range(len(asked))]
 
 
-def _weighed(
-    tried: Sequence[Sequence[Attempt]], worth: Sequence[Sequence[float]], level: bool
-) -> list[tuple[Spoken, float]]:
+def _weigh_by_advantage(
+    tried: Sequence[Sequence[GrpoRollout]], worth: Sequence[Sequence[float]], level: bool
+) -> list[tuple[TrainingSequence, float]]:
     """What can be learnt from: the rows of groups that differ in worth, each with its advantage."""
     found = [
         (one, advantage)
         for group, values in zip(tried, worth, strict=True)
         if max(values) > min(values)
-        for one, advantage in zip(group, _advantages(values), strict=True)
+        for one, advantage in zip(group, _compute_advantages(values), strict=True)
         if one.tokens
     ]
     usual = fmean(one.tokens for one, _ in found) if found else 0.0
@@ -217,31 +230,34 @@ def _weighed(
     ]
 
 
-def _order(count: int, seed: int) -> Iterator[int]:
+def _iterate_shuffled(count: int, seed: int) -> Iterator[int]:
     """Each once, in random order, again and again."""
     dice = random.Random(seed)
     while True:
         yield from dice.sample(range(count), count)
 
 
-def _seed(settings: GrpoSettings, step: int) -> int:
+def _derive_step_seed(settings: GrpoSettings, step: int) -> int:
     return settings.seed * 1_000_003 + step
 
 
-def _advantages(rewards: Sequence[float]) -> list[float]:
+def _compute_advantages(rewards: Sequence[float]) -> list[float]:
     mean, spread = fmean(rewards), pstdev(rewards)
     return [(reward - mean) / (spread + 1e-6) for reward in rewards]
 
 
-def _loss(
-    model: PreTrainedModel, reference: PreTrainedModel | None, part: Sequence[Group], settings: GrpoSettings
+def _compute_loss(
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    part: Sequence[PromptGroup],
+    settings: GrpoSettings,
 ) -> Tensor:
     """The sum over tokens."""
-    now, said, advantages = weighed(model, part, settings.temperature)
+    now, said, advantages = compute_weighted_log_probs(model, part, settings.temperature)
     losses = -advantages * now
     if reference is not None:
         with torch.no_grad():
-            then, _, _ = weighed(reference, part, settings.temperature)
+            then, _, _ = compute_weighted_log_probs(reference, part, settings.temperature)
         away = then - now
         losses = losses + settings.kl * (away.exp() - away - 1)
     return (losses * said).sum()

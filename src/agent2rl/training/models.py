@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging
 
 from agent2rl.core.errors import UserError
-from agent2rl.engines.transformers.loading import lighten_products
+from agent2rl.engines.transformers.loading import disable_onednn_on_arm
 
 
 def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -21,7 +21,7 @@ def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not directory.is_dir():
         raise UserError(f"There is no model directory {str(directory)!r}.")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    lighten_products()
+    disable_onednn_on_arm()
     where = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
@@ -38,6 +38,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: 
     tokenizer.save_pretrained(directory)
 
 
-def parameters(model: PreTrainedModel) -> int:
+def count_parameters(model: PreTrainedModel) -> int:
     """How many weights are trained."""
     return sum(tensor.numel() for tensor in model.parameters())

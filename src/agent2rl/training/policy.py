@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Cache, PreTrainedModel
 
-from agent2rl.training.speech import Tokens
+from agent2rl.training.sequences import TokenIds
 
 
 @dataclass(frozen=True)
-class Reading:
+class PrefilledPrompts:
     """Prompts that the model has read, and what it needs to go on."""
 
     logits: Tensor
@@ -26,22 +26,26 @@ class Reading:
     """Which positions of the cache are tokens: prompts are padded on the left."""
 
 
-def read(model: PreTrainedModel, prompts: Sequence[Tokens], times: int = 1) -> Reading:
+def prefill_prompts(model: PreTrainedModel, prompts: Sequence[TokenIds], times: int = 1) -> PrefilledPrompts:
     """Read the prompts; each becomes `times` rows, one after the other."""
-    ids, mask = _padded(model, prompts, left=True)
+    ids, mask = _pad_rows(model, prompts, left=True)
     out = model(
-        input_ids=ids, attention_mask=mask, position_ids=_positions(mask), use_cache=True, logits_to_keep=1
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=_compute_position_ids(mask),
+        use_cache=True,
+        logits_to_keep=1,
     )
     cache = out.past_key_values
     if times > 1:
         cache.batch_repeat_interleave(times)
-    return Reading(out.logits.repeat_interleave(times, 0), cache, mask.repeat_interleave(times, 0))
+    return PrefilledPrompts(out.logits.repeat_interleave(times, 0), cache, mask.repeat_interleave(times, 0))
 
 
-def log_probs(
+def compute_log_probs(
     model: PreTrainedModel,
-    prompts: Sequence[Tokens],
-    answers: Sequence[Tokens],
+    prompts: Sequence[TokenIds],
+    answers: Sequence[TokenIds],
     temperature: float = 1.0,
     said: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -50,27 +54,27 @@ def log_probs(
 
     Those count that the model `said`, by default all. The others it only reads: theirs are given as 0.
     """
-    ids, real = _padded(model, answers, left=False)
-    counted = real if said is None else _padded(model, said, left=False)[0]
+    ids, real = _pad_rows(model, answers, left=False)
+    counted = real if said is None else _pad_rows(model, said, left=False)[0]
     places = counted.bool()
     columns = places.any(0).nonzero()[:, 0]
     shared = len(answers) > len(prompts)
-    logits = (_after_reading if shared else _at_once)(model, prompts, ids, real, columns)
+    logits = (_logits_after_prefill if shared else _logits_in_one_pass)(model, prompts, ids, real, columns)
     losses = cross_entropy(logits[places[:, columns]] / temperature, ids[places], reduction="none")
     return logits.new_zeros(ids.shape).masked_scatter(places, -losses), counted
 
 
-def _at_once(
-    model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor, columns: Tensor
+def _logits_in_one_pass(
+    model: PreTrainedModel, prompts: Sequence[TokenIds], ids: Tensor, real: Tensor, columns: Tensor
 ) -> Tensor:
     """What may stand in these columns of the answers: (rows, columns, vocabulary). The others, most of an
     episode, are read only, and need no logits."""
-    before, mask = _padded(model, prompts, left=True)
+    before, mask = _pad_rows(model, prompts, left=True)
     mask = torch.cat([mask, real[:, :-1]], 1)
     out = model(
         input_ids=torch.cat([before, ids[:, :-1]], 1),
         attention_mask=mask,
-        position_ids=_positions(mask),
+        position_ids=_compute_position_ids(mask),
         use_cache=False,
         logits_to_keep=before.shape[1] - 1 + columns,
     )
@@ -78,10 +82,10 @@ def _at_once(
     return logits
 
 
-def _after_reading(
-    model: PreTrainedModel, prompts: Sequence[Tokens], ids: Tensor, real: Tensor, columns: Tensor
+def _logits_after_prefill(
+    model: PreTrainedModel, prompts: Sequence[TokenIds], ids: Tensor, real: Tensor, columns: Tensor
 ) -> Tensor:
-    reading = read(model, prompts, len(ids) // len(prompts))
+    reading = prefill_prompts(model, prompts, len(ids) // len(prompts))
     first, later = columns[columns == 0], columns[columns > 0]
     if not len(later):
         return reading.logits[:, first]
@@ -89,14 +93,14 @@ def _after_reading(
     out = model(
         input_ids=ids[:, :-1],
         attention_mask=mask,
-        position_ids=_positions(mask)[:, reading.mask.shape[1] :],
+        position_ids=_compute_position_ids(mask)[:, reading.mask.shape[1] :],
         past_key_values=reading.cache,
         logits_to_keep=later - 1,
     )
     return torch.cat([reading.logits[:, first], out.logits], 1)
 
 
-def _padded(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
+def _pad_rows(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
     """The rows in one tensor, and where in it tokens are."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
@@ -108,5 +112,5 @@ def _padded(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -
     return ids.to(model.device), mask.to(model.device)
 
 
-def _positions(mask: Tensor) -> Tensor:
+def _compute_position_ids(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) - 1).clamp(min=0)

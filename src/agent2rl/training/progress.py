@@ -6,7 +6,7 @@ from pathlib import Path
 from agent2rl.core.records import Record
 
 
-class Moment(Record):
+class TrainingProgressEntry(Record):
     """How it stands; loss and reward are means since the last one."""
 
     stage: str
@@ -28,7 +28,7 @@ class Moment(Record):
         )
 
 
-class Progress:
+class TrainingProgress:
     """Of one stage. `path` is appended to, so that stages can share it."""
 
     def __init__(self, stage: str, path: Path | None = None, every_seconds: float = 5.0) -> None:
@@ -39,7 +39,7 @@ class Progress:
         self._rewards: list[float] = []
         self._fresh = 0
 
-    def note(
+    def record_step(
         self, step: int, tokens: int, left_seconds: float, loss: float | None, reward: float | None = None
     ) -> None:
         """One step is done, of so many tokens."""
@@ -48,21 +48,21 @@ class Progress:
         self._losses += [] if loss is None else [loss]
         self._rewards += [] if reward is None else [reward]
         if time.monotonic() - self._last >= self._every or left_seconds <= 0:
-            self._tell(step, left_seconds)
+            self._report_progress(step, left_seconds)
 
-    def pause(self, seconds: float) -> None:
+    def exclude_seconds(self, seconds: float) -> None:
         """So long something else was done, which does not count."""
         self._began += seconds
         self._last += seconds
 
-    def _tell(self, step: int, left_seconds: float) -> None:
+    def _report_progress(self, step: int, left_seconds: float) -> None:
         now = time.monotonic()
-        moment = Moment(
+        moment = TrainingProgressEntry(
             stage=self._stage,
             step=step,
             seconds=round(now - self._began, 3),
-            loss=_mean(self._losses),
-            reward=_mean(self._rewards),
+            loss=_mean_or_none(self._losses),
+            reward=_mean_or_none(self._rewards),
             tokens_per_second=round(self._fresh / max(now - self._last, 1e-9), 1),
             left_seconds=round(left_seconds, 3),
         )
@@ -74,5 +74,5 @@ class Progress:
         self._losses, self._rewards = [], []
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean_or_none(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None

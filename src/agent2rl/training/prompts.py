@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Chat, plain
+from agent2rl.core.engine import Chat, render_plain_text
 from agent2rl.core.errors import UserError
 
 
 def render(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
     """A chat as text, up to where the model answers: by the model's template, else as plain paragraphs."""
     if tokenizer.chat_template is None:
-        return plain(chat)
+        return render_plain_text(chat)
     messages = [{"role": message.role, "content": message.content} for message in chat]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
@@ -27,7 +27,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[l
     return rows
 
 
-def answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+def encode_answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """Answers as tokens, each with its end, so that the model learns to stop."""
     if tokenizer.eos_token_id is None:
         raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")

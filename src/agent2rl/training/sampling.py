@@ -13,10 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.engine import Chat, Completion, Sampling
-from agent2rl.engines.transformers import Transformers, room
-from agent2rl.engines.transformers.conversations import KeptConversations
-from agent2rl.engines.transformers.decoding import Request
-from agent2rl.engines.transformers.loading import describe
+from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
+from agent2rl.engines.transformers.conversations import CachedConversations
+from agent2rl.engines.transformers.decoding import GenerationRequest
+from agent2rl.engines.transformers.loading import describe_model
 from agent2rl.training.prompts import encode
 
 
@@ -29,7 +29,7 @@ class SampleSettings:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampledAnswer:
     tokens: tuple[int, ...]
     """With the token that ended it."""
     text: str
@@ -37,30 +37,30 @@ class Sample:
     """Whether it ended by itself."""
 
 
-class Sampler:
+class PolicySampler:
     """Samples from a model that is being trained, as it is at each call."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._trained, self._tokenizer = model, tokenizer
-        self._twin = _half(model) if model.device.type == "cuda" else model
-        described = describe(self._twin, tokenizer)
+        self._twin = _copy_in_bfloat16(model) if model.device.type == "cuda" else model
+        described = describe_model(self._twin, tokenizer)
         self._ends = described.ends
-        self._engine = Transformers(described, room(described))
+        self._engine = TransformersEngine(described, measure_batch_limits(described))
         self._decoder = self._engine.decoder
 
     @property
     def templated(self) -> bool:
         return self._engine.templated
 
-    def talk(self) -> "Talk":
+    def start_conversations(self) -> "SampledConversations":
         """Conversations with the model as it is now."""
-        self._catch_up()
-        return Talk(self._engine)
+        self._sync_weights()
+        return SampledConversations(self._engine)
 
-    def rest(self) -> None:
+    def release_gpu_memory(self) -> None:
         """Leave the memory of a GPU to the update."""
         if self._twin is not self._trained:
-            self._decoder.forward.forget()
+            self._decoder.forward.release_memory()
 
     def close(self) -> None:
         """Give back what conversations needed."""
@@ -72,12 +72,12 @@ class Sampler:
         settings: SampleSettings,
         times: int = 1,
         places: Sequence[int] | None = None,
-    ) -> list[list[Sample]]:
+    ) -> list[list[SampledAnswer]]:
         """`times` answers to each prompt, in the order of the prompts. Where these are some of many, their
         `places` among those give them the answers that they would get among all."""
-        self._catch_up()
+        self._sync_weights()
         asked = [
-            Request(ids, f"{settings.seed}:{place}", keep=True)
+            GenerationRequest(ids, f"{settings.seed}:{place}", keep=True)
             for place, ids in zip(
                 range(len(prompts)) if places is None else places,
                 encode(self._tokenizer, prompts),
@@ -87,34 +87,35 @@ class Sampler:
         if times > 1:
             self._decoder.run(asked, Sampling(max_tokens=1))  # for what is kept: the prompt, read
         answers = [
-            [Request(one.ids, f"{one.seed}:{time}", one.prefix) for time in range(times)] for one in asked
+            [GenerationRequest(one.ids, f"{one.seed}:{time}", one.prefix) for time in range(times)]
+            for one in asked
         ]
         sampling = Sampling(settings.max_tokens, settings.temperature)
         self._decoder.run([answer for group in answers for answer in group], sampling)
-        self.rest()
-        return [[self._sample(answer) for answer in group] for group in answers]
+        self.release_gpu_memory()
+        return [[self._build_sample(answer) for answer in group] for group in answers]
 
-    def _catch_up(self) -> None:
+    def _sync_weights(self) -> None:
         if self._twin is self._trained:
             return
         with torch.no_grad():
             for own, trained in zip(self._twin.parameters(), self._trained.parameters(), strict=True):
                 own.copy_(trained)
 
-    def _sample(self, answer: Request) -> Sample:
+    def _build_sample(self, answer: GenerationRequest) -> SampledAnswer:
         text = self._tokenizer.decode(answer.reply, skip_special_tokens=True)
-        return Sample(tuple(answer.reply), str(text), answer.reply[-1] in self._ends)
+        return SampledAnswer(tuple(answer.reply), str(text), answer.reply[-1] in self._ends)
 
 
-class Talk:
+class SampledConversations:
     """Conversations as the engine has them in grading, with an ear for the tokens."""
 
-    def __init__(self, engine: Transformers) -> None:
+    def __init__(self, engine: TransformersEngine) -> None:
         self.turns: dict[str, list[tuple[list[int], list[int]]]] = {}
         """Of each conversation, turn by turn: all tokens that had been read by then, and the reply's."""
         self._engine = engine
-        self._kept = KeptConversations(self._reply, engine.limits.tokens)
-        self._heard: Sequence[Request] = ()
+        self._kept = CachedConversations(self._run_and_record, engine.limits.tokens)
+        self._heard: Sequence[GenerationRequest] = ()
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         replies = self._kept.extend(turns, sampling)
@@ -127,11 +128,11 @@ class Talk:
         """Their keys and values; what was said in them stays."""
         self._kept.drop(names)
 
-    def _reply(
-        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
+    def _run_and_record(
+        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
         self._heard = requests
-        return self._engine.reply(chats, requests, sampling)
+        return self._engine.run_requests(chats, requests, sampling)
 
 
 def sample(
@@ -140,12 +141,12 @@ def sample(
     prompts: Sequence[str],
     settings: SampleSettings,
     times: int = 1,
-) -> list[list[Sample]]:
-    """Sample once; who samples again and again keeps a `Sampler`."""
-    return Sampler(model, tokenizer).sample(prompts, settings, times)
+) -> list[list[SampledAnswer]]:
+    """Sample once; who samples again and again keeps a `PolicySampler`."""
+    return PolicySampler(model, tokenizer).sample(prompts, settings, times)
 
 
-def _half(model: PreTrainedModel) -> PreTrainedModel:
+def _copy_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with weights in bfloat16; buffers, which hold the frequencies of positions, stay as they are."""
     twin = deepcopy(model).requires_grad_(False)
     for weight in twin.parameters():

@@ -13,11 +13,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
-from agent2rl.training.crew import Crew
-from agent2rl.training.descent import Course, Descent
-from agent2rl.training.passes import Group, most_tokens, passes, weighed
-from agent2rl.training.progress import Progress
-from agent2rl.training.speech import Spoken
+from agent2rl.training.data_parallel import DataParallelWorkers
+from agent2rl.training.microbatches import (
+    PromptGroup,
+    compute_weighted_log_probs,
+    limit_pass_tokens,
+    pack_microbatches,
+)
+from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
+from agent2rl.training.progress import TrainingProgress
+from agent2rl.training.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)
@@ -48,49 +53,52 @@ def sft(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[tuple[str, str]],
     settings: SftSettings,
-    progress: Progress,
+    progress: TrainingProgress,
 ) -> SftResult:
     """Train the model in place."""
     asked = prompts.encode(tokenizer, [prompt for prompt, _ in pairs])
-    told = prompts.answers(tokenizer, [answer for _, answer in pairs])
-    rows = [Spoken.answer(prompt, answer) for prompt, answer in zip(asked, told, strict=True)]
+    told = prompts.encode_answers(tokenizer, [answer for _, answer in pairs])
+    rows = [TrainingSequence.from_answer(prompt, answer) for prompt, answer in zip(asked, told, strict=True)]
     return imitate(model, rows, settings, progress)
 
 
 def imitate(
-    model: PreTrainedModel, rows: Sequence[Spoken], settings: SftSettings, progress: Progress
+    model: PreTrainedModel,
+    rows: Sequence[TrainingSequence],
+    settings: SftSettings,
+    progress: TrainingProgress,
 ) -> SftResult:
     """Train the model in place to say what is said in these rows."""
     if not rows:
         raise UserError("There is nothing to train on.")
-    groups = [Group(row.prompt, [row], [1.0]) for row in rows]
+    groups = [PromptGroup(row.prompt, [row], [1.0]) for row in rows]
     an_epoch = math.ceil(len(rows) / settings.batch_size)
-    course = Course(settings.epochs * an_epoch, settings.seconds)
-    descent = Descent(model, settings.learning_rate, settings.weight_decay)
-    room = most_tokens(model, settings.pass_tokens)
+    course = TrainingSchedule(settings.epochs * an_epoch, settings.seconds)
+    descent = ScheduledAdamW(model, settings.learning_rate, settings.weight_decay)
+    room = limit_pass_tokens(model, settings.pass_tokens)
 
-    def loss(part: Sequence[Group]) -> Tensor:
+    def loss(part: Sequence[PromptGroup]) -> Tensor:
         """The sum over the tokens of some rows."""
-        found, said, weights = weighed(model, part)
+        found, said, weights = compute_weighted_log_probs(model, part)
         return -(weights * found * said).sum()
 
     losses: list[float] = []
-    with Crew(model, {"loss": loss}) as crew:
-        for batch in _batches(len(rows), settings):
+    with DataParallelWorkers(model, {"loss": loss}) as crew:
+        for batch in _iterate_batches(len(rows), settings):
             if course.over:
                 break
             said = sum(rows[i].count for i in batch)
-            parts = passes([groups[i] for i in batch], room, crew.size)
-            losses.append(crew.learn("loss", parts) / said)
+            parts = pack_microbatches([groups[i] for i in batch], room, crew.size)
+            losses.append(crew.accumulate_gradients("loss", parts) / said)
             descent.step(course.share, 1 / said)
-            course.advance()
+            course.finish_step()
             read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)
-            progress.note(course.steps, read, course.seconds_left, losses[-1])
+            progress.record_step(course.steps, read, course.seconds_left, losses[-1])
     last = losses[-an_epoch:]
     return SftResult(course.steps, progress.tokens, course.seconds, sum(last) / len(last))
 
 
-def _batches(count: int, settings: SftSettings) -> Iterator[list[int]]:
+def _iterate_batches(count: int, settings: SftSettings) -> Iterator[list[int]]:
     """Every row once an epoch, in another order each time.
 
     Batches are not sorted by length, although that would save padding: rows of one length are often of one

@@ -7,25 +7,25 @@ from typing import Any, Protocol
 
 from agent2rl.agents.recipe import plan
 from agent2rl.training import models
-from agent2rl.training.descent import Course
 from agent2rl.training.grpo import GrpoSettings
-from agent2rl.training.progress import Progress
+from agent2rl.training.optimizer import TrainingSchedule
+from agent2rl.training.progress import TrainingProgress
 
-GROUP = 8
+ATTEMPTS_PER_PROMPT = 8
 """Attempts at a question or a game in GRPO."""
 
 
 @dataclass(frozen=True)
-class Learner:
+class PolicyLearner:
     model: Any
     tokenizer: Any
 
-    def rate(self, kind: str) -> float:
-        return plan.learning_rate(kind, models.parameters(self.model))
+    def choose_learning_rate(self, kind: str) -> float:
+        return plan.choose_learning_rate(kind, models.count_parameters(self.model))
 
 
 @dataclass(frozen=True)
-class Round:
+class TrainingRound:
     number: int
     stage: str
     start: Path
@@ -40,19 +40,19 @@ class Round:
     """Where it says how it goes."""
 
     @property
-    def progress(self) -> Progress:
-        return Progress(self.stage, self.log)
+    def progress(self) -> TrainingProgress:
+        return TrainingProgress(self.stage, self.log)
 
-    def online(self, seconds: float, each: float, rate: float, **more: Any) -> GrpoSettings | None:
+    def plan_grpo(self, seconds: float, each: float, rate: float, **more: Any) -> GrpoSettings | None:
         """GRPO that fits, where the attempts at one question or game take `each`; None where no step does."""
-        if seconds <= 0 or plan.steps(seconds, each) < 1:
+        if seconds <= 0 or plan.count_grpo_steps(seconds, each) < 1:
             return None
         shape = GrpoSettings(
             learning_rate=self.factor * rate,
             steps=10**6,
             seconds=seconds,
-            prompts=plan.prompts_per_step(seconds, each),
-            group=GROUP,
+            prompts=plan.choose_prompts_per_step(seconds, each),
+            group=ATTEMPTS_PER_PROMPT,
             seed=self.seed,
             **more,
         )
@@ -60,7 +60,7 @@ class Round:
         return shape
 
 
-class Subject(Protocol):
+class TrainingSubject(Protocol):
     """What there is to learn from: questions, or games. Each stage trains the learner and gives the seconds
     that it took; None where there is not time for a step."""
 
@@ -68,6 +68,8 @@ class Subject(Protocol):
         """Those that are possible; an error where none is."""
         ...
 
-    def sft(self, now: Round, learner: Learner) -> float | None: ...
+    def sft(self, now: TrainingRound, learner: PolicyLearner) -> float | None: ...
 
-    def grpo(self, now: Round, learner: Learner, look: Callable[[Course], None]) -> float | None: ...
+    def grpo(
+        self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
+    ) -> float | None: ...

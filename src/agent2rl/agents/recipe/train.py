@@ -3,7 +3,7 @@
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
 it. A round is SFT or GRPO from the best model so far; GRPO submits in its middle too. A model that does not
 rise is thrown away, and after a round without any the next one of its kind learns at half the rate. What is
-learnt from is `static` (questions) or `world` (games).
+learnt from is `questions` (questions) or `world` (games).
 """
 
 import json
@@ -18,37 +18,39 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.agents.recipe import plan
-from agent2rl.agents.recipe.rounds import Learner, Round, Subject
-from agent2rl.agents.recipe.service import last_submission, remaining, submit
-from agent2rl.agents.recipe.static import Questions
-from agent2rl.agents.recipe.world import Games
+from agent2rl.agents.recipe.grading_client import fetch_remaining_seconds, is_last_submission, submit_model
+from agent2rl.agents.recipe.questions import QuestionSubject
+from agent2rl.agents.recipe.rounds import PolicyLearner, TrainingRound, TrainingSubject
+from agent2rl.agents.recipe.world import WorldSubject
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.environments.faces import StepsUsedUp
-from agent2rl.environments.faces.opening import CARD
+from agent2rl.environments.adapters import StepsUsedUp
+from agent2rl.environments.adapters.world_loader import WORLD_FILE
 from agent2rl.training import models
-from agent2rl.training.descent import Course
+from agent2rl.training.optimizer import TrainingSchedule
 
 FIRST_COST = 0.1
 """Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
 HALF = 0.5
-SUBMISSIONS = {"sft": 1, "grpo": 2}
+SUBMISSIONS_PER_ROUND = {"sft": 1, "grpo": 2}
 """Of a round: GRPO submits in its middle too."""
 
 
 @dataclass(frozen=True)
-class Job:
+class RecipeJob:
     """What the workspace says."""
 
-    subject: Subject
+    subject: TrainingSubject
     base: Path
     output: Path
     progress: Path
     seed: int
 
     @classmethod
-    def read(cls) -> "Job":
+    def read(cls) -> "RecipeJob":
         workspace, data = Path(os.environ["WORKSPACE"]), Path(os.environ["DATA_PATH"])
-        subject: type[Games | Questions] = Games if (data / CARD).is_file() else Questions
+        subject: type[WorldSubject | QuestionSubject] = (
+            WorldSubject if (data / WORLD_FILE).is_file() else QuestionSubject
+        )
         return cls(
             subject=subject.read(workspace, data),
             base=Path(os.environ["MODEL_PATH"]),
@@ -60,80 +62,86 @@ class Job:
     @property
     def first(self) -> float:
         """The share of the first round."""
-        return plan.FIRST_IN_WORLD if isinstance(self.subject, Games) else plan.FIRST
+        return (
+            plan.FIRST_ROUND_SHARE_IN_WORLD
+            if isinstance(self.subject, WorldSubject)
+            else plan.FIRST_ROUND_SHARE
+        )
 
-    def seed_of(self, number: int) -> int:
+    def derive_round_seed(self, number: int) -> int:
         return 1000 * self.seed + number
 
 
 @dataclass
-class Leader:
+class BestModel:
     """The best model so far: at first the untouched one, whose score the first answer tells."""
 
-    job: Job
+    job: RecipeJob
     path: Path
     score: float | None = None
 
-    def challenge(self, path: Path) -> None:
+    def submit_candidate(self, path: Path) -> None:
         """Submit a model; it leads from now on if its score is higher, and is thrown away if not."""
-        answer = submit(path)
-        won = rises(answer, self.score)
-        discard(self.path if won else path, self.job)
+        answer = submit_model(path)
+        won = beats_best_score(answer, self.score)
+        delete_checkpoint(self.path if won else path, self.job)
         if won:
             self.path, self.score = path, answer["score"]
 
 
 def main() -> None:
-    job = Job.read()
-    leader = Leader(job, job.base)
+    job = RecipeJob.read()
+    leader = BestModel(job, job.base)
     factors = {"sft": 1.0, "grpo": 1.0}
-    cost = FIRST_COST * remaining()
-    for number, stage in enumerate(stages(sys.argv[1:], job.subject), start=1):
-        seconds = plan.training_seconds(
-            remaining(), SUBMISSIONS[stage] * cost, job.first if number == 1 else 0.0
+    cost = FIRST_COST * fetch_remaining_seconds()
+    for number, stage in enumerate(order_stages(sys.argv[1:], job.subject), start=1):
+        seconds = plan.plan_training_seconds(
+            fetch_remaining_seconds(), SUBMISSIONS_PER_ROUND[stage] * cost, job.first if number == 1 else 0.0
         )
         if not seconds:
             break
         path, factor = job.output / f"{number}-{stage}", factors[stage]
-        now = Round(number, stage, leader.path, path, seconds, factor, job.seed_of(number), job.progress)
+        now = TrainingRound(
+            number, stage, leader.path, path, seconds, factor, job.derive_round_seed(number), job.progress
+        )
         print(
             f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True
         )
         began, before = time.monotonic(), leader.score
-        trained = train(job.subject, now, leader)
+        trained = train_round(job.subject, now, leader)
         if trained is None:
             print(f"round {number}: there is not time enough for a step", flush=True)
             break
         if trained:
-            leader.challenge(now.path)
-            cost = (time.monotonic() - began - trained) / SUBMISSIONS[stage]
+            leader.submit_candidate(now.path)
+            cost = (time.monotonic() - began - trained) / SUBMISSIONS_PER_ROUND[stage]
         if leader.score == before:
             factors[stage] /= 2
     print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
 
 
-def stages(wanted: Sequence[str], subject: Subject) -> Iterator[str]:
+def order_stages(wanted: Sequence[str], subject: TrainingSubject) -> Iterator[str]:
     """Each stage once, then the last one again and again."""
     possible = subject.stages(wanted)
     return chain(possible, repeat(possible[-1]))
 
 
-def train(subject: Subject, now: Round, leader: Leader) -> float | None:
+def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel) -> float | None:
     """Train and save; the seconds that the training took, 0 where it came to nothing, None without time."""
-    learner = Learner(*models.load(now.start))
+    learner = PolicyLearner(*models.load(now.start))
     began = time.monotonic()
 
     half = now.path.with_name(f"{now.path.name}-half")
     looked = False
 
-    def look(course: Course) -> None:
+    def look(course: TrainingSchedule) -> None:
         """Submit once, in the middle, unless there is only one submission left for the end."""
         nonlocal looked
-        if looked or course.share < HALF or last_submission():
+        if looked or course.share < HALF or is_last_submission():
             return
         looked = True
         models.save(learner.model, learner.tokenizer, half)
-        leader.challenge(half)
+        leader.submit_candidate(half)
 
     try:
         spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, look)
@@ -148,13 +156,13 @@ def train(subject: Subject, now: Round, leader: Leader) -> float | None:
     return spent
 
 
-def discard(path: Path, job: Job) -> None:
+def delete_checkpoint(path: Path, job: RecipeJob) -> None:
     """Make room: what was submitted has been copied."""
     if path != job.base and path.exists():
         shutil.rmtree(path)
 
 
-def rises(answer: dict[str, Any], score: float | None) -> bool:
+def beats_best_score(answer: dict[str, Any], score: float | None) -> bool:
     """Whether what was submitted is better than the best before it, at first the untouched model."""
     floor = answer.get("baseline_score") if score is None else score
     return floor is not None and answer.get("score") is not None and answer["score"] > floor

@@ -11,7 +11,7 @@ INTERPRETERS = {".py": ("python",), ".sh": ("bash",)}
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptAgent:
     path: Path
     secrets: tuple[str, ...] = ()
 
@@ -22,7 +22,7 @@ class Script:
         return Command(argv, brief.environment, (Mount(self.path, seen),))
 
 
-def parse(argument: str) -> Script:
+def parse(argument: str) -> ScriptAgent:
     path = Path(argument).resolve()
     if not path.is_file():
         raise UserError(
@@ -30,7 +30,7 @@ def parse(argument: str) -> Script:
         )
     if path.suffix not in INTERPRETERS and not path.stat().st_mode & 0o111:
         raise UserError(f"{argument!r} is neither .py nor .sh nor executable.", f"chmod +x {argument}")
-    return Script(path)
+    return ScriptAgent(path)
 
 
-AGENT: Agent = Script(Path(__file__).with_name("train.py"))
+AGENT: Agent = ScriptAgent(Path(__file__).with_name("train.py"))

@@ -28,11 +28,11 @@ def main() -> None:
         output = Path(os.environ["OUTPUT_DIR"]) / name
         output.mkdir()
         model.save(output)
-        answer = submit(output)
+        answer = submit_model(output)
         print(f"{name}: {len(seen)} problems, {answer['verdict']}, score {answer['score']}", flush=True)
 
 
-def submit(model: Path) -> Any:
+def submit_model(model: Path) -> Any:
     request = urllib.request.Request(
         os.environ["GRADING_SERVER_URL"] + "/submit",
         json.dumps({"model_path": str(model)}).encode(),

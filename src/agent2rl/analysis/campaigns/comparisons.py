@@ -9,29 +9,29 @@ from typing import Literal
 
 import numpy as np
 
-from agent2rl.analysis.campaigns import permutations
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
+from agent2rl.analysis.campaigns import permutation_tests
 from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
     ExampleSet,
-    Figure,
     Floats,
-    Gains,
-    counted,
-    draws_of,
-    figure,
-    freedom,
-    gains,
-    seed_of,
-    shared_effects,
+    GainSample,
+    IntervalEstimate,
+    choose_draw_count,
+    collect_gains,
+    degrees_of_freedom,
+    estimate_shared_effects,
+    estimate_with_student,
+    hash_seed,
+    select_counted,
 )
+from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, group_by
 from agent2rl.core.record import Record
 
-Pair = tuple[Digest, Digest]
+RunPair = tuple[RunDigest, RunDigest]
 
 
-class Difference(Record):
+class GroupDifference(Record):
     """The first group's mean gain less the second's, in points."""
 
     paired: bool
@@ -42,7 +42,7 @@ class Difference(Record):
     unmatched: tuple[int, int]
     """Runs of each that are not, for want of a partner or of the task."""
     excluded: tuple[dict[str, int], dict[str, int]]
-    difference: Figure | None
+    difference: IntervalEstimate | None
     """None where there is nothing to compare."""
     effect: float | None
     """Cliff's delta, from -1 to 1: how much likelier a run of the first beats one of the second than the
@@ -52,26 +52,26 @@ class Difference(Record):
     test: Literal["signs", "labels"] | None
 
 
-def compare(
-    first: Sequence[Digest], second: Sequence[Digest], match: Sequence[str] = ("task", "seed")
-) -> Difference:
+def compare_groups(
+    first: Sequence[RunDigest], second: Sequence[RunDigest], match: Sequence[str] = ("task", "seed")
+) -> GroupDifference:
     """Runs are partners where they alone in their groups have these fields' values. They are compared as
     pairs where there are enough of them, and all of a task's runs otherwise."""
-    sides = (counted(first), counted(second))
+    sides = (select_counted(first), select_counted(second))
     if len({each.protocol for side in sides for each in side}) > 1:
         raise ValueError("runs under different protocols cannot be compared")
-    pairs = _pairs(*sides, match)
+    pairs = _match_pairs(*sides, match)
     by_task = [group_by(side, ("task",)) for side in sides]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
     paired = len(pairs) >= LEAST_RUNS
     if paired:
         used = (len(pairs), len(pairs))
         tasks = sorted({(one.task,) for one, _ in pairs})
-        found = _of_pairs(pairs)
+        found = _compare_pairs(pairs)
     else:
-        used = (_count(by_task[0], tasks), _count(by_task[1], tasks))
-        found = _of_groups([(by_task[0][task], by_task[1][task]) for task in tasks])
-    return Difference(
+        used = (_count_runs(by_task[0], tasks), _count_runs(by_task[1], tasks))
+        found = _compare_unpaired([(by_task[0][task], by_task[1][task]) for task in tasks])
+    return GroupDifference(
         paired=paired,
         tasks=tuple(task for (task,) in tasks),
         n=used,
@@ -81,7 +81,7 @@ def compare(
     )
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+def correct_holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """What each p-value of a family is worth, so that the chance of any false claim stays below its level."""
     order = np.argsort(p_values, kind="stable")
     found = np.empty(len(p_values))
@@ -100,36 +100,40 @@ def cliffs_delta(first: Floats, second: Floats) -> float:
     return float((below - above).sum() / (len(first) * len(second)))
 
 
-def _count(by_task: Mapping[tuple[str, ...], Sequence[Digest]], tasks: Sequence[tuple[str, ...]]) -> int:
+def _count_runs(
+    by_task: Mapping[tuple[str, ...], Sequence[RunDigest]], tasks: Sequence[tuple[str, ...]]
+) -> int:
     return sum(len(by_task[task]) for task in tasks)
 
 
-def _pairs(first: Sequence[Digest], second: Sequence[Digest], match: Sequence[str]) -> list[Pair]:
-    mine, theirs = _alone(first, match), _alone(second, match)
+def _match_pairs(
+    first: Sequence[RunDigest], second: Sequence[RunDigest], match: Sequence[str]
+) -> list[RunPair]:
+    mine, theirs = _index_unique_runs(first, match), _index_unique_runs(second, match)
     return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys())]
 
 
-def _alone(runs: Sequence[Digest], match: Sequence[str]) -> dict[tuple[str, ...], Digest]:
+def _index_unique_runs(runs: Sequence[RunDigest], match: Sequence[str]) -> dict[tuple[str, ...], RunDigest]:
     return {key: members[0] for key, members in group_by(runs, match).items() if len(members) == 1}
 
 
-def _of_pairs(pairs: Sequence[Pair]) -> Mapping[str, object]:
-    strata: dict[str, list[Pair]] = {}
+def _compare_pairs(pairs: Sequence[RunPair]) -> Mapping[str, object]:
+    strata: dict[str, list[RunPair]] = {}
     for pair in pairs:
         strata.setdefault(pair[0].task, []).append(pair)
-    samples = [_pair_gains(members) for members in strata.values()]
+    samples = [_collect_pair_gains(members) for members in strata.values()]
     values = np.concatenate([each.values for each in samples])
     weights = np.concatenate([np.full(len(each), 1 / (len(each) * len(samples))) for each in samples])
     effect = float(np.mean([np.sign(each.values).mean() for each in samples]))
     return {
-        "difference": _averaged(samples, [1] * len(samples)),
+        "difference": _average_strata(samples, [1] * len(samples)),
         "effect": effect,
-        "p_value": permutations.signs(values, weights),
+        "p_value": permutation_tests.permute_signs(values, weights),
         "test": "signs",
     }
 
 
-def _pair_gains(pairs: Sequence[Pair]) -> Gains:
+def _collect_pair_gains(pairs: Sequence[RunPair]) -> GainSample:
     """What one gained more than its partner, as if it were a run."""
     values = np.array([(one.gain or 0.0) - (other.gain or 0.0) for one, other in pairs])
     names: dict[str, list[int]] = {}
@@ -137,44 +141,52 @@ def _pair_gains(pairs: Sequence[Pair]) -> Gains:
         if one.examples_sha256 and one.examples_sha256 == other.examples_sha256:
             names.setdefault(one.examples_sha256, []).append(place)
     sets = [
-        ExampleSet(name, np.array(places), shared_effects(np.array([_gap(pairs[place]) for place in places])))
+        ExampleSet(
+            name,
+            np.array(places),
+            estimate_shared_effects(np.array([_subtract_partner(pairs[place]) for place in places])),
+        )
         for name, places in sorted(names.items())
         if len(places) > 1
     ]
-    return Gains(values, tuple(sets), seed_of(*(each.run_id for pair in pairs for each in pair)))
+    return GainSample(values, tuple(sets), hash_seed(*(each.run_id for pair in pairs for each in pair)))
 
 
-def _gap(pair: Pair) -> Floats:
+def _subtract_partner(pair: RunPair) -> Floats:
     one, other = (each.points * (not each.left_base) for each in pair)
     gap: Floats = one - other
     return gap
 
 
-def _of_groups(strata: Sequence[tuple[Sequence[Digest], Sequence[Digest]]]) -> Mapping[str, object]:
+def _compare_unpaired(
+    strata: Sequence[tuple[Sequence[RunDigest], Sequence[RunDigest]]],
+) -> Mapping[str, object]:
     if not strata:
         return {"difference": None, "effect": None, "p_value": None, "test": None}
-    samples = [tuple(gains(side) for side in sides) for sides in strata]
+    samples = [tuple(collect_gains(side) for side in sides) for sides in strata]
     values = [(first.values, second.values) for first, second in samples]
     enough = all(sum(len(pair[side]) for pair in samples) >= LEAST_RUNS for side in (0, 1))
     flat = [each for pair in samples for each in pair]
     return {
-        "difference": _averaged(flat, [1, -1] * len(samples), enough),
+        "difference": _average_strata(flat, [1, -1] * len(samples), enough),
         "effect": float(np.mean([cliffs_delta(*pair) for pair in values])),
-        "p_value": permutations.labels(values) if enough else None,
+        "p_value": permutation_tests.permute_labels(values) if enough else None,
         "test": "labels" if enough else None,
     }
 
 
-def _averaged(samples: Sequence[Gains], signs: Sequence[int], enough: bool = True) -> Figure:
+def _average_strata(
+    samples: Sequence[GainSample], signs: Sequence[int], enough: bool = True
+) -> IntervalEstimate:
     """The mean over strata, each of a sample or of two with opposite signs. A sample of one run has no spread
     that could be told, so then nothing is said."""
     scale = sum(sign > 0 for sign in signs)
     value = sum(sign * each.mean for each, sign in zip(samples, signs, strict=True)) / scale
     if not enough or min(map(len, samples)) < 2:
-        return Figure(value=value, interval=NOT_ENOUGH)
-    many = draws_of(max(map(len, samples)))
+        return IntervalEstimate(value=value, interval=NOT_ENOUGH)
+    many = choose_draw_count(max(map(len, samples)))
     draws = sum(
-        (sign * each.mean_draws(many) for each, sign in zip(samples, signs, strict=True)),
+        (sign * each.draw_means(many) for each, sign in zip(samples, signs, strict=True)),
         start=np.zeros(1),
     )
-    return figure(value, draws / scale, freedom(samples))
+    return estimate_with_student(value, draws / scale, degrees_of_freedom(samples))

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent2rl.analysis.campaigns.cells import Cell, cells
-from agent2rl.analysis.campaigns.comparisons import holm
-from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.analysis.campaigns.cell_statistics import Cell, compute_cells
+from agent2rl.analysis.campaigns.comparisons import correct_holm
+from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.record import Record
 
 ALPHA = 0.05
 
 
-class Starred(Record):
+class HeatmapCell(Record):
     row: str
     column: str
     cell: Cell
@@ -25,30 +25,30 @@ class Heatmap(Record):
     column_axis: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    cells: tuple[Starred, ...]
+    cells: tuple[HeatmapCell, ...]
     """Those that have runs, counted or not; the others were never run."""
     tested: int
     """Cells with enough runs: so many are corrected for."""
 
 
-def heatmap(digests: Sequence[Digest], row: str, column: str) -> Heatmap:
-    found = cells(digests, (row, column))
+def build_heatmap(digests: Sequence[RunDigest], row: str, column: str) -> Heatmap:
+    found = compute_cells(digests, (row, column))
     tested = [key for key, each in found.items() if each.p_value is not None]
-    corrected = dict(zip(tested, holm([found[key].p_value or 0.0 for key in tested]), strict=True))
+    corrected = dict(zip(tested, correct_holm([found[key].p_value or 0.0 for key in tested]), strict=True))
     return Heatmap(
         row_axis=row,
         column_axis=column,
-        rows=_names(found, 0),
-        columns=_names(found, 1),
-        cells=tuple(_starred(key, each, corrected.get(key)) for key, each in found.items()),
+        rows=_collect_axis_values(found, 0),
+        columns=_collect_axis_values(found, 1),
+        cells=tuple(_star_cell(key, each, corrected.get(key)) for key, each in found.items()),
         tested=len(tested),
     )
 
 
-def _starred(key: tuple[str, ...], each: Cell, p_holm: float | None) -> Starred:
+def _star_cell(key: tuple[str, ...], each: Cell, p_holm: float | None) -> HeatmapCell:
     clear = each.mean is not None and each.mean.excludes_zero and p_holm is not None and p_holm <= ALPHA
-    return Starred(row=key[0], column=key[1], cell=each, p_holm=p_holm, star=clear)
+    return HeatmapCell(row=key[0], column=key[1], cell=each, p_holm=p_holm, star=clear)
 
 
-def _names(found: Mapping[tuple[str, ...], Cell], place: int) -> tuple[str, ...]:
+def _collect_axis_values(found: Mapping[tuple[str, ...], Cell], place: int) -> tuple[str, ...]:
     return tuple(sorted({key[place] for key in found}))

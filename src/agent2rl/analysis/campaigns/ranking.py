@@ -5,31 +5,31 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded, group_by
 from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     LEVEL,
     NOT_ENOUGH,
-    Figure,
     Floats,
-    Gains,
+    GainSample,
+    IntervalEstimate,
     NotEnough,
-    counted,
-    draws_of,
-    figure,
-    freedom,
-    gains,
+    choose_draw_count,
+    collect_gains,
+    degrees_of_freedom,
+    estimate_with_student,
+    select_counted,
 )
+from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, group_by
 from agent2rl.core.record import Record
 
 
-class Place(Record):
+class RankedEntry(Record):
     """An entry of a ranking. One without enough runs has no rank."""
 
     name: str
     n: int
     excluded: dict[str, int]
-    mean: Figure | None
+    mean: IntervalEstimate | None
     """Gain in points, averaged over tasks; None where it has no run of one of them."""
     rank: float | NotEnough
     """Expected; equals share theirs."""
@@ -42,81 +42,85 @@ class Ranking(Record):
     """The best expected rank first; those that cannot be ranked at the end."""
 
     tasks: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[RankedEntry, ...]
 
 
-def rank(entries: Mapping[str, Sequence[Digest]], tasks: Sequence[str] | None = None) -> Ranking:
+def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str] | None = None) -> Ranking:
     """By the mean over `tasks` (None: all that any entry has) of the mean gain in each.
 
     To be ranked, an entry needs two runs of each task, and as many degrees of freedom as a cell's interval.
     """
-    runs = {name: counted(members) for name, members in sorted(entries.items())}
+    runs = {name: select_counted(members) for name, members in sorted(entries.items())}
     if len({each.protocol for members in runs.values() for each in members}) > 1:
         raise ValueError("runs under different protocols cannot be ranked together")
     known = {each.task for members in runs.values() for each in members}
     wanted = tuple(sorted(known if tasks is None else tasks))
-    strata = {name: _strata(members, wanted) for name, members in runs.items()}
-    many = draws_of(max((len(each) for samples in strata.values() for each in samples), default=1))
-    draws = {name: _draws(samples, many) for name, samples in strata.items() if _enough(samples)}
-    standing = _standing(draws)
+    strata = {name: _group_by_task(members, wanted) for name, members in runs.items()}
+    many = choose_draw_count(max((len(each) for samples in strata.values() for each in samples), default=1))
+    draws = {
+        name: _draw_means(samples, many) for name, samples in strata.items() if _has_enough_runs(samples)
+    }
+    standing = _estimate_ranks(draws)
     places = [
-        Place(
+        RankedEntry(
             name=name,
             n=len(members),
             excluded=count_excluded(entries[name]),
-            mean=_mean(strata[name], draws.get(name)),
+            mean=_estimate_mean(strata[name], draws.get(name)),
             rank=standing[name][0] if name in standing else NOT_ENOUGH,
             rank_interval=standing[name][1] if name in standing else NOT_ENOUGH,
             chances=standing[name][2] if name in standing else (),
         )
         for name, members in runs.items()
     ]
-    return Ranking(tasks=wanted, places=tuple(sorted(places, key=_order)))
+    return Ranking(tasks=wanted, places=tuple(sorted(places, key=_ranking_sort_key)))
 
 
-def _strata(runs: Sequence[Digest], tasks: Sequence[str]) -> list[Gains]:
+def _group_by_task(runs: Sequence[RunDigest], tasks: Sequence[str]) -> list[GainSample]:
     """One for each task; none at all where a task has no run."""
     groups = group_by(runs, ("task",))
-    return [gains(groups[(task,)]) for task in tasks] if all((task,) in groups for task in tasks) else []
+    return (
+        [collect_gains(groups[(task,)]) for task in tasks] if all((task,) in groups for task in tasks) else []
+    )
 
 
-def _enough(samples: Sequence[Gains]) -> bool:
+def _has_enough_runs(samples: Sequence[GainSample]) -> bool:
     sizes = [len(each) for each in samples]
     return bool(sizes) and min(sizes) >= 2 and sum(size - 1 for size in sizes) >= LEAST_RUNS - 1
 
 
-def _draws(samples: Sequence[Gains], many: int) -> Floats:
-    total: Floats = sum((each.mean_draws(many) for each in samples), start=np.zeros(1)) / len(samples)
+def _draw_means(samples: Sequence[GainSample], many: int) -> Floats:
+    total: Floats = sum((each.draw_means(many) for each in samples), start=np.zeros(1)) / len(samples)
     return total
 
 
-def _mean(samples: Sequence[Gains], draws: Floats | None) -> Figure | None:
+def _estimate_mean(samples: Sequence[GainSample], draws: Floats | None) -> IntervalEstimate | None:
     if not samples:
         return None
     value = float(np.mean([each.mean for each in samples]))
     if draws is None:
-        return Figure(value=value, interval=NOT_ENOUGH)
-    return figure(value, draws, freedom(samples))
+        return IntervalEstimate(value=value, interval=NOT_ENOUGH)
+    return estimate_with_student(value, draws, degrees_of_freedom(samples))
 
 
-def _standing(
+def _estimate_ranks(
     draws: Mapping[str, Floats],
 ) -> dict[str, tuple[float, tuple[float, float], tuple[float, ...]]]:
     """Of each entry: expected rank, its interval, and the chance of each rank."""
     if not draws:
         return {}
-    above, equals = _ranks(np.array(list(draws.values())).T)
+    above, equals = _count_above_and_equal(np.array(list(draws.values())).T)
     middle = above + (equals + 1) / 2
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     found = {}
     for place, name in enumerate(draws):
         low, high = (float(each) for each in np.quantile(middle[:, place], tails))
-        chances = _chances(above[:, place], equals[:, place], len(draws))
+        chances = _rank_probabilities(above[:, place], equals[:, place], len(draws))
         found[name] = (float(middle[:, place].mean()), (low, high), chances)
     return found
 
 
-def _ranks(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _count_above_and_equal(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Of draws × entries: how many are above each, and how many are its equals, itself included."""
     order = np.argsort(-values, axis=1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=1)
@@ -132,13 +136,13 @@ def _ranks(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return above, equals
 
 
-def _chances(above: NDArray[np.intp], equals: NDArray[np.intp], n: int) -> tuple[float, ...]:
+def _rank_probabilities(above: NDArray[np.intp], equals: NDArray[np.intp], n: int) -> tuple[float, ...]:
     begins = np.bincount(above, weights=1 / equals, minlength=n + 1)
     ends = np.bincount(above + equals, weights=1 / equals, minlength=n + 1)
     shares = np.cumsum(begins - ends)[:n] / len(above)
     return tuple(round(float(share), 12) for share in np.clip(shares, 0.0, 1.0))
 
 
-def _order(place: Place) -> tuple[float, float, str]:
+def _ranking_sort_key(place: RankedEntry) -> tuple[float, float, str]:
     first = place.rank if isinstance(place.rank, float) else float("inf")
     return first, -place.mean.value if place.mean else float("inf"), place.name

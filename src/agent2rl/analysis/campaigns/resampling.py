@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.campaigns import student
-from agent2rl.analysis.campaigns.digest import Digest
+from agent2rl.analysis.campaigns import student_t
+from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.record import Record
 from agent2rl.core.records import Interval
 
@@ -36,7 +36,7 @@ LEAST_RUNS = 5
 LEVEL = 0.95
 
 
-def draws_of(runs: int) -> int:
+def choose_draw_count(runs: int) -> int:
     """Fewer of many runs, whose intervals do not end far out in the draws."""
     return max(RESAMPLES // 4, min(RESAMPLES, 50 * RESAMPLES // max(1, runs)))
 
@@ -45,15 +45,11 @@ NotEnough = Literal["not enough runs to say"]
 NOT_ENOUGH: NotEnough = "not enough runs to say"
 
 
-class Figure(Record):
+class IntervalEstimate(Record):
     """A number, and between what it could as well be."""
 
     value: float
     interval: Interval | NotEnough
-
-    @property
-    def above_zero(self) -> bool:
-        return isinstance(self.interval, Interval) and self.interval.low > 0
 
     @property
     def excludes_zero(self) -> bool:
@@ -70,13 +66,13 @@ class ExampleSet:
     effects: Floats
     """Of each example, in points: how much more it gained than the mean."""
 
-    def shifts(self, resamples: int) -> Floats:
+    def draw_shifts(self, resamples: int) -> Floats:
         """Of all these runs together, under each draw of examples."""
-        return _shifts(self.name, self.effects.astype(np.float32).tobytes(), resamples)
+        return _compute_shifts(self.name, self.effects.astype(np.float32).tobytes(), resamples)
 
 
 @dataclass(frozen=True)
-class Gains:
+class GainSample:
     """What runs gained, as arrays, and how to draw them again."""
 
     values: Floats
@@ -90,15 +86,15 @@ class Gains:
     def mean(self) -> float:
         return float(self.values.mean())
 
-    def drawn(self, resamples: int | None = None) -> Iterator[Floats]:
+    def draw_blocks(self, resamples: int | None = None) -> Iterator[Floats]:
         """Blocks of resampled gains: draws × runs. Under each draw the examples are the same for all runs."""
-        many = resamples or draws_of(len(self))
+        many = resamples or choose_draw_count(len(self))
         random = np.random.default_rng(self.seed)
         mine = np.zeros(len(self), dtype=np.intp)
         shifts = np.zeros((many, len(self.sets) + 1))
         for number, each in enumerate(self.sets, 1):
             mine[each.rows] = number
-            shifts[:, number] = each.shifts(many)
+            shifts[:, number] = each.draw_shifts(many)
         common = bool(len(self.sets) == 1 and mine.all())
         step = max(1, BLOCK_VALUES // len(self))
         for first in range(0, many, step):
@@ -111,10 +107,10 @@ class Gains:
                 found += np.take_along_axis(shifts[first:last], mine[places], axis=1)
             yield found
 
-    def mean_draws(self, resamples: int | None = None) -> Floats:
-        return self.widened(np.concatenate([block.mean(axis=1) for block in self.drawn(resamples)]))
+    def draw_means(self, resamples: int | None = None) -> Floats:
+        return self.widen_means(np.concatenate([block.mean(axis=1) for block in self.draw_blocks(resamples)]))
 
-    def widened(self, means: Floats) -> Floats:
+    def widen_means(self, means: Floats) -> Floats:
         """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n.
 
         The examples' part is not, and widened as well: the degrees of freedom are only estimated, and without
@@ -123,7 +119,7 @@ class Gains:
         n = len(self)
         return self.mean + (means - self.mean) * float(np.sqrt(n / (n - 1))) if n > 1 else means
 
-    def variances(self) -> list[tuple[float, int]]:
+    def split_variance(self) -> list[tuple[float, int]]:
         """What the runs and each set of examples add to the variance of the mean, by how many degrees of
         freedom that is known."""
         n = len(self)
@@ -134,15 +130,15 @@ class Gains:
         return found
 
 
-def freedom(samples: Sequence[Gains]) -> float:
+def degrees_of_freedom(samples: Sequence[GainSample]) -> float:
     """Welch's and Satterthwaite's degrees of freedom of a sum of means."""
-    parts = [part for each in samples for part in each.variances()]
+    parts = [part for each in samples for part in each.split_variance()]
     below = sum(variance**2 / degrees for variance, degrees in parts)
     least = min(len(each) for each in samples) - 1
     return max(1.0, sum(variance for variance, _ in parts) ** 2 / below) if below > 0 else float(least)
 
 
-def counted(digests: Iterable[Digest]) -> tuple[Digest, ...]:
+def select_counted(digests: Iterable[RunDigest]) -> tuple[RunDigest, ...]:
     """The runs that have a gain, by their ids. They must be under one protocol: gains under two are not the
     same quantity."""
     runs = tuple(sorted((each for each in digests if not each.excluded), key=lambda each: each.run_id))
@@ -151,22 +147,26 @@ def counted(digests: Iterable[Digest]) -> tuple[Digest, ...]:
     return runs
 
 
-def gains(runs: Sequence[Digest]) -> Gains:
+def collect_gains(runs: Sequence[RunDigest]) -> GainSample:
     """Of counted runs."""
     names: dict[str, list[int]] = {}
     for place, each in enumerate(runs):
         if each.examples_sha256 and each.differences and not each.left_base:
             names.setdefault(each.examples_sha256, []).append(place)
     sets = [
-        ExampleSet(name, np.array(places), shared_effects(np.array([runs[place].points for place in places])))
+        ExampleSet(
+            name,
+            np.array(places),
+            estimate_shared_effects(np.array([runs[place].points for place in places])),
+        )
         for name, places in sorted(names.items())
         if len(places) > 1
     ]
     values = np.array([each.gain for each in runs], dtype=np.float64)
-    return Gains(values, tuple(sets), seed_of(*(each.run_id for each in runs)))
+    return GainSample(values, tuple(sets), hash_seed(*(each.run_id for each in runs)))
 
 
-def shared_effects(differences: Floats) -> Floats:
+def estimate_shared_effects(differences: Floats) -> Floats:
     """Of runs × examples: how much more each example gains than the mean, in all runs alike.
 
     An example's mean over k runs has 1/k of the runs' own noise in it, which drawing runs brings in already.
@@ -187,9 +187,9 @@ def shared_effects(differences: Floats) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def example_draws(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
+def draw_examples(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
     """How often each example is drawn: draws × examples. The same for everybody who asks."""
-    random = np.random.default_rng(seed_of(name))
+    random = np.random.default_rng(hash_seed(name))
     found = np.empty((RESAMPLES, n), dtype=np.float32 if n <= MANY_EXAMPLES else np.uint8)
     step = max(1, BLOCK_VALUES // n)
     for first in range(0, RESAMPLES, step):
@@ -201,42 +201,44 @@ def example_draws(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=1024)
-def _shifts(name: str, effects: bytes, resamples: int) -> Floats:
+def _compute_shifts(name: str, effects: bytes, resamples: int) -> Floats:
     """Kept for a while: a cell, its rank and its table draw the same."""
     values = np.frombuffer(effects, dtype=np.float32)
     n = len(values)
-    drawn = example_draws(name, n)[:resamples]
+    drawn = draw_examples(name, n)[:resamples]
     step = max(1, BLOCK_VALUES // n)
     blocks = [drawn[first : first + step] @ values for first in range(0, resamples, step)]
     return np.concatenate(blocks).astype(np.float64) / n
 
 
-def seed_of(*names: str) -> int:
+def hash_seed(*names: str) -> int:
     return int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:8])
 
 
-def figure(value: float, draws: Floats, freedom: float, level: float = LEVEL) -> Figure:
+def estimate_with_student(
+    value: float, draws: Floats, freedom: float, level: float = LEVEL
+) -> IntervalEstimate:
     """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
-    outside = NormalDist().cdf(-student.quantile((1 - level) / 2, freedom))
+    outside = NormalDist().cdf(-student_t.upper_quantile((1 - level) / 2, freedom))
     low, high = np.quantile(draws, [outside, 1 - outside])
-    return Figure(value=value, interval=_around(value, float(low), float(high), level))
+    return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
 
-def plain_figure(value: float, draws: Floats, level: float = LEVEL) -> Figure:
+def estimate_with_percentiles(value: float, draws: Floats, level: float = LEVEL) -> IntervalEstimate:
     """Percentiles of draws as they are, for what is no mean."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return Figure(value=value, interval=_around(value, float(low), float(high), level))
+    return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
 
-def _around(value: float, low: float, high: float, level: float) -> Interval:
+def _enclose_value(value: float, low: float, high: float, level: float) -> Interval:
     """An interval always holds its figure."""
     return Interval(low=min(low, value), high=max(high, value), method="bootstrap", level=level)
 
 
-def p_value(value: float, draws: Floats, freedom: float) -> float:
+def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
     """Two-sided, of no gain at all: Student's test with the spread of the draws. Where nothing varies, every
     run gained the same: then it is that of as many equal signs."""
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
-    return min(1.0, 2 * student.tail(abs(value) / error, freedom))
+    return min(1.0, 2 * student_t.upper_tail(abs(value) / error, freedom))

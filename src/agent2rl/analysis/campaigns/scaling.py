@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent2rl.analysis.campaigns.digest import Digest, count_excluded
-from agent2rl.analysis.campaigns.resampling import BLOCK_VALUES, Floats, counted
+from agent2rl.analysis.campaigns.resampling import BLOCK_VALUES, Floats, select_counted
+from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded
 from agent2rl.core.record import Record
 
 Axis = Literal["seconds", "tokens", "usd", "gpu_seconds", "submissions", "environment_steps"]
@@ -26,7 +26,7 @@ _POINT = attrgetter(*(axis if axis == "submissions" else f"spent.{axis}" for axi
 _TOTAL = attrgetter(*(axis if axis == "submissions" else f"total.{axis}" for axis in AXES))
 
 
-class Scaling(Record):
+class ScalingCurve(Record):
     axis: Axis
     n: int
     excluded: dict[str, int]
@@ -41,7 +41,7 @@ class Scaling(Record):
 
 
 @dataclass(frozen=True)
-class _Courses:
+class _ScoreTable:
     """All points of all runs in one table, a column for each axis and the last for the best so far."""
 
     points: Floats
@@ -51,16 +51,16 @@ class _Courses:
     """Of each run on each axis; what nobody knows is NaN."""
     excluded: dict[str, int]
 
-    def some(self, chosen: NDArray[np.bool_], axis: int, grid: Floats) -> Floats:
+    def select_best_so_far(self, chosen: NDArray[np.bool_], axis: int, grid: Floats) -> Floats:
         """The best so far of some runs at each point of the grid: runs × grid."""
         blocks = []
         places = np.flatnonzero(chosen)
         step = max(1, BLOCK_VALUES // (len(grid) * max(1, int(np.diff(self.starts).max(initial=0)))))
         for first in range(0, len(places), step):
-            blocks.append(self._block(places[first : first + step], axis, grid))
+            blocks.append(self._select_block(places[first : first + step], axis, grid))
         return np.concatenate(blocks)
 
-    def _block(self, places: NDArray[np.intp], axis: int, grid: Floats) -> Floats:
+    def _select_block(self, places: NDArray[np.intp], axis: int, grid: Floats) -> Floats:
         low, high = self.starts[places[0]], self.starts[places[-1] + 1]
         passed = self.points[low:high, axis, None] <= grid
         counts = np.zeros((high - low + 1, len(grid)), dtype=np.int32)
@@ -71,8 +71,8 @@ class _Courses:
         return found
 
 
-def _courses(digests: Sequence[Digest]) -> _Courses:
-    runs = counted(digests)
+def _tabulate_runs(digests: Sequence[RunDigest]) -> _ScoreTable:
+    runs = select_counted(digests)
     points = [_POINT(point) for run in runs for point in run.curve]
     starts = np.cumsum([0, *(len(run.curve) for run in runs)])
     table = np.array(points, dtype=np.float64).reshape(-1, len(AXES) + 1)
@@ -80,48 +80,48 @@ def _courses(digests: Sequence[Digest]) -> _Courses:
     has = np.diff(starts) > 0
     # A grade may come after the agent's end: a run spent at least what it had at its last score.
     totals[has] = np.maximum(totals[has], table[starts[1:][has] - 1, :-1])
-    return _Courses(table, starts, totals, count_excluded(digests))
+    return _ScoreTable(table, starts, totals, count_excluded(digests))
 
 
-def scaling(
-    digests: Sequence[Digest],
+def compute_scaling(
+    digests: Sequence[RunDigest],
     axis: Axis,
     grid: Sequence[float] | None = None,
     quantiles: Sequence[float] = QUANTILES,
-) -> Scaling:
+) -> ScalingCurve:
     """On a grid from 0 to the most that any run spent, or on the one that is given."""
-    return _scaling(_courses(digests), axis, grid, quantiles)
+    return _compute_axis_scaling(_tabulate_runs(digests), axis, grid, quantiles)
 
 
-def scalings(digests: Sequence[Digest]) -> dict[Axis, Scaling]:
-    courses = _courses(digests)
-    return {axis: _scaling(courses, axis, None, QUANTILES) for axis in AXES}
+def compute_all_scalings(digests: Sequence[RunDigest]) -> dict[Axis, ScalingCurve]:
+    courses = _tabulate_runs(digests)
+    return {axis: _compute_axis_scaling(courses, axis, None, QUANTILES) for axis in AXES}
 
 
-def _scaling(
-    courses: _Courses, axis: Axis, grid: Sequence[float] | None, quantiles: Sequence[float]
-) -> Scaling:
+def _compute_axis_scaling(
+    courses: _ScoreTable, axis: Axis, grid: Sequence[float] | None, quantiles: Sequence[float]
+) -> ScalingCurve:
     column = AXES.index(axis)
     known = ~np.isnan(courses.totals[:, column])
     counts = {"n": int(known.sum()), "unknown": int((~known).sum())}
     if not known.any():
-        return Scaling(axis=axis, excluded=courses.excluded, **counts)
+        return ScalingCurve(axis=axis, excluded=courses.excluded, **counts)
     ends = np.sort(courses.totals[known, column])
     places = np.linspace(0, ends[-1], STEPS + 1) if grid is None else np.asarray(grid, np.float64)
-    found = courses.some(known, column, places)
-    bands = _quantiles(found, quantiles)
-    return Scaling(
+    found = courses.select_best_so_far(known, column, places)
+    bands = _column_quantiles(found, quantiles)
+    return ScalingCurve(
         axis=axis,
         excluded=courses.excluded,
-        grid=_rounded(places),
-        quantiles={share: _rounded(band) for share, band in zip(quantiles, bands, strict=True)},
-        mean=_rounded(found.mean(axis=0)),
+        grid=_round_values(places),
+        quantiles={share: _round_values(band) for share, band in zip(quantiles, bands, strict=True)},
+        mean=_round_values(found.mean(axis=0)),
         reached=tuple(int(each) for each in len(ends) - np.searchsorted(ends, places, side="left")),
         **counts,
     )
 
 
-def _quantiles(values: Floats, shares: Sequence[float]) -> Floats:
+def _column_quantiles(values: Floats, shares: Sequence[float]) -> Floats:
     """Of each column: as np.quantile, which takes many times as long."""
     ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
     at = np.asarray(shares) * (len(values) - 1)
@@ -131,5 +131,5 @@ def _quantiles(values: Floats, shares: Sequence[float]) -> Floats:
     return found.T
 
 
-def _rounded(values: Floats) -> tuple[float, ...]:
+def _round_values(values: Floats) -> tuple[float, ...]:
     return tuple(round(float(value), 6) for value in values)

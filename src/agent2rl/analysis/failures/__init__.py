@@ -6,15 +6,15 @@ The rules are in docs/design/failures.md, with what they cannot see.
 import re
 from collections.abc import Iterator
 
-from agent2rl.analysis.attempts import Span
-from agent2rl.analysis.evidence import Book
-from agent2rl.analysis.failures.diverged import diverged, risen, unvaried
-from agent2rl.analysis.failures.endings import ended, provider
-from agent2rl.analysis.failures.outputs import drift
-from agent2rl.analysis.failures.seen import ENOUGH, failure, short
-from agent2rl.analysis.failures.seen import Seen as Seen
-from agent2rl.analysis.failures.setbacks import Setback, setbacks
-from agent2rl.analysis.failures.trends import trend
+from agent2rl.analysis.attempts import AttemptSpan
+from agent2rl.analysis.evidence import EvidenceBook
+from agent2rl.analysis.failures.attempt_context import ENOUGH, build_failure, shorten_text
+from agent2rl.analysis.failures.attempt_context import AttemptContext as AttemptContext
+from agent2rl.analysis.failures.curve_trends import measure_trend
+from agent2rl.analysis.failures.divergence import find_divergence, find_flat_reward, find_risen_reward
+from agent2rl.analysis.failures.logged_errors import LoggedError, find_logged_errors
+from agent2rl.analysis.failures.output_drift import find_drift
+from agent2rl.analysis.failures.run_endings import diagnose_ending, diagnose_provider
 from agent2rl.analysis.findings import Failure, FailureKind
 from agent2rl.core.records import Submission
 
@@ -30,32 +30,32 @@ MANY_STEPS = 5000
 NOT_FINITE = re.compile(r"\bnan\b|finite|\binf\b", re.IGNORECASE)
 
 
-def diagnose(span: Span, seen: Seen, book: Book) -> tuple[Failure, ...]:
+def diagnose_attempt(span: AttemptSpan, seen: AttemptContext, book: EvidenceBook) -> tuple[Failure, ...]:
     """The likeliest first; of an attempt that improved only what broke on the way."""
-    broke = setbacks(span, book)
-    if improved(span.submission, seen):
+    broke = find_logged_errors(span, book)
+    if is_improvement(span.submission, seen):
         return tuple(each.failure for each in broke if each.after != "caught")
     submission = span.submission
-    graded = list(_graded(submission, book)) if submission else []
+    graded = list(_explain_verdict(submission, book)) if submission else []
     found = [
-        *_weighed(broke, span),
-        *diverged(seen.curves, book),
-        *_hacked(span, seen, book),
-        *_rollouts(span, seen, book),
-        *_drifted(submission, seen, book),
-        *provider(span, seen, book),
-        *ended(span, seen, broke, book),
+        *_weigh_errors(broke, span),
+        *find_divergence(seen.curves, book),
+        *_detect_reward_hacking(span, seen, book),
+        *_check_rollouts(span, seen, book),
+        *_detect_format_drift(submission, seen, book),
+        *diagnose_provider(span, seen, book),
+        *diagnose_ending(span, seen, broke, book),
     ]
     if submission and submission.verdict != "failed" and graded:
         most = 0.97 if NOT_FINITE.search(submission.message) else BEHIND
         found = [each.model_copy(update={"confidence": min(each.confidence, most)}) for each in found]
     found += graded
     if not any(each.confidence >= ENOUGH for each in found):
-        found += _rest(span, seen, book)
+        found += _explain_no_gain(span, seen, book)
     return tuple(sorted(found, key=lambda each: (-each.confidence, ORDER.index(each.kind))))
 
 
-def improved(submission: Submission | None, seen: Seen) -> bool:
+def is_improvement(submission: Submission | None, seen: AttemptContext) -> bool:
     """Over the untouched model and all before, by the grading itself."""
     if submission is None or submission.score is None or submission.lineage in ("copied", "foreign"):
         return False
@@ -63,7 +63,7 @@ def improved(submission: Submission | None, seen: Seen) -> bool:
     return submission.score.value > max(known, default=-1.0)
 
 
-def _weighed(broke: list[Setback], span: Span) -> Iterator[Failure]:
+def _weigh_errors(broke: list[LoggedError], span: AttemptSpan) -> Iterator[Failure]:
     """An error weighs less where something was graded after it."""
     graded = span.submission is not None and span.submission.verdict == "scored"
     for each in broke:
@@ -71,27 +71,29 @@ def _weighed(broke: list[Setback], span: Span) -> Iterator[Failure]:
         yield each.failure.model_copy(update={"confidence": round(share * each.failure.confidence, 3)})
 
 
-def _graded(submission: Submission, book: Book) -> Iterator[Failure]:
+def _explain_verdict(submission: Submission, book: EvidenceBook) -> Iterator[Failure]:
     """What the grading said."""
     where, at = f"submission {submission.id}", None
     if submission.lineage == "copied":
-        cited = book.note("submission", where, "its weights are the base model's", at)
-        yield failure("copied", "The base model itself was submitted.", 0.95, cited)
+        cited = book.add_evidence("submission", where, "its weights are the base model's", at)
+        yield build_failure("copied", "The base model itself was submitted.", 0.95, cited)
     elif submission.same_as is not None:
         said = f"It is the same as submission {submission.same_as}."
-        yield failure("copied", said, 0.9, book.note("submission", where, said, at))
+        yield build_failure("copied", said, 0.9, book.add_evidence("submission", where, said, at))
     if submission.verdict == "rejected":
-        cited = book.note("submission", where, f"rejected: {submission.message}", at)
-        yield failure("rejected", f"It was rejected: {short(submission.message)}", 0.95, cited)
+        cited = book.add_evidence("submission", where, f"rejected: {submission.message}", at)
+        yield build_failure("rejected", f"It was rejected: {shorten_text(submission.message)}", 0.95, cited)
     elif submission.verdict == "failed":
-        cited = book.note("submission", where, f"failed: {submission.message}", at)
-        yield failure("evaluation-failure", f"Its grading failed: {short(submission.message)}", 0.9, cited)
+        cited = book.add_evidence("submission", where, f"failed: {submission.message}", at)
+        yield build_failure(
+            "evaluation-failure", f"Its grading failed: {shorten_text(submission.message)}", 0.9, cited
+        )
 
 
-def _hacked(span: Span, seen: Seen, book: Book) -> Iterator[Failure]:
+def _detect_reward_hacking(span: AttemptSpan, seen: AttemptContext, book: EvidenceBook) -> Iterator[Failure]:
     """Its own reward rose, and what it stands for did not."""
     score = span.submission.score if span.submission else None
-    rose = risen(seen.curves)
+    rose = find_risen_reward(seen.curves)
     if rose is None or score is None or seen.baseline is None or span.submission is None:
         return
     curve, course = rose
@@ -107,63 +109,69 @@ def _hacked(span: Span, seen: Seen, book: Book) -> Iterator[Failure]:
     sure -= 0.15 if curve.name != "reward" else 0.0
     course_said = f"{curve.name} rose from {course.before:.4g} to {course.after:.4g}"
     against = f"graded {score.value:.1f}, the untouched model {seen.baseline:.1f}"
-    yield failure(
+    yield build_failure(
         "reward-hacking",
         f"The training's {course_said}, and the score did not: {against}.",
         sure,
-        book.note("log", curve.where, course_said),
-        book.note("submission", f"submission {span.submission.id}", against),
+        book.add_evidence("log", curve.where, course_said),
+        book.add_evidence("submission", f"submission {span.submission.id}", against),
     )
 
 
-def _rollouts(span: Span, seen: Seen, book: Book) -> Iterator[Failure]:
+def _check_rollouts(span: AttemptSpan, seen: AttemptContext, book: EvidenceBook) -> Iterator[Failure]:
     """Played, and nothing that could be learnt from came of it."""
     played = span.rollouts.claimed + span.rollouts.witnessed
     said = f"{played.episodes} episodes, {played.steps} steps, {played.successes} successes"
     where = f"attempt {span.number}, rollouts"
     if played.episodes >= EPISODES:
         if played.steps <= played.episodes:
-            cited = book.note("event", where, said)
-            yield failure("rollout-logic", f"Episodes end at once: {said}.", 0.8, cited)
+            cited = book.add_evidence("event", where, said)
+            yield build_failure("rollout-logic", f"Episodes end at once: {said}.", 0.8, cited)
         elif played.successes == 0:
             sure = 0.7 if played.episodes >= 5 * EPISODES else 0.55
-            yield failure(
-                "rollout-logic", f"No episode was won: {said}.", sure, book.note("event", where, said)
+            yield build_failure(
+                "rollout-logic", f"No episode was won: {said}.", sure, book.add_evidence("event", where, said)
             )
-    if flat := unvaried(seen.curves):
+    if flat := find_flat_reward(seen.curves):
         told = f"{flat.name} is {flat.points[0][1]:g} at all {len(flat.points)} points"
-        cited = book.note("log", flat.where, told)
-        yield failure("rollout-logic", f"There was nothing to learn from: {told}.", 0.7, cited)
+        cited = book.add_evidence("log", flat.where, told)
+        yield build_failure("rollout-logic", f"There was nothing to learn from: {told}.", 0.7, cited)
     elif played.steps >= MANY_STEPS and played.successes:
-        courses = [one for each in seen.curves if each.name == "reward" and (one := trend(each))]
+        courses = [one for each in seen.curves if each.name == "reward" and (one := measure_trend(each))]
         if courses and not any(one.rises for one in courses):
-            cited = book.note("event", where, said)
-            yield failure("rollout-logic", f"Much was played and the reward stayed: {said}.", 0.4, cited)
+            cited = book.add_evidence("event", where, said)
+            yield build_failure(
+                "rollout-logic", f"Much was played and the reward stayed: {said}.", 0.4, cited
+            )
 
 
-def _drifted(submission: Submission | None, seen: Seen, book: Book) -> Iterator[Failure]:
-    found = drift(seen.baseline_results, seen.results) if submission else None
+def _detect_format_drift(
+    submission: Submission | None, seen: AttemptContext, book: EvidenceBook
+) -> Iterator[Failure]:
+    found = find_drift(seen.baseline_results, seen.results) if submission else None
     if found is None or submission is None:
         return
     against = "" if found.before is None else f", {100 * found.before:.0f}% before"
     sure = 0.6 if found.before is None else min(0.9, 0.55 + 0.5 * (found.after - found.before))
     cited = [
-        book.note(
+        book.add_evidence(
             "result", f"submission {submission.id}, example {each.id}", each.output.strip() or "(empty)"
         )
         for each in found.examples
     ]
     said = f"Outputs lost their form: {100 * found.after:.0f}% {found.what}{against}."
-    yield failure("format-drift", said, round(sure, 3), *cited)
+    yield build_failure("format-drift", said, round(sure, 3), *cited)
 
 
-def _rest(span: Span, seen: Seen, book: Book) -> Iterator[Failure]:
+def _explain_no_gain(span: AttemptSpan, seen: AttemptContext, book: EvidenceBook) -> Iterator[Failure]:
     """Nothing else is known."""
     submission = span.submission
     if submission is None:
         if span.last and seen.ending is not None:
-            cited = book.note("event", "the end", f"{seen.ending}, after {span.ended:.0f} s", span.ended)
-            yield failure("no-gain", "Nothing was submitted.", ENOUGH, cited)
+            cited = book.add_evidence(
+                "event", "the end", f"{seen.ending}, after {span.ended:.0f} s", span.ended
+            )
+            yield build_failure("no-gain", "Nothing was submitted.", ENOUGH, cited)
         return
     if submission.score is None:
         return  # it still waits
@@ -172,5 +180,5 @@ def _rest(span: Span, seen: Seen, book: Book) -> Iterator[Failure]:
     against = ", ".join(f"{name} {value:.1f}" for name, value in known.items() if value is not None)
     said = f"It scores {score.value:.1f}" + (f", {against}" if against else "")
     said += "; its weights are not the base model's" if submission.lineage == "foreign" else ""
-    cited = book.note("submission", f"submission {submission.id}", said)
-    yield failure("no-gain", f"{said}.", ENOUGH, cited)
+    cited = book.add_evidence("submission", f"submission {submission.id}", said)
+    yield build_failure("no-gain", f"{said}.", ENOUGH, cited)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from agent2rl.analysis.attempts import Printed
-from agent2rl.analysis.findings import Curve
-from agent2rl.analysis.logs.hyperparameters import settings as settings
-from agent2rl.analysis.logs.readings import Reading, courses
-from agent2rl.analysis.logs.series import rank
+from agent2rl.analysis.attempts import PrintedText
+from agent2rl.analysis.findings import PrintedCurve
+from agent2rl.analysis.logs.hyperparameters import extract_settings as extract_settings
+from agent2rl.analysis.logs.metric_names import rank_metric
+from agent2rl.analysis.logs.metric_readings import MetricReading, read_metrics
 
 MOST_POINTS = 400
 MOST_CURVES = 20
@@ -20,26 +20,28 @@ MOST_GAPS = 50
 SAME = 2e-3
 """How far two prints of a number may lie apart, relative to it."""
 
-Point = tuple[float, float | None]
+CurvePoint = tuple[float, float | None]
 
 
-def curves(printed: Sequence[Printed]) -> tuple[Curve, ...]:
+def extract_curves(printed: Sequence[PrintedText]) -> tuple[PrintedCurve, ...]:
     """The series that trainings printed, the best known names first; of each training its own."""
-    found: list[_Series] = []
-    for course in courses(printed).values():
-        found += _series(course)
+    found: list[_MetricSeries] = []
+    for course in read_metrics(printed).values():
+        found += _split_series(course)
     telling = [each for each in found if len(each.points) > 1 or None in (v for _, v in each.points)]
-    telling.sort(key=lambda each: rank(each.name))
-    kept = _distinct(telling[:MOST_SERIES])[:MOST_CURVES]
-    return tuple(Curve(name=each.name, where=each.where, points=thinned(each.sorted)) for each in kept)
+    telling.sort(key=lambda each: rank_metric(each.name))
+    kept = _drop_duplicates(telling[:MOST_SERIES])[:MOST_CURVES]
+    return tuple(
+        PrintedCurve(name=each.name, where=each.where, points=thin_points(each.sorted)) for each in kept
+    )
 
 
 @dataclass
-class _Series:
+class _MetricSeries:
     name: str
     where: str
     stepped: bool
-    points: list[Point] = field(default_factory=list)
+    points: list[CurvePoint] = field(default_factory=list)
     seen: set[tuple[float | None, float | None]] = field(default_factory=set)
     """To know a line that is printed again."""
 
@@ -49,53 +51,55 @@ class _Series:
         return dict(self.points)
 
     @property
-    def sorted(self) -> list[Point]:
+    def sorted(self) -> list[CurvePoint]:
         """Lines of several processes come a little out of order."""
         return sorted(self.points, key=lambda point: point[0])
 
-    def add(self, step: float | None, mark: float | None, value: float | None) -> None:
+    def add_point(self, step: float | None, mark: float | None, value: float | None) -> None:
         self.points.append((len(self.points) + 1.0 if step is None else step, value))
         self.seen.add((mark, value))
 
 
-def _series(course: Iterable[Reading]) -> list[_Series]:
-    done: list[_Series] = []
-    going: dict[str, _Series] = {}
-    known: list[Reading] = []
+def _split_series(course: Iterable[MetricReading]) -> list[_MetricSeries]:
+    done: list[_MetricSeries] = []
+    going: dict[str, _MetricSeries] = {}
+    known: list[MetricReading] = []
     """Printed before, so far; a training that begins anew may begin with the same figures."""
     stage, epoch, offset = "", None, 0.0
     for reading in course:
-        if _again(reading, offset, going):
+        if _was_printed(reading, offset, going):
             known = [*known, reading] if len(known) < MOST_KNOWN else known
             continue
-        last = _last(reading, going)
+        last = _last_step(reading, going)
         within = reading.epoch is not None and epoch is not None and reading.epoch > epoch
         fell = last is not None and reading.step is not None and reading.step + offset < last
         if fell and within:
             offset = last or 0.0  # steps are counted within epochs
         back = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
         other = bool(reading.stage and stage) and reading.stage != stage
-        anew = back or other or (fell and not within and _anew(reading, offset, last or 0.0, going))
+        anew = back or other or (fell and not within and _is_restart(reading, offset, last or 0.0, going))
         if anew:
             going, offset = {}, 0.0
         for each in (*known, reading) if anew and not other else (reading,):
             stage, epoch = each.stage or stage, epoch if each.epoch is None else each.epoch
-            _add(each, offset, going, done)
+            _add_reading(each, offset, going, done)
         known = []
     return done
 
 
-def _add(reading: Reading, offset: float, going: dict[str, _Series], done: list[_Series]) -> None:
+def _add_reading(
+    reading: MetricReading, offset: float, going: dict[str, _MetricSeries], done: list[_MetricSeries]
+) -> None:
     step = None if reading.step is None else reading.step + offset
     for name, value in reading.values.items():
         each = going.get(name)
         if each is None or each.stepped != (step is not None):
-            each = going[name] = _Series(name, reading.line.where, step is not None)
+            each = going[name] = _MetricSeries(name, reading.line.where, step is not None)
             done.append(each)
-        each.add(step, reading.epoch if step is None else step, value)
+        each.add_point(step, reading.epoch if step is None else step, value)
 
 
-def _again(reading: Reading, offset: float, going: dict[str, _Series]) -> bool:
+def _was_printed(reading: MetricReading, offset: float, going: dict[str, _MetricSeries]) -> bool:
     """Whether all of it was printed before, as where a log is shown twice."""
     place = reading.epoch if reading.step is None else reading.step + offset
     return place is not None and all(
@@ -103,62 +107,63 @@ def _again(reading: Reading, offset: float, going: dict[str, _Series]) -> bool:
     )
 
 
-def _last(reading: Reading, going: dict[str, _Series]) -> float | None:
+def _last_step(reading: MetricReading, going: dict[str, _MetricSeries]) -> float | None:
     steps = [going[name].points[-1][0] for name in reading.values if name in going and going[name].stepped]
     return max(steps, default=None)
 
 
-def _anew(reading: Reading, offset: float, last: float, going: dict[str, _Series]) -> bool:
+def _is_restart(reading: MetricReading, offset: float, last: float, going: dict[str, _MetricSeries]) -> bool:
     """Whether the step fell so far that another training began, and not one that went on from before."""
     step = (reading.step or 0.0) + offset
     first = min(going[name].points[0][0] for name in reading.values if name in going)
     return step <= first or step < last / 2
 
 
-def _distinct(found: Sequence[_Series]) -> list[_Series]:
+def _drop_duplicates(found: Sequence[_MetricSeries]) -> list[_MetricSeries]:
     """Without those that another one holds: a log is often printed and written to a file too."""
-    kept: list[_Series] = []
+    kept: list[_MetricSeries] = []
     for each in sorted(found, key=lambda one: -len(one.points)):
-        if not any(other.name == each.name and _holds(other, each) for other in kept):
+        if not any(other.name == each.name and _contains_series(other, each) for other in kept):
             kept.append(each)
     chosen = {id(each) for each in kept}
     return [each for each in found if id(each) in chosen]
 
 
-def _holds(longer: _Series, shorter: _Series) -> bool:
+def _contains_series(longer: _MetricSeries, shorter: _MetricSeries) -> bool:
     """Most points of one are the other's; a few of them are asked first."""
     values, points = longer.values, shorter.points
-    some = [points[place] for place in _spread(range(len(points)), 9)]
+    some = [points[place] for place in _spread_evenly(range(len(points)), 9)]
     return len(points) > 1 and all(
-        sum(step in values and _same(values[step], value) for step, value in asked) >= 0.8 * len(asked) - 1
+        sum(step in values and _values_match(values[step], value) for step, value in asked)
+        >= 0.8 * len(asked) - 1
         for asked in (some, points)
     )
 
 
-def _same(one: float | None, other: float | None) -> bool:
+def _values_match(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
     size = max(abs(one), abs(other))
     return abs(one - other) <= (SAME * size + 6e-4 if size > 0.05 else 0.02 * size)
 
 
-def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
+def thin_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     """At most 400 of them, with the first, the last, the extremes, and where there was no number."""
     if len(points) <= MOST_POINTS:
         return tuple(points)
     numbers = [place for place, (_, value) in enumerate(points) if value is not None]
     gaps = [place for place, (_, value) in enumerate(points) if value is None]
-    kept = {0, len(points) - 1, *_spread(gaps, MOST_GAPS)}
+    kept = {0, len(points) - 1, *_spread_evenly(gaps, MOST_GAPS)}
     if numbers:
         kept |= {
             min(numbers, key=lambda p: points[p][1] or 0.0),
             max(numbers, key=lambda p: points[p][1] or 0.0),
         }
-    kept |= set(_spread(range(len(points)), MOST_POINTS - len(kept)))
+    kept |= set(_spread_evenly(range(len(points)), MOST_POINTS - len(kept)))
     return tuple(points[place] for place in sorted(kept))
 
 
-def _spread(places: Sequence[int], count: int) -> Iterator[int]:
+def _spread_evenly(places: Sequence[int], count: int) -> Iterator[int]:
     """So many of them, evenly, with the first and the last."""
     if len(places) <= count:
         yield from places

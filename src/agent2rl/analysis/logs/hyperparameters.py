@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from agent2rl.analysis.attempts import Printed
-from agent2rl.analysis.evidence import Book
+from agent2rl.analysis.attempts import PrintedText
+from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.findings import Setting
-from agent2rl.analysis.logs.lines import streams
+from agent2rl.analysis.logs.printed_lines import split_streams
 
 # The names that settings have which are read in code.
 NAMES = {
@@ -93,37 +93,37 @@ MOST_VALUES = 5
 MOST = 100
 
 
-def settings(printed: Sequence[Printed], book: Book) -> tuple[Setting, ...]:
+def extract_settings(printed: Sequence[PrintedText], book: EvidenceBook) -> tuple[Setting, ...]:
     """Hyperparameters and data that programs told, each value once, with the line that told it first."""
     found: dict[tuple[str, float | str], Setting] = {}
     counts: dict[str, int] = {}
-    for lines in streams(printed).values():
+    for lines in split_streams(printed).values():
         for line in lines:
             lower = line.text.lower()
             if not any(hint in lower for hint in HINTS) or COURSE.search(line.text):
                 continue
             for match in SET.finditer(line.text):
-                name, value = CANONICAL[match["name"].lower()], _value(match)
+                name, value = CANONICAL[match["name"].lower()], _parse_value(match)
                 full = counts.get(name, 0) >= MOST_VALUES or len(found) >= MOST
                 if value is None or full or (name, value) in found:
                     continue
-                cited = book.note("log", line.where, line.text.strip(), line.printed.at)
+                cited = book.add_evidence("log", line.where, line.text.strip(), line.printed.at)
                 found[name, value] = Setting(name=name, value=value, source="log", evidence=(cited,))
                 counts[name] = counts.get(name, 0) + 1
     return tuple(found.values())
 
 
-def _value(match: re.Match[str]) -> int | float | str | None:
+def _parse_value(match: re.Match[str]) -> int | float | str | None:
     name, text = match["name"].lower(), match["value"].strip("'\"").rstrip(".,:")
     loose = not match["sign"].strip("'\" ")  # only a space
     told = name == "rate" and match.string[: match.start()].endswith(", ")  # as the shipped recipe tells it
     if loose != told and not (loose and match["flag"]):
         return None
     kind = CANONICAL[name]
-    return _word(kind, text, match["value"]) if kind in WORDS else _number(text)
+    return _parse_word(kind, text, match["value"]) if kind in WORDS else _parse_number(text)
 
 
-def _word(kind: str, text: str, written: str) -> str | None:
+def _parse_word(kind: str, text: str, written: str) -> str | None:
     """A name of its own, not one of the language's."""
     if {text.lower(), text.split(".")[0].lower()} & NOTHING:
         return None
@@ -132,7 +132,7 @@ def _word(kind: str, text: str, written: str) -> str | None:
     return text if set("/.") & set(text) or written[0] in "'\"" else None
 
 
-def _number(text: str) -> int | float | None:
+def _parse_number(text: str) -> int | float | None:
     if not NUMBER.fullmatch(text):
         return None
     try:

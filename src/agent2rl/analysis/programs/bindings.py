@@ -3,85 +3,85 @@
 import ast
 
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs.expressions import Expressions
-from agent2rl.analysis.programs.values import (
+from agent2rl.analysis.programs.abstract_values import (
     NOTHING,
-    Class,
-    Fields,
-    Foreign,
-    Instance,
-    Module,
-    Scope,
-    Several,
-    Value,
-    constant,
-    deep,
-    join,
+    AbstractValue,
+    ClassValue,
+    DictValue,
+    InstanceValue,
+    LibraryObject,
+    ListValue,
+    ModuleValue,
+    NameScope,
+    collect_marks,
+    join_values,
+    make_constant,
 )
+from agent2rl.analysis.programs.expressions import ExpressionInterpreter
 
 
-class Bindings(Expressions):
-    def bind(self, target: ast.expr, value: Value, scope: Scope) -> None:
+class BindingInterpreter(ExpressionInterpreter):
+    def bind_target(self, target: ast.expr, value: AbstractValue, scope: NameScope) -> None:
         match target:
             case ast.Name():
-                value = self.judged(target.id, self.guarded(value))
+                value = self.mark_reward(target.id, self.mark_filtered(value))
                 frame = self.frames[-1]
-                holder = scope.holder(target.id) if target.id in frame.outer else scope
+                holder = scope.find_outer_scope(target.id) if target.id in frame.outer else scope
                 holder.names[target.id] = value
-                self._known(target.id, value, scope)
+                self._note_name(target.id, value, scope)
             case ast.Tuple() | ast.List():
-                self._unpack(target.elts, value, scope)
+                self._unpack_targets(target.elts, value, scope)
             case ast.Starred():
-                self.bind(target.value, value, scope)
+                self.bind_target(target.value, value, scope)
             case ast.Attribute():
-                owner = self.eval(target.value, scope)
-                value = self.judged(target.attr, self.guarded(value))
+                owner = self.eval_expression(target.value, scope)
+                value = self.mark_reward(target.attr, self.mark_filtered(value))
                 for one in owner.things:
-                    if isinstance(one, Instance | Foreign):
-                        self._put(one.attributes, target.attr, value)
-                    elif isinstance(one, Fields):
-                        self._put(one.known, target.attr, value)
-                    elif isinstance(one, Class | Module):
-                        self._put(one.scope.names, target.attr, value)
+                    if isinstance(one, InstanceValue | LibraryObject):
+                        self._set_name(one.attributes, target.attr, value)
+                    elif isinstance(one, DictValue):
+                        self._set_name(one.known, target.attr, value)
+                    elif isinstance(one, ClassValue | ModuleValue):
+                        self._set_name(one.scope.names, target.attr, value)
             case ast.Subscript():
-                self._store(target, value, scope)
+                self._store_item(target, value, scope)
 
-    def _put(self, names: dict[str, Value], name: str, value: Value) -> None:
+    def _set_name(self, names: dict[str, AbstractValue], name: str, value: AbstractValue) -> None:
         """In a branch that may not be taken, what was there before may stay."""
-        names[name] = join([names.get(name, NOTHING), value]) if self.uncertain else value
+        names[name] = join_values([names.get(name, NOTHING), value]) if self.uncertain else value
 
-    def _known(self, name: str, value: Value, scope: Scope) -> None:
+    def _note_name(self, name: str, value: AbstractValue, scope: NameScope) -> None:
         """For whoever looks for well-known names of hyperparameters."""
 
-    def _unpack(self, targets: list[ast.expr], value: Value, scope: Scope) -> None:
+    def _unpack_targets(self, targets: list[ast.expr], value: AbstractValue, scope: NameScope) -> None:
         plain = not any(isinstance(each, ast.Starred) for each in targets)
         known = [
             one.elements
             for one in value.things
-            if isinstance(one, Several) and one.elements is not None and len(one.elements) == len(targets)
+            if isinstance(one, ListValue) and one.elements is not None and len(one.elements) == len(targets)
         ]
         for number, target in enumerate(targets):
             if known and plain and len(known) == len(value.things):
-                part = join(each[number] for each in known)
-                part = Value(part.marks | value.marks, part.constant, part.things)
+                part = join_values(each[number] for each in known)
+                part = AbstractValue(part.marks | value.marks, part.constant, part.things)
             else:
-                part = self.item(value, constant(number))
-            self.bind(target, part, scope)
+                part = self.read_item(value, make_constant(number))
+            self.bind_target(target, part, scope)
 
-    def _store(self, target: ast.Subscript, value: Value, scope: Scope) -> None:
-        owner, index = self.eval(target.value, scope), self.eval(target.slice, scope)
-        value = self.guarded(value)
+    def _store_item(self, target: ast.Subscript, value: AbstractValue, scope: NameScope) -> None:
+        owner, index = self.eval_expression(target.value, scope), self.eval_expression(target.slice, scope)
+        value = self.mark_filtered(value)
         stored = False
         for one in owner.things:
-            if isinstance(one, Fields):
+            if isinstance(one, DictValue):
                 stored = True
                 if index.known:
-                    self._put(one.known, str(index.constant), value)
+                    self._set_name(one.known, str(index.constant), value)
                 else:
-                    one.rest = join([one.rest, value])
-            elif isinstance(one, Several):
+                    one.rest = join_values([one.rest, value])
+            elif isinstance(one, ListValue):
                 stored = True
-                one.rest = join([one.rest, value])
+                one.rest = join_values([one.rest, value])
         if not stored and isinstance(target.value, ast.Name | ast.Attribute):
-            marks = owner.marks | deep(value) | (deep(index) - {m.JUDGED})
-            self.bind(target.value, Value(marks, owner.constant, owner.things), scope)
+            marks = owner.marks | collect_marks(value) | (collect_marks(index) - {m.JUDGED})
+            self.bind_target(target.value, AbstractValue(marks, owner.constant, owner.things), scope)

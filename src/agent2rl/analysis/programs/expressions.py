@@ -2,101 +2,105 @@
 
 import ast
 
-from agent2rl.analysis.programs import arithmetic, filesystem
+from agent2rl.analysis.programs import constant_folding, filesystem_calls
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs.core import DEEPEST
-from agent2rl.analysis.programs.items import Items
-from agent2rl.analysis.programs.values import (
+from agent2rl.analysis.programs.abstract_values import (
     HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
-    Class,
-    External,
-    Fields,
-    Foreign,
-    Function,
-    Module,
-    Place,
-    Scope,
-    Several,
-    Value,
-    constant,
-    deep,
-    fields,
-    join,
-    several,
-    some,
-    thing,
+    AbstractValue,
+    ClassValue,
+    CodeLocation,
+    DictValue,
+    FunctionValue,
+    LibraryObject,
+    LibrarySymbol,
+    ListValue,
+    ModuleValue,
+    NameScope,
+    collect_marks,
+    join_values,
+    make_constant,
+    make_dict,
+    make_list,
+    make_open_list,
+    make_value,
 )
+from agent2rl.analysis.programs.interpreter_core import DEEPEST
+from agent2rl.analysis.programs.item_access import ItemInterpreter
 
 
-class Expressions(Items):
-    def eval(self, node: ast.expr | None, scope: Scope) -> Value:
+class ExpressionInterpreter(ItemInterpreter):
+    def eval_expression(self, node: ast.expr | None, scope: NameScope) -> AbstractValue:
         if node is None:
-            return constant(None)
-        self.tick()
+            return make_constant(None)
+        self.count_step()
         if self.depth >= DEEPEST:
             return NOTHING
         self.depth += 1
         try:
-            return self._expression(node, scope)
+            return self._dispatch_expression(node, scope)
         finally:
             self.depth -= 1
 
-    def _expression(self, node: ast.expr, scope: Scope) -> Value:
+    def _dispatch_expression(self, node: ast.expr, scope: NameScope) -> AbstractValue:
         match node:
             case ast.Constant():
-                return constant(arithmetic.plain(node.value))
+                return make_constant(constant_folding.to_constant(node.value))
             case ast.Name():
-                return scope.find(node.id) or _builtin(node.id)
+                return scope.look_up(node.id) or _make_builtin(node.id)
             case ast.Attribute():
-                return self.attribute(self.eval(node.value, scope), node.attr)
+                return self.read_attribute(self.eval_expression(node.value, scope), node.attr)
             case ast.Call():
-                return self._call(node, scope)
+                return self._eval_call(node, scope)
             case ast.BinOp():
-                return self.operate(node.op, self.eval(node.left, scope), self.eval(node.right, scope))
+                return self.apply_operator(
+                    node.op, self.eval_expression(node.left, scope), self.eval_expression(node.right, scope)
+                )
             case ast.UnaryOp():
-                return arithmetic.unary(node.op, self.eval(node.operand, scope))
+                return constant_folding.fold_unary(node.op, self.eval_expression(node.operand, scope))
             case ast.BoolOp():
-                return self._either(node, scope)
+                return self._eval_bool_op(node, scope)
             case ast.Compare():
-                return self._compare(node, scope)
+                return self._eval_comparison(node, scope)
             case ast.IfExp():
-                return self._choice(node, scope)
+                return self._eval_conditional(node, scope)
             case ast.Subscript():
-                return self._subscript(node, scope)
+                return self._eval_subscript(node, scope)
             case ast.List() | ast.Tuple() | ast.Set():
-                return self._listed(node.elts, scope)
+                return self._eval_list(node.elts, scope)
             case ast.Dict():
-                return self._dictionary(node, scope)
+                return self._eval_dict(node, scope)
             case ast.JoinedStr():
-                return self._formatted(node, scope)
+                return self._eval_fstring(node, scope)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-                return some(self._comprehended(node.generators, (node.elt,), scope)[0])
+                return make_open_list(self._eval_comprehension(node.generators, (node.elt,), scope)[0])
             case ast.DictComp():
-                key, value = self._comprehended(node.generators, (node.key, node.value), scope)
-                return fields({}, Value(value.marks | key.marks, value.constant, value.things))
+                key, value = self._eval_comprehension(node.generators, (node.key, node.value), scope)
+                return make_dict({}, AbstractValue(value.marks | key.marks, value.constant, value.things))
             case ast.Lambda():
-                return thing(Function(node, scope, self.module, self.defaults(node.args, scope)))
+                return make_value(
+                    FunctionValue(node, scope, self.module, self.eval_defaults(node.args, scope))
+                )
             case ast.NamedExpr():
-                value = self.eval(node.value, scope)
-                self.bind(node.target, value, scope)
+                value = self.eval_expression(node.value, scope)
+                self.bind_target(node.target, value, scope)
                 return value
             case ast.Starred() | ast.Await():
-                return self.eval(node.value, scope)
+                return self.eval_expression(node.value, scope)
             case ast.Yield():
-                self.frames[-1].yields.append(self.guarded(self.eval(node.value, scope)))
+                self.frames[-1].yields.append(self.mark_filtered(self.eval_expression(node.value, scope)))
                 return NOTHING
             case ast.YieldFrom():
-                self.frames[-1].yields.append(self.element(self.eval(node.value, scope)))
+                self.frames[-1].yields.append(self.read_element(self.eval_expression(node.value, scope)))
                 return NOTHING
             case _:
                 return NOTHING
 
-    module: Module
+    module: ModuleValue
 
-    def defaults(self, arguments: ast.arguments, scope: Scope) -> dict[str, Value]:
+    def eval_defaults(self, arguments: ast.arguments, scope: NameScope) -> dict[str, AbstractValue]:
         named = [*arguments.posonlyargs, *arguments.args]
         pairs = list(zip(reversed(named), reversed(arguments.defaults), strict=False))
         pairs += [
@@ -104,186 +108,192 @@ class Expressions(Items):
             for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if value
         ]
-        return {name.arg: self.eval(value, scope) for name, value in pairs}
+        return {name.arg: self.eval_expression(value, scope) for name, value in pairs}
 
-    def _call(self, node: ast.Call, scope: Scope) -> Value:
-        target = self.eval(node.func, scope)
-        positional: list[Value] = []
+    def _eval_call(self, node: ast.Call, scope: NameScope) -> AbstractValue:
+        target = self.eval_expression(node.func, scope)
+        positional: list[AbstractValue] = []
         for each in node.args:
-            value = self.eval(each, scope)
+            value = self.eval_expression(each, scope)
             if isinstance(each, ast.Starred):
-                known = next((one.elements for one in value.things if isinstance(one, Several)), None)
-                positional += known if known is not None else [self.element(value)]
+                known = next((one.elements for one in value.things if isinstance(one, ListValue)), None)
+                positional += known if known is not None else [self.read_element(value)]
             else:
                 positional.append(value)
-        keywords: dict[str, Value] = {}
+        keywords: dict[str, AbstractValue] = {}
         for word in node.keywords:
-            value = self.eval(word.value, scope)
+            value = self.eval_expression(word.value, scope)
             if word.arg is not None:
                 keywords[word.arg] = value
                 continue
             for one in value.things:
-                if isinstance(one, Fields):
+                if isinstance(one, DictValue):
                     keywords |= {
-                        name: Value(found.marks | value.marks, found.constant, found.things)
+                        name: AbstractValue(found.marks | value.marks, found.constant, found.things)
                         for name, found in one.known.items()
                     }
                     if one.rest is not NOTHING:
                         keywords.setdefault("**", one.rest)
             if value.marks or not value.things:
                 keywords.setdefault("**", value)
-        self.place = Place(self.module.path, node.lineno)
-        return self.call(target, positional, keywords, node, _dotted(node.func))
+        self.place = CodeLocation(self.module.path, node.lineno)
+        return self.call_value(target, positional, keywords, node, _dotted_name(node.func))
 
-    def operate(self, op: ast.operator, left: Value, right: Value) -> Value:
-        a, b = deep(left), deep(right)
+    def apply_operator(self, op: ast.operator, left: AbstractValue, right: AbstractValue) -> AbstractValue:
+        a, b = collect_marks(left), collect_marks(right)
         marks = a | b
-        if isinstance(op, ast.Mult | ast.MatMult) and m.weighs(a, b):
-            marks |= {self.made(m.WEIGHTED)}
-        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and m.blends(a, b):
-            marks |= {self.made(m.BLENDED)}
-        lists = [one for value in (left, right) for one in value.things if isinstance(one, Several)]
+        if isinstance(op, ast.Mult | ast.MatMult) and m.is_weighted(a, b):
+            marks |= {self.record_mark(m.WEIGHTED)}
+        if isinstance(op, ast.Add | ast.Sub | ast.Mult) and m.is_blended(a, b):
+            marks |= {self.record_mark(m.BLENDED)}
+        lists = [one for value in (left, right) for one in value.things if isinstance(one, ListValue)]
         if lists and isinstance(op, ast.Add | ast.Mult | ast.BitOr):
-            return _appended(left, right) if len(lists) > 1 else thing(lists[0], left.marks | right.marks)
-        if isinstance(op, ast.Add) and (row := _row(left, right)):
+            return (
+                _concatenate_lists(left, right)
+                if len(lists) > 1
+                else make_value(lists[0], left.marks | right.marks)
+            )
+        if isinstance(op, ast.Add) and (row := _keep_json_row(left, right)):
             return row
-        found = arithmetic.calculated(op, left, right)
-        return Value(marks, found)
+        found = constant_folding.fold_binary(op, left, right)
+        return AbstractValue(marks, found)
 
-    def _either(self, node: ast.BoolOp, scope: Scope) -> Value:
-        found: list[Value] = []
+    def _eval_bool_op(self, node: ast.BoolOp, scope: NameScope) -> AbstractValue:
+        found: list[AbstractValue] = []
         for each in node.values:
-            value = self.eval(each, scope)
+            value = self.eval_expression(each, scope)
             truth = value.truth
             stops = isinstance(node.op, ast.Or)
             if truth is not None and truth == stops:
-                return join([*found, value]) if found else value
+                return join_values([*found, value]) if found else value
             if truth is None or each is node.values[-1]:
                 found.append(value)
-        joined = join(found)
-        return joined if len(found) == 1 else Value(joined.marks, UNKNOWN, joined.things)
+        joined = join_values(found)
+        return joined if len(found) == 1 else AbstractValue(joined.marks, UNKNOWN, joined.things)
 
-    def _compare(self, node: ast.Compare, scope: Scope) -> Value:
-        left, *rest = [self.eval(each, scope) for each in (node.left, *node.comparators)]
-        marks = frozenset().union(*(deep(value) for value in (left, *rest)))
+    def _eval_comparison(self, node: ast.Compare, scope: NameScope) -> AbstractValue:
+        left, *rest = [self.eval_expression(each, scope) for each in (node.left, *node.comparators)]
+        marks = frozenset().union(*(collect_marks(value) for value in (left, *rest)))
         if m.SAID in marks:
-            marks = (marks - m.OWN - {m.FILTERED}) | {self.made(m.JUDGED)}
+            marks = (marks - m.OWN - {m.FILTERED}) | {self.record_mark(m.JUDGED)}
         if len(rest) > 1:
-            return Value(marks)
-        return Value(marks, arithmetic.compared(node.ops[0], left, rest[0]))
+            return AbstractValue(marks)
+        return AbstractValue(marks, constant_folding.fold_comparison(node.ops[0], left, rest[0]))
 
-    def _choice(self, node: ast.IfExp, scope: Scope) -> Value:
-        test = self.eval(node.test, scope)
+    def _eval_conditional(self, node: ast.IfExp, scope: NameScope) -> AbstractValue:
+        test = self.eval_expression(node.test, scope)
         if test.truth is not None and not test.marks:
-            return self.eval(node.body if test.truth else node.orelse, scope)
-        chosen = [self.eval(node.body, scope), self.eval(node.orelse, scope)]
-        value = self.guarded(join(chosen), deep(test) | self.control)
+            return self.eval_expression(node.body if test.truth else node.orelse, scope)
+        chosen = [self.eval_expression(node.body, scope), self.eval_expression(node.orelse, scope)]
+        value = self.mark_filtered(join_values(chosen), collect_marks(test) | self.control)
         if all(isinstance(each.constant, int | float) for each in chosen):
-            if deep(test) & {m.JUDGED, m.SAID}:
-                return value.marked(self.made(m.JUDGED), *(deep(test) & {m.WORLD}))
-            return value.marked(*(deep(test) & {m.TOKENS, m.WORLD}))
+            if collect_marks(test) & {m.JUDGED, m.SAID}:
+                return value.with_marks(self.record_mark(m.JUDGED), *(collect_marks(test) & {m.WORLD}))
+            return value.with_marks(*(collect_marks(test) & {m.TOKENS, m.WORLD}))
         return value
 
-    def _subscript(self, node: ast.Subscript, scope: Scope) -> Value:
-        value, index = self.eval(node.value, scope), self.eval(node.slice, scope)
+    def _eval_subscript(self, node: ast.Subscript, scope: NameScope) -> AbstractValue:
+        value, index = self.eval_expression(node.value, scope), self.eval_expression(node.slice, scope)
         if isinstance(node.slice, ast.Slice):
             for part in (node.slice.lower, node.slice.upper, node.slice.step):
                 if part is not None:
-                    self.eval(part, scope)
-            kept = [one for one in value.things if isinstance(one, Several | Foreign)]
-            return Value(value.marks, UNKNOWN, tuple(kept))
+                    self.eval_expression(part, scope)
+            kept = [one for one in value.things if isinstance(one, ListValue | LibraryObject)]
+            return AbstractValue(value.marks, UNKNOWN, tuple(kept))
         for one in value.things:
-            if isinstance(one, External) and one.name == "os.environ":
-                return filesystem.variable(self, index, None)
-        if value.things and isinstance(value.things[0], Class | External) and not value.marks:
+            if isinstance(one, LibrarySymbol) and one.name == "os.environ":
+                return filesystem_calls.read_variable(self, index, None)
+        if value.things and isinstance(value.things[0], ClassValue | LibrarySymbol) and not value.marks:
             return value  # list[int], Trainer[...]
-        found = self.item(value, index)
-        inside = deep(index)
-        if inside & {m.JUDGED} and deep(found) & m.OWN:
-            found = found.marked(self.made(m.FILTERED))
-        if found.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _slices(node.slice):
-            found = Value(found.marks | inside | {m.PICKED}, found.constant, found.things)
+        found = self.read_item(value, index)
+        inside = collect_marks(index)
+        if inside & {m.JUDGED} and collect_marks(found) & m.OWN:
+            found = found.with_marks(self.record_mark(m.FILTERED))
+        if found.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _is_slice(node.slice):
+            found = AbstractValue(found.marks | inside | {m.PICKED}, found.constant, found.things)
         return found
 
-    def _listed(self, elements: list[ast.expr], scope: Scope) -> Value:
-        found, whole = list[Value](), True
+    def _eval_list(self, elements: list[ast.expr], scope: NameScope) -> AbstractValue:
+        found, whole = list[AbstractValue](), True
         for each in elements:
-            value = self.eval(each, scope)
+            value = self.eval_expression(each, scope)
             if not isinstance(each, ast.Starred):
                 found.append(value)
                 continue
-            known = [one for one in value.things if isinstance(one, Several) and one.elements is not None]
+            known = [one for one in value.things if isinstance(one, ListValue) and one.elements is not None]
             if len(known) == len(value.things) == 1 and known[0].rest is NOTHING:
                 found += known[0].elements or ()
             else:
                 whole = False
-                found.append(self.element(value))
-        return several(found) if whole else some(join(found))
+                found.append(self.read_element(value))
+        return make_list(found) if whole else make_open_list(join_values(found))
 
-    def _dictionary(self, node: ast.Dict, scope: Scope) -> Value:
-        known: dict[str, Value] = {}
-        rest: list[Value] = []
+    def _eval_dict(self, node: ast.Dict, scope: NameScope) -> AbstractValue:
+        known: dict[str, AbstractValue] = {}
+        rest: list[AbstractValue] = []
         for key, each in zip(node.keys, node.values, strict=True):
-            value = self.eval(each, scope)
+            value = self.eval_expression(each, scope)
             if key is None:
                 for one in value.things:
-                    if isinstance(one, Fields):
+                    if isinstance(one, DictValue):
                         known |= one.known
                         rest.append(one.rest)
                 if value.marks:
-                    rest.append(Value(value.marks))
-            elif (name := self.eval(key, scope)).known:
+                    rest.append(AbstractValue(value.marks))
+            elif (name := self.eval_expression(key, scope)).known:
                 known[str(name.constant)] = value
             else:
                 rest.append(value)
-        return fields(known, join(rest))
+        return make_dict(known, join_values(rest))
 
-    def _formatted(self, node: ast.JoinedStr, scope: Scope) -> Value:
+    def _eval_fstring(self, node: ast.JoinedStr, scope: NameScope) -> AbstractValue:
         marks, text = frozenset[str](), ""
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
-                value = self.eval(part.value, scope)
-                marks |= deep(value)
+                value = self.eval_expression(part.value, scope)
+                marks |= collect_marks(value)
                 plain = value.constant is not UNKNOWN and part.format_spec is None
                 text += str(value.constant) if plain else HOLE
             else:
                 text += str(getattr(part, "value", ""))
-        return Value(marks, text[:LONGEST_TEXT])
+        return AbstractValue(marks, text[:LONGEST_TEXT])
 
-    def _comprehended(
-        self, generators: list[ast.comprehension], wanted: tuple[ast.expr, ...], scope: Scope
-    ) -> list[Value]:
-        inner = Scope({}, scope)
+    def _eval_comprehension(
+        self, generators: list[ast.comprehension], wanted: tuple[ast.expr, ...], scope: NameScope
+    ) -> list[AbstractValue]:
+        inner = NameScope({}, scope)
         before = self.control, self.lexical
         for each in generators:
-            self.bind(each.target, self.element(self.eval(each.iter, inner)), inner)
+            self.bind_target(each.target, self.read_element(self.eval_expression(each.iter, inner)), inner)
             for test in each.ifs:
-                self.control |= deep(self.eval(test, inner))
-        found = [self.guarded(self.eval(each, inner)) for each in wanted]
+                self.control |= collect_marks(self.eval_expression(test, inner))
+        found = [self.mark_filtered(self.eval_expression(each, inner)) for each in wanted]
         self.control, self.lexical = before
         return found
 
 
-def _builtin(name: str) -> Value:
-    return thing(External(name))
+def _make_builtin(name: str) -> AbstractValue:
+    return make_value(LibrarySymbol(name))
 
 
-def _appended(left: Value, right: Value) -> Value:
-    parts = [one for value in (left, right) for one in value.things if isinstance(one, Several)]
+def _concatenate_lists(left: AbstractValue, right: AbstractValue) -> AbstractValue:
+    parts = [one for value in (left, right) for one in value.things if isinstance(one, ListValue)]
     marks = left.marks | right.marks
     if all(part.elements is not None for part in parts):
-        found = several([element for part in parts for element in part.elements or ()])
-        return Value(marks, UNKNOWN, found.things)
-    return Value(marks, UNKNOWN, some(join(part.any() for part in parts)).things)
+        found = make_list([element for part in parts for element in part.elements or ()])
+        return AbstractValue(marks, UNKNOWN, found.things)
+    return AbstractValue(
+        marks, UNKNOWN, make_open_list(join_values(part.join_elements() for part in parts)).things
+    )
 
 
-def _slices(node: ast.expr) -> bool:
+def _is_slice(node: ast.expr) -> bool:
     """Whether an index is a place and not a choice of tokens."""
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
     return all(isinstance(part, ast.Slice | ast.Constant | ast.UnaryOp) for part in parts)
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -292,10 +302,10 @@ def _dotted(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def _row(left: Value, right: Value) -> Value | None:
+def _keep_json_row(left: AbstractValue, right: AbstractValue) -> AbstractValue | None:
     """What was written as JSON stays what it is when a line's end is put behind it."""
     for value, other in ((left, right), (right, left)):
         blank = other.known and isinstance(other.constant, str) and not other.constant.strip()
-        if blank and any(isinstance(one, Fields) for one in value.things):
+        if blank and any(isinstance(one, DictValue) for one in value.things):
             return value
     return None

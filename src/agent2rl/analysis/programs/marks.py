@@ -32,26 +32,26 @@ OWN = frozenset({TOKENS, SAID})
 SCORES = frozenset({LOGPROB, NLL})
 
 
-def models(marks: Marks) -> Marks:
+def select_models(marks: Marks) -> Marks:
     return frozenset(mark for mark in marks if mark.startswith(MODEL))
 
 
-def weighs(left: Marks, right: Marks) -> bool:
+def is_weighted(left: Marks, right: Marks) -> bool:
     """Whether a judgement weighs log-probabilities. A number made of what was said is a judgement of it."""
-    return _weighs(left, right) or _weighs(right, left)
+    return _is_weighted_by(left, right) or _is_weighted_by(right, left)
 
 
-def _weighs(judgement: Marks, score: Marks) -> bool:
+def _is_weighted_by(judgement: Marks, score: Marks) -> bool:
     if JUDGED in judgement:
         return bool(score & (SCORES | {PROBS})) or (WEIGHTS in score and NOISE not in score)
     return SAID in judgement and not judgement & SCORES and bool(score & SCORES)
 
 
-def blends(left: Marks, right: Marks) -> bool:
+def is_blended(left: Marks, right: Marks) -> bool:
     """Whether weights are mixed with others or with noise."""
     if (left | right) & {DATA, SAID}:
         return False
     if (WEIGHTS in left and NOISE in right) or (WEIGHTS in right and NOISE in left):
         return True
-    ours, theirs = models(left), models(right)
+    ours, theirs = select_models(left), select_models(right)
     return WEIGHTS in left and WEIGHTS in right and bool(ours and theirs) and ours != theirs

@@ -26,18 +26,23 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from agent2rl.core.engine import Chat, Completion, OpenEngine, Sampling, Weighed
+from agent2rl.core.engine import Chat, Completion, OpenEngine, ReplyLogprobs, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.engines.openai_api.answers import Stops, completion, model_names, weighed
-from agent2rl.engines.openai_api.endpoint import Endpoint, Patience
-from agent2rl.engines.openai_api.loop import Loop
+from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy, ModelEndpoint
+from agent2rl.engines.openai_api.event_loop import BackgroundEventLoop
+from agent2rl.engines.openai_api.response_parsing import (
+    Stops,
+    parse_completion,
+    parse_model_names,
+    parse_weighed_reply,
+)
 
 T = TypeVar("T")
 
 REMOTE: bool = True
 """It loads no directory, so that the registry can say so without importing it."""
-KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
-AT_SOCKET = "http://localhost/v1"
+API_KEY_VARIABLES = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
+SOCKET_URL = "http://localhost/v1"
 """What is asked for at a unix socket, which needs no key."""
 IN_FLIGHT = 32
 CANDIDATES = 20
@@ -45,21 +50,21 @@ CANDIDATES = 20
 LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
 OPTIONS = {LIMIT, "temperature", "seed"}
 """What models that think before they answer may refuse; then it is left out."""
-THINKING = 4096
+THINKING_TOKENS = 4096
 """Tokens for that, beyond those of the answer."""
 LISTED = 10
 """Models that an error names."""
-NAME = re.compile(r"(?:(?P<model>\S+?)@)?(?:(?P<url>https?://\S+)|unix:(?P<socket>/\S+))")
-WRITE = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
+ENGINE_NAME_PATTERN = re.compile(r"(?:(?P<model>\S+?)@)?(?:(?P<url>https?://\S+)|unix:(?P<socket>/\S+))")
+ENGINE_NAME_HELP = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
 
 
-class OpenAIAPI:
+class OpenAIApiEngine:
     def __init__(
         self,
         url: str,
         model: str | None = None,
         key: str | None = None,
-        patience: Patience | None = None,
+        patience: EndpointRetryPolicy | None = None,
         in_flight: int = IN_FLIGHT,
         socket: str | None = None,
     ) -> None:
@@ -68,10 +73,10 @@ class OpenAIAPI:
         self._tells = True
         self.refused: set[str] = set()
         """What the model does not take, as far as it has said so."""
-        self._endpoint = Endpoint(url, key, patience or Patience(), in_flight, socket)
-        self._loop = Loop()
+        self._endpoint = ModelEndpoint(url, key, patience or EndpointRetryPolicy(), in_flight, socket)
+        self._loop = BackgroundEventLoop()
         try:
-            self.model = model or self._only_model()
+            self.model = model or self._find_only_model()
         except BaseException:
             self.close()
             raise
@@ -79,16 +84,16 @@ class OpenAIAPI:
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
         if sampling.max_tokens <= 0:  # which servers refuse
             return [Completion("", tokens=0) for _ in chats]
-        return self._loop.run(self._all(chats, sampling, completion))
+        return self._loop.run(self._request_all(chats, sampling, parse_completion))
 
-    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[Weighed]:
+    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]:
         """With the likeliest first tokens, where the endpoint tells them; some refuse to be asked."""
         if self._tells:
             with suppress(UserError):  # if it is something else that is refused, the next line says so
-                return self._loop.run(self._all(chats, sampling, weighed, CANDIDATES))
-        plain = self._loop.run(self._all(chats, sampling, completion))
+                return self._loop.run(self._request_all(chats, sampling, parse_weighed_reply, CANDIDATES))
+        plain = self._loop.run(self._request_all(chats, sampling, parse_completion))
         self._tells = False
-        return [Weighed(said.text, None) for said in plain]
+        return [ReplyLogprobs(said.text, None) for said in plain]
 
     def close(self) -> None:
         self._loop.close(self._endpoint.close())
@@ -101,8 +106,8 @@ class OpenAIAPI:
     ) -> None:
         self.close()
 
-    def _only_model(self) -> str:
-        names = model_names(self._loop.run(self._endpoint.ask("GET", "/models")))
+    def _find_only_model(self) -> str:
+        names = parse_model_names(self._loop.run(self._endpoint.request_json("GET", "/models")))
         if len(names) == 1:
             return names[0]
         more = ", …" if len(names) > LISTED else ""
@@ -110,10 +115,10 @@ class OpenAIAPI:
             f"The endpoint serves {len(names)} models: {', '.join(names[:LISTED])}{more}."
             if names
             else "The endpoint names no model.",
-            f"Name one. {WRITE}",
+            f"Name one. {ENGINE_NAME_HELP}",
         )
 
-    async def _all(
+    async def _request_all(
         self, chats: Sequence[Chat], sampling: Sampling, read: Callable[[object, Stops], T], first: int = 0
     ) -> list[T]:
         places = asyncio.Semaphore(self.in_flight)
@@ -121,7 +126,9 @@ class OpenAIAPI:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._reply(self._request(chat, sampling, index, first), sampling, places, read)
+                        self._request_reply(
+                            self._build_request_body(chat, sampling, index, first), sampling, places, read
+                        )
                     )
                     for index, chat in enumerate(chats)
                 ]
@@ -129,43 +136,43 @@ class OpenAIAPI:
             raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _reply(
+    async def _request_reply(
         self, body: Any, sampling: Sampling, places: asyncio.Semaphore, read: Callable[[object, Stops], T]
     ) -> T:
         async with places:
-            answer = await self._ask(body)
+            answer = await self._post_chat_completion(body)
         return read(answer, sampling.stop)
 
-    async def _ask(self, body: dict[str, Any]) -> Any:
+    async def _post_chat_completion(self, body: dict[str, Any]) -> Any:
         """Without what the endpoint's model does not take, once it has said so."""
         while True:
             sent = {name: value for name, value in body.items() if name not in self.refused}
             if LIMIT in self.refused:
-                sent[NEW_LIMIT] = body[LIMIT] + THINKING
+                sent[NEW_LIMIT] = body[LIMIT] + THINKING_TOKENS
             try:
-                return await self._endpoint.ask("POST", "/chat/completions", sent)
+                return await self._endpoint.request_json("POST", "/chat/completions", sent)
             except UserError as error:
                 named = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
                 if not named:
                     raise
                 self.refused |= named
 
-    def _request(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
+    def _build_request_body(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
         return {
             "model": self.model,
             "messages": [{"role": said.role, "content": said.content} for said in chat],
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
-            "seed": sampling.seed_of(index),
+            "seed": sampling.derive_seed(index),
             **({"stop": stop} if stop else {}),
             **({"logprobs": True, "top_logprobs": first} if first else {}),
         }
 
 
-def key_of_environment() -> str | None:
+def read_api_key() -> str | None:
     """The key that the user has set. One that no header can carry is refused here, without being shown."""
-    for name in KEYS:
+    for name in API_KEY_VARIABLES:
         if key := os.environ.get(name, "").strip():
             if not re.fullmatch(r"[!-~]+", key):
                 raise UserError(f"{name} holds characters that no key has.", "Set it again.")
@@ -175,22 +182,22 @@ def key_of_environment() -> str | None:
 
 def parse(argument: str) -> OpenEngine:
     """The engine of `MODEL@URL` or `URL`."""
-    match = NAME.fullmatch(argument)
+    match = ENGINE_NAME_PATTERN.fullmatch(argument)
     if not match:
-        raise UserError("The endpoint has no URL that begins with http:// or https://.", WRITE)
+        raise UserError("The endpoint has no URL that begins with http:// or https://.", ENGINE_NAME_HELP)
     if match["socket"]:
-        return lambda _: OpenAIAPI(AT_SOCKET, match["model"], socket=match["socket"])
+        return lambda _: OpenAIApiEngine(SOCKET_URL, match["model"], socket=match["socket"])
     try:
         url = httpx.URL(match["url"])
     except httpx.InvalidURL as error:
-        raise UserError(f"The endpoint's URL is none: {error}.", WRITE) from None
+        raise UserError(f"The endpoint's URL is none: {error}.", ENGINE_NAME_HELP) from None
     if url.userinfo or url.query or url.fragment or not url.host:
         raise UserError(
             "The endpoint's URL holds a user, a query or a fragment, or no host.",
-            f"A key belongs into {KEYS[0]}, where no record shows it. {WRITE}",
+            f"A key belongs into {API_KEY_VARIABLES[0]}, where no record shows it. {ENGINE_NAME_HELP}",
         )
 
-    def open_engine(_: Path) -> OpenAIAPI:
-        return OpenAIAPI(str(url), match["model"], key_of_environment())
+    def open_engine(_: Path) -> OpenAIApiEngine:
+        return OpenAIApiEngine(str(url), match["model"], read_api_key())
 
     return open_engine

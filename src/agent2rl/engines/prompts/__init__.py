@@ -13,13 +13,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.prompts.templates import Templates
+from agent2rl.engines.prompts.templates import TemplateRenderer
 
-SAID = 400
+MAX_ERROR_CHARACTERS = 400
 """Characters of a library's error that are passed on."""
 
 
-class Prompts:
+class PromptEncoder:
     """The tokens of chats and replies, for a model that knows so many and has room for so many."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Prompts:
         if isinstance(template, dict):
             template = template.get("default")
         tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-        self._templates = Templates(template or None, tokens)
+        self._templates = TemplateRenderer(template or None, tokens)
 
     @property
     def templated(self) -> bool:
@@ -48,22 +48,22 @@ class Prompts:
         """The text that the model reads for each chat."""
         return self.chat_format.render_chats(chats) if self.chat_format else self._templates.render(chats)
 
-    def tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
+    def encode_chats(self, chats: Sequence[Chat]) -> list[list[int]]:
         """The tokens that the model reads for each chat, none of which may be too long for it."""
-        return [self.fitting(ids) for ids in self.all_tokens(chats)]
+        return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats)]
 
-    def all_tokens(self, chats: Sequence[Chat]) -> list[list[int]]:
+    def encode_chats_unbounded(self, chats: Sequence[Chat]) -> list[list[int]]:
         """The tokens of each chat, however many."""
         # A template writes the special tokens itself.
-        found = self._encode(self.render(chats), special=not self.templated)
+        found = self._encode_texts(self.render(chats), special=not self.templated)
         if not all(found):
             raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
         return found
 
-    def encode(self, text: str) -> list[int]:
-        return self._encode([text], special=False)[0]
+    def encode_text(self, text: str) -> list[int]:
+        return self._encode_texts([text], special=False)[0]
 
-    def _encode(self, texts: list[str], special: bool) -> list[list[int]]:
+    def _encode_texts(self, texts: list[str], special: bool) -> list[list[int]]:
         """All at once, which a tokenizer does on all cores."""
         try:
             encoded = self.tokenizer(texts, add_special_tokens=special)["input_ids"] if texts else []
@@ -81,7 +81,7 @@ class Prompts:
     def close(self) -> None:
         self._templates.close()
 
-    def fitting(self, ids: list[int]) -> list[int]:
+    def require_fitting(self, ids: list[int]) -> list[int]:
         """The tokens themselves, if there is room for them and a reply."""
         if len(ids) >= self.context:
             raise GradingError(
@@ -96,7 +96,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         tokenizer.decode(tokenizer("a").input_ids)
     except Exception as error:
-        raise fault("The tokenizer cannot be loaded", error) from error
+        raise build_loading_error("The tokenizer cannot be loaded", error) from error
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
@@ -106,23 +106,23 @@ def load_chat_format(directory: Path) -> ChatFormat | None:
     return ChatFormat.model_validate_json(path.read_bytes()) if path.is_file() else None
 
 
-def end_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def find_end_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """The tokens that end a reply: the configuration's and the tokenizer's, not generation_config.json's."""
-    return frozenset(_numbers([config.eos_token_id, tokenizer.eos_token_id]))
+    return frozenset(_flatten_numbers([config.eos_token_id, tokenizer.eos_token_id]))
 
 
-def fault(what: str, error: Exception) -> GradingError:
-    said = " ".join(str(error).split())[:SAID]
+def build_loading_error(what: str, error: Exception) -> GradingError:
+    said = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
     return GradingError(
         f"{what}: {type(error).__name__}: {said}",
         "Save model and tokenizer with save_pretrained(path), and load them once with transformers to try.",
     )
 
 
-def _numbers(found: Iterable[object]) -> Iterable[int]:
+def _flatten_numbers(found: Iterable[object]) -> Iterable[int]:
     """The numbers among numbers, lists of numbers and nothing."""
     for entry in found:
         if isinstance(entry, int):
             yield entry
         elif isinstance(entry, list | tuple):
-            yield from _numbers(entry)
+            yield from _flatten_numbers(entry)

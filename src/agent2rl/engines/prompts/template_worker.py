@@ -22,7 +22,7 @@ TODAY = datetime(2025, 1, 1)
 """The same each day, so that a model's score is too."""
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` marks what the assistant says, for training; here it is only its body."""
 
     tags = {"generation"}  # noqa: RUF012 (declared by Jinja)
@@ -32,7 +32,7 @@ class Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _raise(message: str) -> NoReturn:
+def _raise_template_error(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
@@ -40,13 +40,13 @@ def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False, 
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
+def build_environment() -> ImmutableSandboxedEnvironment:
     """What chat templates expect to find."""
     found = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
     )
     found.filters["tojson"] = _to_json
-    found.globals["raise_exception"] = _raise
+    found.globals["raise_exception"] = _raise_template_error
     found.globals["strftime_now"] = TODAY.strftime
     return found
 
@@ -59,7 +59,7 @@ def main() -> None:
         answer: dict[str, Any] = {"texts": []}
         try:
             for chat in json.loads(line):
-                template = template or environment().from_string(first["template"])
+                template = template or build_environment().from_string(first["template"])
                 answer["texts"].append(
                     template.render(messages=chat, add_generation_prompt=True, tools=None, **first["tokens"])
                 )

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent2rl.core.engine import Chat, plain
+from agent2rl.core.engine import Chat, render_plain_text
 from agent2rl.core.errors import GradingError
 
 SECONDS = 5.0
@@ -27,7 +27,7 @@ WORKER = Path(__file__).with_name("template_worker.py")
 MEND = "Keep the base model's template, or try yours on a few chats with tokenizer.apply_chat_template."
 
 
-class Templates:
+class TemplateRenderer:
     """Renders chats with one template, or plainly where there is none."""
 
     def __init__(self, template: str | None, tokens: dict[str, str]) -> None:
@@ -37,13 +37,13 @@ class Templates:
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         if self.template is None:
-            return [plain(chat) for chat in chats]
+            return [render_plain_text(chat) for chat in chats]
         # The first call alone waits for the process, so that its start does not count as the template's time.
         if self._process is None:
-            self._start()
-            self._ask([], START_SECONDS)
+            self._start_worker()
+            self._request_texts([], START_SECONDS)
         question = [[{"role": said.role, "content": said.content} for said in chat] for chat in chats]
-        return self._ask(question, SECONDS + SECONDS_PER_CHAT * len(chats))
+        return self._request_texts(question, SECONDS + SECONDS_PER_CHAT * len(chats))
 
     def close(self) -> None:
         if self._process is not None:
@@ -51,16 +51,16 @@ class Templates:
             self._process.communicate()
             self._process = None
 
-    def _start(self) -> None:
+    def _start_worker(self) -> None:
         # Isolated from the user's variables and directories; the environment holds nothing it needs.
         argv = [sys.executable, "-I", str(WORKER)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={})
-        self._send({"template": self.template, "tokens": self.tokens})
+        self._send_line({"template": self.template, "tokens": self.tokens})
 
-    def _ask(self, chats: list[list[dict[str, str]]], seconds: float) -> list[str]:
+    def _request_texts(self, chats: list[list[dict[str, str]]], seconds: float) -> list[str]:
         try:
-            self._send(chats)
-            answer = json.loads(self._line(time.monotonic() + seconds))
+            self._send_line(chats)
+            answer = json.loads(self._read_line(time.monotonic() + seconds))
         except (OSError, ValueError):
             self.close()
             raise GradingError("The chat template needs too much memory or crashes.", MEND) from None
@@ -69,13 +69,13 @@ class Templates:
         texts: list[str] = answer["texts"]
         return texts
 
-    def _send(self, value: object) -> None:
+    def _send_line(self, value: object) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _line(self, deadline: float) -> bytes:
+    def _read_line(self, deadline: float) -> bytes:
         assert self._process is not None
         assert self._process.stdout is not None
         stdout = self._process.stdout.fileno()

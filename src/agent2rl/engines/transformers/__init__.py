@@ -13,62 +13,62 @@ from typing import Self
 import torch
 
 from agent2rl.core.engine import Chat, Completion, Conversations, OpenEngine, Sampling
-from agent2rl.engines.prompts import Prompts
-from agent2rl.engines.transformers.conversations import KeptConversations
-from agent2rl.engines.transformers.decoding import Decoder, Request, Room
-from agent2rl.engines.transformers.loading import Model, load
-from agent2rl.engines.transformers.scoring import Scorer
-from agent2rl.engines.transformers.sharing import beginnings
+from agent2rl.engines.prompts import PromptEncoder
+from agent2rl.engines.transformers.conversations import CachedConversations
+from agent2rl.engines.transformers.decoding import BatchDecoder, BatchLimits, GenerationRequest
+from agent2rl.engines.transformers.loading import LoadedModel, load_model
+from agent2rl.engines.transformers.scoring import LogprobScorer
+from agent2rl.engines.transformers.shared_prefixes import find_shared_prefixes
 
 CPU_BYTES = 1 << 30
 """Keys and values of the batch at work; conversations that wait may take as much again."""
 CUDA_SHARE = 0.4
 """The same, of the GPU memory that is free once the model is loaded."""
-ROWS = {"cpu": 256, "cuda": 512}
-READ = {"cpu": 4096, "cuda": 32768}
+MAX_ROWS = {"cpu": 256, "cuda": 512}
+MAX_PREFILL_TOKENS = {"cpu": 4096, "cuda": 32768}
 """Tokens read at once: past this, more at a time is no faster."""
 
 
-def room(model: Model) -> Room:
+def measure_batch_limits(model: LoadedModel) -> BatchLimits:
     """What fits into this machine's memory."""
     kind = model.device.type
     memory = int(torch.cuda.mem_get_info()[0] * CUDA_SHARE) if kind == "cuda" else CPU_BYTES
-    return Room(ROWS[kind], max(1, memory // model.token_bytes), READ[kind])
+    return BatchLimits(MAX_ROWS[kind], max(1, memory // model.token_bytes), MAX_PREFILL_TOKENS[kind])
 
 
-class Transformers:
-    def __init__(self, model: Model, limits: Room) -> None:
+class TransformersEngine:
+    def __init__(self, model: LoadedModel, limits: BatchLimits) -> None:
         self.model = model
         self.limits = limits
-        self._prompts = Prompts(model.tokenizer, model.vocabulary, model.context, model.chat_format)
-        self.decoder = Decoder(model, limits)
+        self._prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
+        self.decoder = BatchDecoder(model, limits)
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
-        requests = [Request([], f"{sampling.seed}:{index}") for index in range(len(chats))]
-        return self.reply(chats, requests, sampling)
+        requests = [GenerationRequest([], f"{sampling.seed}:{index}") for index in range(len(chats))]
+        return self.run_requests(chats, requests, sampling)
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
-        tokens = [self._prompts.encode(text) for text in continuations]
-        return Scorer(self.decoder).logprobs(self._prompts.tokens(chats), tokens)
+        tokens = [self._prompts.encode_text(text) for text in continuations]
+        return LogprobScorer(self.decoder).score_replies(self._prompts.encode_chats(chats), tokens)
 
-    def reply(
-        self, chats: Sequence[Chat], requests: Sequence[Request], sampling: Sampling
+    def run_requests(
+        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
         """Let each request, which has no tokens yet, be the chat's, and run it."""
-        for request, ids in zip(requests, self._prompts.all_tokens(chats), strict=True):
-            request.ids = ids if request.keep else self._prompts.fitting(ids)
+        for request, ids in zip(requests, self._prompts.encode_chats_unbounded(chats), strict=True):
+            request.ids = ids if request.keep else self._prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
-            fitting = [request for request in requests if not self._full(request)]
-            for common, group in beginnings(fitting):
-                head = Request(common, "", keep=True)
+            fitting = [request for request in requests if not self._fills_context(request)]
+            for common, group in find_shared_prefixes(fitting):
+                head = GenerationRequest(common, "", keep=True)
                 self.decoder.run([head], Sampling(max_tokens=1))
                 for request in group:
                     request.prefix = head.prefix
             self.decoder.run(fitting, sampling)
-        return [self._completion(request, sampling) for request in requests]
+        return [self._build_completion(request, sampling) for request in requests]
 
     def conversations(self) -> Conversations:
-        return KeptConversations(self.reply, self.limits.tokens)
+        return CachedConversations(self.run_requests, self.limits.tokens)
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """The text that the model reads for each chat."""
@@ -85,22 +85,22 @@ class Transformers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._prompts.close()
-        self.decoder.forward.forget()
+        self.decoder.forward.release_memory()
 
-    def _full(self, request: Request) -> bool:
+    def _fills_context(self, request: GenerationRequest) -> bool:
         return len(request.ids) >= self.model.context
 
-    def _completion(self, request: Request, sampling: Sampling) -> Completion:
+    def _build_completion(self, request: GenerationRequest, sampling: Sampling) -> Completion:
         text = self.model.tokenizer.decode(request.reply, skip_special_tokens=True)
         assert isinstance(text, str)
         for stop in filter(None, sampling.stop):
             text = text.partition(stop)[0]
-        return Completion(text, tokens=len(request.reply), full=self._full(request))
+        return Completion(text, tokens=len(request.reply), full=self._fills_context(request))
 
 
-def open_engine(directory: Path) -> Transformers:
-    model = load(directory)
-    return Transformers(model, room(model))
+def open_engine(directory: Path) -> TransformersEngine:
+    model = load_model(directory)
+    return TransformersEngine(model, measure_batch_limits(model))
 
 
 ENGINE: OpenEngine = open_engine

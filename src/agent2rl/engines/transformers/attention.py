@@ -14,16 +14,16 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from agent2rl.engines.transformers.ragged import Ragged, attend, usable
+from agent2rl.engines.transformers.ragged_attention import RaggedBounds, attend_ragged, can_use_flash_kernel
 
 NAME = "agent2rl"
-FEW = 8
+FEW_TOKENS_FACTOR = 8
 """New tokens are few where there are so many times as many to look at."""
-UNUSUAL = ("softcap", "s_aux", "position_bias")
+UNUSUAL_OPTIONS = ("softcap", "s_aux", "position_bias")
 """What a few models add to attention; the library's function knows whether it can."""
 
 
-def attention(
+def grouped_query_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -32,11 +32,11 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     rows, heads, tokens, size = query.shape
-    ragged: Ragged | None = options.pop("ragged", None)
-    unusual = any(options.get(name) is not None for name in UNUSUAL)
-    if ragged is not None and usable(query) and not unusual:
-        return attend(query, key, value, ragged, options.get("scaling")), None
-    many = tokens > 1 and tokens * FEW > key.shape[2]
+    ragged: RaggedBounds | None = options.pop("ragged", None)
+    unusual = any(options.get(name) is not None for name in UNUSUAL_OPTIONS)
+    if ragged is not None and can_use_flash_kernel(query) and not unusual:
+        return attend_ragged(query, key, value, ragged, options.get("scaling")), None
+    many = tokens > 1 and tokens * FEW_TOKENS_FACTOR > key.shape[2]
     if many or attention_mask is None or heads == key.shape[1] or unusual:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
@@ -47,5 +47,5 @@ def attention(
     return output.reshape(rows, heads, tokens, value.shape[3]).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, attention)
+AttentionInterface.register(NAME, grouped_query_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

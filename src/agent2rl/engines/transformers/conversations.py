@@ -10,33 +10,33 @@ and is read again from the start if it goes on.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent2rl.core.engine import Chat, Completion, Message, Sampling
-from agent2rl.engines.transformers.decoding import Request
-from agent2rl.engines.transformers.rows import Prefix
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling
+from agent2rl.engines.transformers.decoding import GenerationRequest
+from agent2rl.engines.transformers.kv_cache import CachedPrefix
 
-Reply = Callable[[Sequence[Chat], Sequence[Request], Sampling], list[Completion]]
+RunRequests = Callable[[Sequence[Chat], Sequence[GenerationRequest], Sampling], list[Completion]]
 """Fills in the requests' tokens, runs them, and says what came of it."""
 
 
-class KeptConversations:
-    def __init__(self, reply: Reply, tokens: int) -> None:
+class CachedConversations:
+    def __init__(self, reply: RunRequests, tokens: int) -> None:
         self.chats: dict[str, Chat] = {}
         self._reply = reply
         self._tokens = tokens
-        self._kept: dict[str, Prefix] = {}
+        self._kept: dict[str, CachedPrefix] = {}
         """In the order of use, the latest last."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
         # A turn's random numbers depend on the conversation and how far it has come, not on the company.
         requests = [
-            Request([], f"{sampling.seed}:{name}:{len(chat)}", self._kept.get(name), keep=True)
+            GenerationRequest([], f"{sampling.seed}:{name}:{len(chat)}", self._kept.get(name), keep=True)
             for name, chat in chats.items()
         ]
         replies = dict(zip(chats, self._reply(list(chats.values()), requests, sampling), strict=True))
         for (name, chat), request in zip(chats.items(), requests, strict=True):
-            self.chats[name] = (*chat, Message("assistant", replies[name].text))
-            self._keep(name, request.prefix)
+            self.chats[name] = (*chat, ChatMessage("assistant", replies[name].text))
+            self._store_prefix(name, request.prefix)
         return replies
 
     def drop(self, names: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class KeptConversations:
             self.chats.pop(name, None)
             self._kept.pop(name, None)
 
-    def _keep(self, name: str, prefix: Prefix | None) -> None:
+    def _store_prefix(self, name: str, prefix: CachedPrefix | None) -> None:
         self._kept.pop(name, None)
         if prefix is not None:
             self._kept[name] = prefix

@@ -5,7 +5,8 @@ far as rows and tokens allow. A row that ends stops counting at once; when a qua
 the rest and the next in line are copied into a new batch. Where memory runs out, everybody goes back to the
 line with what they have said so far and the batch is half as large from then on.
 
-In float32 a reply depends on nothing of this: see `choice`. That is what makes the rest free to be fast.
+In float32 a reply depends on nothing of this: see `token_choice`. That is what makes the rest free to be
+fast.
 """
 
 from collections import deque
@@ -16,23 +17,27 @@ import torch
 from torch import Tensor
 
 from agent2rl.core.engine import Sampling
-from agent2rl.engines.transformers.choice import choose, key
-from agent2rl.engines.transformers.forward import Forward, no_memory, out_of_memory
-from agent2rl.engines.transformers.loading import Model
-from agent2rl.engines.transformers.rows import Prefix, Rows
+from agent2rl.engines.transformers.forward_pass import (
+    ForwardPass,
+    build_out_of_memory_error,
+    is_out_of_memory,
+)
+from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
+from agent2rl.engines.transformers.loading import LoadedModel
+from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 
-FULL = 0.75
+REFILL_SHARE = 0.75
 """A batch with a smaller share of living rows is built anew, if others wait to join it."""
-SPARSE = 0.4
+COMPACT_SHARE = 0.4
 """The same where nobody waits: copying a row costs as much as some of its steps."""
-LIKE = 0.5
+ALIKE_LENGTH_SHARE = 0.5
 """The shortest of a group that is read together has at least this share of the longest."""
-SHORT = 32
+SHORT_TEXT_TOKENS = 32
 """Texts of so few tokens are alike."""
 
 
 @dataclass
-class Room:
+class BatchLimits:
     """How much fits into a batch; shrinks where it proves too much."""
 
     rows: int
@@ -41,18 +46,18 @@ class Room:
     read: int
     """Rows times the longest text that is read at once."""
 
-    def halve(self) -> None:
+    def halve_limits(self) -> None:
         self.rows, self.tokens, self.read = (max(1, n // 2) for n in (self.rows, self.tokens, self.read))
 
 
 @dataclass(eq=False)
-class Request:
+class GenerationRequest:
     """A text to be continued, and how far it has come."""
 
     ids: list[int]
     seed: str
     """Names its random numbers."""
-    prefix: Prefix | None = None
+    prefix: CachedPrefix | None = None
     """Kept from an earlier request."""
     keep: bool = False
     """Leave in `prefix` what has been read, once the reply has ended."""
@@ -69,15 +74,15 @@ class Request:
     @property
     def kept(self) -> int:
         """Tokens that need not be read again."""
-        return self.prefix.shared(self.text) if self.prefix else 0
+        return self.prefix.count_shared_tokens(self.text) if self.prefix else 0
 
 
 @dataclass
-class Batch:
+class DecodeBatch:
     """Requests and their rows, those that have ended too; `alive` are the rows of those that have not."""
 
-    requests: list[Request]
-    rows: Rows
+    requests: list[GenerationRequest]
+    rows: BatchKVCache
     alive: list[int] = field(init=False)
     _left: list[tuple[int, int, list[int]]] = field(default_factory=list)
     """Of those that ended and are to be kept: row, the column it ended before, tokens."""
@@ -85,7 +90,7 @@ class Batch:
     def __post_init__(self) -> None:
         self.alive = [row for row, request in enumerate(self.requests) if not request.ended]
 
-    def bury(self, ended: set[Request]) -> None:
+    def finish_requests(self, ended: set[GenerationRequest]) -> None:
         for row in self.alive:
             request = self.requests[row]
             if request in ended:
@@ -94,84 +99,86 @@ class Batch:
                     self._left.append((row, self.rows.span.width, request.text[:-1]))
         self.alive = [row for row in self.alive if not self.requests[row].ended]
 
-    def keep(self) -> None:
+    def keep_prefixes(self) -> None:
         """Copy what is to be kept of those that ended; the batch itself is used no more."""
-        for (row, _, _), prefix in zip(self._left, self.rows.keep(self._left), strict=True):
+        for (row, _, _), prefix in zip(self._left, self.rows.extract_prefixes(self._left), strict=True):
             self.requests[row].prefix = prefix
         self._left = []
 
 
-class Decoder:
-    def __init__(self, model: Model, room: Room) -> None:
+class BatchDecoder:
+    def __init__(self, model: LoadedModel, room: BatchLimits) -> None:
         self.model = model
         self.room = room
-        self.forward = Forward(model)
+        self.forward = ForwardPass(model)
 
     @torch.inference_mode()
-    def run(self, requests: Sequence[Request], sampling: Sampling) -> None:
+    def run(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> None:
         """Give each request its reply."""
         queue = deque(sorted(requests, key=lambda request: len(request) - request.kept, reverse=True))
-        ending = Ending(self.model, sampling)
-        batch: Batch | None = None
+        ending = StopCriteria(self.model, sampling)
+        batch: DecodeBatch | None = None
         while queue or batch:
             try:
-                share = FULL if queue else SPARSE
+                share = REFILL_SHARE if queue else COMPACT_SHARE
                 if batch is None or len(batch.alive) <= share * len(batch.requests):
-                    batch = self._refill(batch, queue, ending)
+                    batch = self._refill_batch(batch, queue, ending)
                 if batch:
-                    self._step(batch, ending)
+                    self._decode_step(batch, ending)
                 fits = True
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 # Left before it is mended: the error holds on to the tensors of the frames it came through.
                 fits = False
             if not fits:
                 queue.extendleft([batch.requests[row] for row in reversed(batch.alive)] if batch else [])
                 batch = None
-                self._retreat()
+                self._halve_batch_limits()
 
-    def _retreat(self) -> None:
+    def _halve_batch_limits(self) -> None:
         if self.room.rows == 1:
-            raise no_memory()
-        self.room.halve()
-        self.forward.forget()
+            raise build_out_of_memory_error()
+        self.room.halve_limits()
+        self.forward.release_memory()
 
-    def _refill(self, batch: Batch | None, queue: deque[Request], ending: "Ending") -> Batch | None:
+    def _refill_batch(
+        self, batch: DecodeBatch | None, queue: deque[GenerationRequest], ending: "StopCriteria"
+    ) -> DecodeBatch | None:
         """The living rows of a batch, and as many newcomers as there is room for."""
         if batch:
-            batch.keep()
+            batch.keep_prefixes()
         parts = [(batch.rows, batch.alive)] if batch else []
         requests = [batch.requests[row] for row in batch.alive] if batch else []
-        taken: list[Request] = []
+        taken: list[GenerationRequest] = []
         try:
-            for group in self._groups(queue, requests, ending.sampling):
+            for group in self._take_prefill_groups(queue, requests, ending.sampling):
                 taken += group
-                newcomers = self._read(group, ending)
-                newcomers.keep()
+                newcomers = self._prefill_group(group, ending)
+                newcomers.keep_prefixes()
                 parts.append((newcomers.rows, newcomers.alive))
                 requests = requests + [group[row] for row in newcomers.alive]
             if len(parts) == 1 and len(requests) == len(parts[0][0].starts):
-                return Batch(requests, parts[0][0])  # as they are
-            return Batch(requests, Rows.join(parts)) if requests else None
+                return DecodeBatch(requests, parts[0][0])  # as they are
+            return DecodeBatch(requests, BatchKVCache.concatenate_rows(parts)) if requests else None
         except BaseException:
             queue.extendleft(request for request in reversed(taken) if not request.ended)
             raise
 
-    def _groups(
-        self, queue: deque[Request], present: list[Request], sampling: Sampling
-    ) -> Iterator[list[Request]]:
+    def _take_prefill_groups(
+        self, queue: deque[GenerationRequest], present: list[GenerationRequest], sampling: Sampling
+    ) -> Iterator[list[GenerationRequest]]:
         """Take newcomers from the line, in groups to be read together."""
         rows, longest = len(present), max(map(len, present), default=0)
         while queue:
-            group: list[Request] = []
+            group: list[GenerationRequest] = []
             most = len(queue[0]) - queue[0].kept
             while queue:
                 unread = len(queue[0]) - queue[0].kept
                 longest = max(longest, len(queue[0]))
                 columns = longest + sampling.max_tokens
                 fits = rows < self.room.rows and (rows + 1) * columns <= self.room.tokens
-                like = most <= SHORT or unread >= LIKE * most
+                like = most <= SHORT_TEXT_TOKENS or unread >= ALIKE_LENGTH_SHARE * most
                 readable = like and (len(group) + 1) * most <= self.room.read
                 if (rows and not fits) or (group and not readable):
                     break
@@ -181,52 +188,60 @@ class Decoder:
                 return
             yield group
 
-    def _read(self, group: list[Request], ending: "Ending") -> Batch:
+    def _prefill_group(self, group: list[GenerationRequest], ending: "StopCriteria") -> DecodeBatch:
         """Read the group's texts and choose the first token of each reply."""
         texts = [(request.prefix, request.kept, len(request) - request.kept) for request in group]
-        rows, columns = Rows.load(self.model.depth, self.model.device, texts)
+        rows, columns = BatchKVCache.from_prefixes(self.model.depth, self.model.device, texts)
         unread = [request.text[used:] for request, (_, used, _) in zip(group, texts, strict=True)]
         ids = torch.tensor([[0] * (columns - len(tokens)) + tokens for tokens in unread])
         logits = self.forward(rows, ids.to(self.model.device))
-        batch = Batch(group, rows)
-        self._choose(batch, logits, ending)
+        batch = DecodeBatch(group, rows)
+        self._append_tokens(batch, logits, ending)
         return batch
 
-    def _step(self, batch: Batch, ending: "Ending") -> None:
+    def _decode_step(self, batch: DecodeBatch, ending: "StopCriteria") -> None:
         ids = torch.tensor([request.reply[-1:] for request in batch.requests])
-        logits = self.forward.step(batch.rows, ids.to(self.model.device))
-        self._choose(batch, logits, ending)
+        logits = self.forward.decode_step(batch.rows, ids.to(self.model.device))
+        self._append_tokens(batch, logits, ending)
 
-    def _choose(self, batch: Batch, logits: Tensor, ending: "Ending") -> None:
+    def _append_tokens(self, batch: DecodeBatch, logits: Tensor, ending: "StopCriteria") -> None:
         sampling, requests = ending.sampling, batch.requests
-        keys = [key(request.seed, len(request.reply)) for request in requests] if sampling.temperature else []
-        choice = choose(logits, sampling.temperature, keys)
+        keys = (
+            [derive_noise_key(request.seed, len(request.reply)) for request in requests]
+            if sampling.temperature
+            else []
+        )
+        choice = choose_tokens(logits, sampling.temperature, keys)
         tokens = {
-            row: self._alone(requests[row], sampling) if choice.doubtful[row] else choice.tokens[row]
+            row: self._choose_token_alone(requests[row], sampling)
+            if choice.doubtful[row]
+            else choice.tokens[row]
             for row in batch.alive
         }
         for row, token in tokens.items():
             requests[row].reply.append(token)
-        batch.bury(ending.among([requests[row] for row in batch.alive]))
+        batch.finish_requests(ending.find_ended_requests([requests[row] for row in batch.alive]))
 
-    def _alone(self, request: Request, sampling: Sampling) -> int:
+    def _choose_token_alone(self, request: GenerationRequest, sampling: Sampling) -> int:
         """The next token, read from the text in a batch of one: what decides where rounding could."""
-        rows, _ = Rows.load(self.model.depth, self.model.device, [(None, 0, len(request))])
+        rows, _ = BatchKVCache.from_prefixes(self.model.depth, self.model.device, [(None, 0, len(request))])
         logits = self.forward(rows, torch.tensor([request.text], device=self.model.device))
-        return choose(logits, sampling.temperature, [key(request.seed, len(request.reply))]).tokens[0]
+        return choose_tokens(
+            logits, sampling.temperature, [derive_noise_key(request.seed, len(request.reply))]
+        ).tokens[0]
 
 
-class Ending:
+class StopCriteria:
     """Whether a reply has ended: an end token, a stop string, the limit of tokens, or a full context."""
 
-    def __init__(self, model: Model, sampling: Sampling) -> None:
+    def __init__(self, model: LoadedModel, sampling: Sampling) -> None:
         self.model = model
         self.sampling = sampling
         self.stops = tuple(filter(None, sampling.stop))
         # Enough tokens to hold any stop string that the newest one can complete, as each has a byte or more.
         self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
 
-    def among(self, requests: Sequence[Request]) -> set[Request]:
+    def find_ended_requests(self, requests: Sequence[GenerationRequest]) -> set[GenerationRequest]:
         ends, limit, context = self.model.ends, self.sampling.max_tokens, self.model.context
         found = {
             request

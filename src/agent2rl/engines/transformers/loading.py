@@ -16,14 +16,14 @@ from transformers.utils import logging
 
 from agent2rl.core.chat_format import ChatFormat
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.prompts import end_tokens, fault, load_chat_format, load_tokenizer
+from agent2rl.engines.prompts import build_loading_error, find_end_tokens, load_chat_format, load_tokenizer
 from agent2rl.engines.transformers import attention
 
-ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
+SUPPORTED_ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 @dataclass(frozen=True)
-class Model:
+class LoadedModel:
     """A loaded model and what the rest needs to know of it."""
 
     network: PreTrainedModel
@@ -43,14 +43,14 @@ class Model:
     """In place of the tokenizer's chat template, where there is one."""
 
 
-def load(directory: Path) -> Model:
-    lighten_products()
+def load_model(directory: Path) -> LoadedModel:
+    disable_onednn_on_arm()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = describe(_network(directory, device), load_tokenizer(directory))
+    model = describe_model(_load_network(directory, device), load_tokenizer(directory))
     return replace(model, chat_format=load_chat_format(directory))
 
 
-def lighten_products() -> None:
+def disable_onednn_on_arm() -> None:
     """On ARM, have OpenBLAS multiply matrices, in this process.
 
     There torch leaves the products of a linear layer to oneDNN, which spends 0.6 ms on each before it begins
@@ -60,36 +60,38 @@ def lighten_products() -> None:
         torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
 
 
-def describe(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Model:
+def describe_model(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
     """A model from its parts, already where it is to run."""
     if network.config._attn_implementation == "sdpa":
         network.set_attn_implementation(attention.NAME)
     config = network.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds - ATTENTIONS:
-        raise GradingError(f"This engine does not run models with {', '.join(sorted(kinds - ATTENTIONS))}.")
+    if kinds - SUPPORTED_ATTENTIONS:
+        raise GradingError(
+            f"This engine does not run models with {', '.join(sorted(kinds - SUPPORTED_ATTENTIONS))}."
+        )
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     depth: int = config.num_hidden_layers
-    return Model(
+    return LoadedModel(
         network=network.eval(),  # type: ignore[no-untyped-call]
         tokenizer=tokenizer,
         device=network.device,
         depth=depth,
         vocabulary=cast(Tensor, network.get_input_embeddings().weight).shape[0],
         context=getattr(config, "max_position_embeddings", None) or 1 << 30,
-        ends=end_tokens(config, tokenizer),
+        ends=find_end_tokens(config, tokenizer),
         windowed=kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None,
         token_bytes=2 * depth * heads * size * network.dtype.itemsize,
     )
 
 
-def _network(directory: Path, device: torch.device) -> PreTrainedModel:
+def _load_network(directory: Path, device: torch.device) -> PreTrainedModel:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        network, info = _read(directory, device)
+        network, info = _read_weights(directory, device)
     except Exception as error:  # a file can be broken in as many ways as the library has errors
-        raise fault("The weights cannot be loaded", error) from error
+        raise build_loading_error("The weights cannot be loaded", error) from error
     if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GradingError(
@@ -99,7 +101,7 @@ def _network(directory: Path, device: torch.device) -> PreTrainedModel:
     return network
 
 
-def _read(directory: Path, device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
+def _read_weights(directory: Path, device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
     options: dict[str, Any] = {
         "dtype": torch.float32 if device.type == "cpu" else torch.bfloat16,
         "local_files_only": True,

@@ -5,17 +5,18 @@
     print(play.observation)
     print(play.step("go to cabinet 1"), play.won, play.commands)
 
-`Game` is read once and shared; `Play` is one episode, a few kilobytes; `Household` is both of them behind
-`core.environment.Environment`. Texts, admissible commands and victories are those of TextWorld 1.7.0 with
-alfworld 0.4.2. Not covered: its experts, its shuffled object numbers (`domain_randomization`), its pictures.
+`AlfworldGame` is read once and shared; `AlfworldEpisode` is one episode, a few kilobytes;
+`AlfworldEnvironment` is both of them behind `core.environment.Environment`. Texts, admissible commands and
+victories are those of TextWorld 1.7.0 with alfworld 0.4.2. Not covered: its experts, its shuffled object
+numbers (`domain_randomization`), its pictures.
 """
 
 from agent2rl.core.environment import OpenWorld
-from agent2rl.environments.alfworld.game import Game
-from agent2rl.environments.alfworld.household import Household, shelf
-from agent2rl.environments.alfworld.play import NOTHING, Play
+from agent2rl.environments.alfworld.environment import AlfworldEnvironment, make_game_finder
+from agent2rl.environments.alfworld.episode import NOTHING, AlfworldEpisode
+from agent2rl.environments.alfworld.game import AlfworldGame
 from agent2rl.environments.alfworld.world import open_world
 
-__all__ = ["NOTHING", "WORLD", "Game", "Household", "Play", "shelf"]
+__all__ = ["NOTHING", "WORLD", "AlfworldEnvironment", "AlfworldEpisode", "AlfworldGame", "make_game_finder"]
 
 WORLD: OpenWorld = open_world

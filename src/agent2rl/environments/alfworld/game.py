@@ -13,16 +13,16 @@ from typing import Self
 
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld import pddl
-from agent2rl.environments.alfworld.goal import TaskType, Wish, wish
-from agent2rl.environments.alfworld.grammar import ACTIONS, Grammar, read, split
-from agent2rl.environments.alfworld.house import House, build
+from agent2rl.environments.alfworld.goal import ParsedGoal, TaskType, parse_goal
+from agent2rl.environments.alfworld.grammar import ACTIONS, Grammar, parse_grammar, split_task
+from agent2rl.environments.alfworld.house import House, build_house
 
 _PLACING = frozenset({"pickupobject", "putobject", "heatobject", "coolobject", "cleanobject"})
 _LIGHTING = frozenset({"gotolocation", "pickupobject", "putobject", "toggleobject"})
 
 
 @dataclass(frozen=True)
-class Goal:
+class AlfworldGoal:
     """What is wanted, by number."""
 
     things: frozenset[int]
@@ -36,7 +36,7 @@ class Goal:
 
 
 @dataclass(frozen=True, eq=False)
-class Game:
+class AlfworldGame:
     id: str
     task: str
     """The sentence that says what to do: "put two newspaper in drawer."."""
@@ -47,7 +47,7 @@ class Game:
     """The task as the first observation states it."""
     grammar: Grammar = field(repr=False)
     house: House = field(repr=False)
-    goal: Goal = field(repr=False)
+    goal: AlfworldGoal = field(repr=False)
     ways: tuple[str, ...] = field(repr=False)
     """The command that goes to each fixture."""
 
@@ -60,19 +60,19 @@ class Game:
             raise UserError(f"{path} cannot be read as a game of ALFWorld: {error}.") from error
         if not isinstance(data, dict):
             raise UserError(f"{path} is no game of ALFWorld: it holds no JSON object.")
-        return cls.read(data, "/".join(path.absolute().parts[-3:-1]))
+        return cls.from_data(data, "/".join(path.absolute().parts[-3:-1]))
 
     @classmethod
-    def read(cls, data: Mapping[str, object], id: str = "") -> Self:  # noqa: A002
+    def from_data(cls, data: Mapping[str, object], id: str = "") -> Self:  # noqa: A002
         """From the object that a file holds. Without an id, the problem's own name is used."""
         texts = {key: data.get(key) for key in ("pddl_domain", "pddl_problem", "grammar")}
-        domain, problem, grammar = (_text(texts, key) for key in texts)
-        _recognise(domain)
-        parts = pddl.sections(problem)
-        notice, rest = split(grammar)
-        house = build(pddl.facts(parts.get(":init", [])))
-        wanted = wish(["and", *parts.get(":goal", [])])
-        words = read(rest)
+        domain, problem, grammar = (_require_text(texts, key) for key in texts)
+        _check_domain(domain)
+        parts = pddl.parse_sections(problem)
+        notice, rest = split_task(grammar)
+        house = build_house(pddl.iter_facts(parts.get(":init", [])))
+        wanted = parse_goal(["and", *parts.get(":goal", [])])
+        words = parse_grammar(rest)
         walkthrough = data.get("walkthrough")
         return cls(
             id=id or " ".join(map(str, parts.get("problem", []))),
@@ -82,12 +82,12 @@ class Game:
             notice=notice,
             grammar=words,
             house=house,
-            goal=_goal(wanted, house),
+            goal=_number_goal(wanted, house),
             ways=tuple(words.spellings["gotolocation"].format(r=name) for name in house.fixtures),
         )
 
 
-def _text(texts: Mapping[str, object], key: str) -> str:
+def _require_text(texts: Mapping[str, object], key: str) -> str:
     text = texts[key]
     if not isinstance(text, str):
         raise UserError(f"A game of ALFWorld has a text {key!r}, and this one has not.")
@@ -95,19 +95,19 @@ def _text(texts: Mapping[str, object], key: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _recognise(domain: str) -> None:
-    actions = pddl.actions(domain)
+def _check_domain(domain: str) -> None:
+    actions = pddl.parse_action_names(domain)
     if actions != ACTIONS.keys():
         strange = ", ".join(sorted(actions ^ ACTIONS.keys()))
         raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {strange}.")
 
 
-def _goal(wanted: Wish, house: House) -> Goal:
+def _number_goal(wanted: ParsedGoal, house: House) -> AlfworldGoal:
     def of(kind: str) -> frozenset[int]:
         return frozenset(number for number, name in enumerate(house.thing_types) if name == kind)
 
     fixtures = (number for number, name in enumerate(house.fixture_types) if name == wanted.fixture)
-    return Goal(
+    return AlfworldGoal(
         things=of(wanted.thing),
         fixtures=tuple(fixtures),
         lamps=of(wanted.lamp) if wanted.lamp else None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.alfworld.pddl import Atom, Expression, atom
+from agent2rl.environments.alfworld.pddl import Atom, Expression, require_atom
 
 TaskType = Literal[
     "pick_and_place_simple",
@@ -30,7 +30,7 @@ PLACED: dict[TaskType, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class Wish:
+class ParsedGoal:
     """A goal in terms of types: a `thing` in or on a `fixture`, or in hand and in the light of a `lamp`."""
 
     task: TaskType
@@ -47,23 +47,23 @@ class Wish:
         return 2 if self.task == "pick_two_obj_and_place" else 1
 
 
-Reading = tuple[Wish, set[Atom]]
+GoalReading = tuple[ParsedGoal, set[Atom]]
 """A wish that may be meant, and all that its goal would say."""
 
 
-def wish(goal: Expression) -> Wish:
+def parse_goal(goal: Expression) -> ParsedGoal:
     """What a goal wants, whichever of the six forms it has."""
-    atoms = set(_atoms(goal))
-    things = {name: kind for _, name, kind in _about(atoms, "objecttype", 2)}
-    fixtures = {name: kind for _, name, kind in _about(atoms, "receptacletype", 2)}
-    for meant, said in (*_placed(things, fixtures), *_lit(things, atoms)):
+    atoms = set(_iter_atoms(goal))
+    things = {name: kind for _, name, kind in _select_facts(atoms, "objecttype", 2)}
+    fixtures = {name: kind for _, name, kind in _select_facts(atoms, "receptacletype", 2)}
+    for meant, said in (*_iter_placing_goals(things, fixtures), *_iter_lamp_goals(things, atoms)):
         if said == atoms:
             return meant
     facts = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
     raise UserError(f"The goal of this game is none of ALFWorld's six. It says: {facts}.")
 
 
-def _placed(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[Reading]:
+def _iter_placing_goals(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[GoalReading]:
     """One thing, as it is or treated, or two alike, in or on one fixture."""
     if len(fixtures) != 1 or len(set(things.values())) != 1:
         return
@@ -73,16 +73,16 @@ def _placed(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[Readin
         said |= {("objecttype", name, thing), ("inreceptacle", name, place)}
     if len(things) == 1:
         for task, qualities in PLACED.items():
-            yield Wish(task, thing, fixture), said | {(quality, *things) for quality in qualities}
+            yield ParsedGoal(task, thing, fixture), said | {(quality, *things) for quality in qualities}
     elif len(things) == 2:
-        yield Wish("pick_two_obj_and_place", thing, fixture), said | {("differ", *sorted(things))}
+        yield ParsedGoal("pick_two_obj_and_place", thing, fixture), said | {("differ", *sorted(things))}
 
 
-def _lit(things: dict[str, str], atoms: set[Atom]) -> Iterator[Reading]:
+def _iter_lamp_goals(things: dict[str, str], atoms: set[Atom]) -> Iterator[GoalReading]:
     """One thing in hand, where a lamp is that was used."""
-    lamps = _about(atoms, "istoggled", 1)
-    holdings = _about(atoms, "holds", 2)
-    spots = _about(atoms, "receptacleatlocation", 2)
+    lamps = _select_facts(atoms, "istoggled", 1)
+    holdings = _select_facts(atoms, "holds", 2)
+    spots = _select_facts(atoms, "receptacleatlocation", 2)
     if not len(lamps) == len(holdings) == len(spots) == 1:
         return
     [(_, lamp)], [(_, agent, thing)], [(_, place, location)] = lamps, holdings, spots
@@ -96,22 +96,22 @@ def _lit(things: dict[str, str], atoms: set[Atom]) -> Iterator[Reading]:
         ("holds", agent, thing),
     }
     said |= {("receptacleatlocation", place, location), ("atlocation", agent, location)}
-    yield Wish("look_at_obj_in_light", things[thing], lamp=things[lamp]), said
+    yield ParsedGoal("look_at_obj_in_light", things[thing], lamp=things[lamp]), said
 
 
-def _about(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom]:
+def _select_facts(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom]:
     return [fact for fact in atoms if fact[0] == predicate and len(fact) == 1 + arguments]
 
 
-def _atoms(goal: Expression) -> Iterator[Atom]:
+def _iter_atoms(goal: Expression) -> Iterator[Atom]:
     """Every fact of a conjunction, whatever quantifies it; `(not (= one other))` as `differ`."""
     match goal:
         case ["and", *parts]:
             for part in parts:
-                yield from _atoms(part)
+                yield from _iter_atoms(part)
         case ["exists", _, part]:
-            yield from _atoms(part)
+            yield from _iter_atoms(part)
         case ["not", ["=", str(one), str(other)]]:
             yield ("differ", *sorted((one, other)))
         case _:
-            yield atom(goal)
+            yield require_atom(goal)

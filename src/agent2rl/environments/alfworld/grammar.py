@@ -71,16 +71,16 @@ _PREDICATE = re.compile(r"(\w+)\(")
 
 
 @dataclass(frozen=True)
-class Variant:
+class RuleVariant:
     needs: frozenset[str]
     """The predicates of the condition; none: it always holds."""
     text: str
 
 
-Rule = tuple[Variant, ...]
+Rule = tuple[RuleVariant, ...]
 
 
-def choose(rule: Rule, facts: Set[str]) -> str:
+def choose_variant(rule: Rule, facts: Set[str]) -> str:
     """The text of the first variant whose condition holds."""
     for variant in rule:
         if variant.needs <= facts:
@@ -110,7 +110,7 @@ class Grammar:
         return f"{comma.join(items[:-1])}{last}{items[-1]}"
 
 
-def split(grammar: str) -> tuple[str, str]:
+def split_task(grammar: str) -> tuple[str, str]:
     """The sentence that states the task, and the rest: games have thousands of tasks but few grammars."""
     found = _TASK.search(grammar)
     if not found:
@@ -119,9 +119,9 @@ def split(grammar: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=8)
-def read(text: str) -> Grammar:
+def parse_grammar(text: str) -> Grammar:
     """A grammar, whatever the task."""
-    rules = _Rules()
+    rules = _RuleCompiler()
     spellings: dict[str, str] = {}
     answers: dict[str, str] = {}
     for part in _PART.finditer(_COMMENT.sub("", text)):
@@ -137,14 +137,14 @@ def read(text: str) -> Grammar:
     for action in ACTIONS:
         if action not in spellings or action not in answers:
             raise UserError(f"The grammar of this game has no template or no feedback for {action}.")
-    spellings = {action: _spelling(action, spellings[action]) for action in ACTIONS}
+    spellings = {action: _parse_template(action, spellings[action]) for action in ACTIONS}
     return Grammar(
-        MappingProxyType(_commands(spellings)),
+        MappingProxyType(_compile_commands(spellings)),
         MappingProxyType(spellings),
-        MappingProxyType({action: rules.answer(action, answers[action]) for action in ACTIONS}),
+        MappingProxyType({action: rules.compile_answer(action, answers[action]) for action in ACTIONS}),
         intro=rules.compile("#intro#", {"look_feedback", "task"}),
-        floor=rules.rule("list_objects_on_the_floor", {"things"}),
-        fixtures=rules.rule("list_appliances", {"things"}),
+        floor=rules.compile_rule("list_objects_on_the_floor", {"things"}),
+        fixtures=rules.compile_rule("list_appliances", {"things"}),
         separators=(
             rules.compile("#list_empty#", set()),
             rules.compile("#list_separator#", set()),
@@ -153,7 +153,7 @@ def read(text: str) -> Grammar:
     )
 
 
-def _spelling(action: str, template: str) -> str:
+def _parse_template(action: str, template: str) -> str:
     """A template as a format string, with its names in the order in which they are known."""
     text = _SYMBOL.sub(
         lambda found: "{" + (found["item"] or found["value"]).partition(".")[0] + "}", template
@@ -163,7 +163,7 @@ def _spelling(action: str, template: str) -> str:
     return text
 
 
-def _commands(spellings: Mapping[str, str]) -> dict[str, tuple[tuple[str, re.Pattern[str]], ...]]:
+def _compile_commands(spellings: Mapping[str, str]) -> dict[str, tuple[tuple[str, re.Pattern[str]], ...]]:
     commands: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}
     for action, text in spellings.items():
         parts = string.Formatter().parse(text)
@@ -183,7 +183,7 @@ class _Production(BaseModel):
 _SOURCES = TypeAdapter(dict[str, list[_Production]])
 
 
-class _Rules:
+class _RuleCompiler:
     """The rules of a grammar as they are written, and their making into format strings."""
 
     def __init__(self) -> None:
@@ -195,40 +195,40 @@ class _Rules:
         except ValidationError as error:
             raise UserError(f"A block of this game's grammar is not made of rules: {error}.") from error
 
-    def answer(self, action: str, text: str) -> Rule:
+    def compile_answer(self, action: str, text: str) -> Rule:
         """An action's answer: a rule by name, or a text."""
         if action in CONDITIONAL and text.startswith("#"):
-            return self.rule(text.strip("#"), CONDITIONAL[action])
+            return self.compile_rule(text.strip("#"), CONDITIONAL[action])
         slots = {*ACTIONS[action]}
         if action in ("gotolocation", "openobject"):
             slots.add("examineReceptacle_feedback")
-        return (Variant(frozenset(), self.compile(text, slots)),)
+        return (RuleVariant(frozenset(), self.compile(text, slots)),)
 
-    def rule(self, name: str, slots: Set[str]) -> Rule:
+    def compile_rule(self, name: str, slots: Set[str]) -> Rule:
         if not self.sources.get(name):
             raise UserError(f"The grammar of this game has no rule {name!r}.")
         return tuple(
-            Variant(frozenset(_PREDICATE.findall(variant.condition)), self.compile(variant.rhs, slots))
+            RuleVariant(frozenset(_PREDICATE.findall(variant.condition)), self.compile(variant.rhs, slots))
             for variant in self.sources[name]
         )
 
     def compile(self, text: str, slots: Set[str]) -> str:
         """A format string, which may have these slots."""
         try:
-            compiled = _SYMBOL.sub(self._symbol, text)
+            compiled = _SYMBOL.sub(self._replace_symbol, text)
             compiled.format(**dict.fromkeys(slots, ""))
         except (KeyError, ValueError, IndexError, RecursionError) as error:
             raise UserError(f"The engine cannot say {text!r}, which this game's grammar asks for.") from error
         return compiled
 
-    def _symbol(self, symbol: re.Match[str]) -> str:
+    def _replace_symbol(self, symbol: re.Match[str]) -> str:
         if symbol["rule"]:
             variants = self.sources.get(symbol["rule"], [])
             if len(variants) == 1 and symbol["rule"] != "task":
-                return _SYMBOL.sub(self._symbol, variants[0].rhs)
+                return _SYMBOL.sub(self._replace_symbol, variants[0].rhs)
             return "{" + re.sub(r"\W", "_", symbol["rule"]) + "}"
         if symbol["item"]:
-            item = _SYMBOL.sub(self._symbol, symbol["item"])
+            item = _SYMBOL.sub(self._replace_symbol, symbol["item"])
             return "{things}" if "indefinite" in item or item.startswith("a {") else "{names}"
         variable, _, attribute = symbol["value"].strip().partition(".")
         return "a" if attribute == "indefinite" else "{" + variable + "}"

@@ -61,40 +61,40 @@ class House:
     """The location where one begins."""
 
 
-def build(facts: Iterable[Atom]) -> House:
+def build_house(facts: Iterable[Atom]) -> House:
     """The house in which these facts are true."""
-    pairs, singles, ids = _sorted_out(facts)
-    things, fixtures, locations = _members(pairs, singles)
-    names = _names(ids)
+    pairs, singles, ids = _group_facts(facts)
+    things, fixtures, locations = _collect_ids(pairs, singles)
+    names = _assign_names(ids)
     thing_names, fixture_names = (
         tuple(names[thing] for thing in things),
         tuple(names[one] for one in fixtures),
     )
     thing_types, fixture_types = (
-        _types(things, pairs["objecttype"]),
-        _types(fixtures, pairs["receptacletype"]),
+        _look_up_types(things, pairs["objecttype"]),
+        _look_up_types(fixtures, pairs["receptacletype"]),
     )
-    where, place = dict(pairs["receptacleatlocation"]), _numbers(locations)
+    where, place = dict(pairs["receptacleatlocation"]), _number_names(locations)
     return House(
         things=thing_names,
         fixtures=fixture_names,
-        names=_by_letters(thing_names, fixture_names),
-        numbers=_by_letters(_numbers(thing_names), _numbers(fixture_names)),
+        names=_index_by_letters(thing_names, fixture_names),
+        numbers=_index_by_letters(_number_names(thing_names), _number_names(fixture_names)),
         thing_types=thing_types,
         fixture_types=fixture_types,
-        thing_facts=_facts(things, singles, OF_THINGS),
-        fixture_facts=_facts(fixtures, singles, OF_FIXTURES),
-        accepted=_accepted(pairs["cancontain"], thing_types, fixture_types),
-        contents=_grouped(pairs["inreceptacle"], things, fixtures),
-        inside=_grouped(pairs["inreceptacleobject"], things, things),
+        thing_facts=_collect_facts(things, singles, OF_THINGS),
+        fixture_facts=_collect_facts(fixtures, singles, OF_FIXTURES),
+        accepted=_find_accepted(pairs["cancontain"], thing_types, fixture_types),
+        contents=_group_members(pairs["inreceptacle"], things, fixtures),
+        inside=_group_members(pairs["inreceptacleobject"], things, things),
         standing=tuple(place[where[fixture]] for fixture in fixtures),
-        nearby=_grouped(pairs["receptacleatlocation"], fixtures, locations),
-        around=_grouped(pairs["objectatlocation"], things, locations),
+        nearby=_group_members(pairs["receptacleatlocation"], fixtures, locations),
+        around=_group_members(pairs["objectatlocation"], things, locations),
         start=len(locations) - 1,
     )
 
 
-def _sorted_out(facts: Iterable[Atom]) -> tuple[Pairs, Mapping[str, set[str]], set[str]]:
+def _group_facts(facts: Iterable[Atom]) -> tuple[Pairs, Mapping[str, set[str]], set[str]]:
     """Facts on two and on one by predicate, and every id that occurs."""
     pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
     singles: dict[str, set[str]] = defaultdict(set)
@@ -110,7 +110,7 @@ def _sorted_out(facts: Iterable[Atom]) -> tuple[Pairs, Mapping[str, set[str]], s
     return pairs, singles, ids
 
 
-def _members(pairs: Pairs, singles: Mapping[str, set[str]]) -> tuple[list[str], list[str], list[str]]:
+def _collect_ids(pairs: Pairs, singles: Mapping[str, set[str]]) -> tuple[list[str], list[str], list[str]]:
     """The ids of things and of fixtures, in order, and those of locations, the one where play begins last."""
     things = {
         one for relation in ("objecttype", "objectatlocation", "inreceptacle") for one, _ in pairs[relation]
@@ -124,7 +124,7 @@ def _members(pairs: Pairs, singles: Mapping[str, set[str]]) -> tuple[list[str], 
     return sorted(things), sorted(where), [*sorted(set(where.values()) - {start}), start]
 
 
-def _names(ids: Iterable[str]) -> dict[str, str]:
+def _assign_names(ids: Iterable[str]) -> dict[str, str]:
     """`mug_bar__plus_00_dot_5_bar_…` → "mug 2". Of one kind, the first in order has the highest number."""
     kinds = {}
     for one in ids:
@@ -139,31 +139,33 @@ def _names(ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _numbers(names: Iterable[str]) -> dict[str, int]:
+def _number_names(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(names)}
 
 
-def _by_letters(things: T, fixtures: T) -> dict[str, T]:
+def _index_by_letters(things: T, fixtures: T) -> dict[str, T]:
     return {"o": things, "co": things, "ko": things, "r": fixtures}
 
 
-def _types(ids: Iterable[str], relation: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def _look_up_types(ids: Iterable[str], relation: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     types = dict(relation)
     return tuple(types.get(one, "") for one in ids)
 
 
-def _facts(ids: Iterable[str], singles: Mapping[str, set[str]], predicates: Facts) -> tuple[Facts, ...]:
+def _collect_facts(
+    ids: Iterable[str], singles: Mapping[str, set[str]], predicates: Facts
+) -> tuple[Facts, ...]:
     """Equal sets are one object, to save memory."""
     shared: dict[Facts, Facts] = {}
     sets = (frozenset(predicate for predicate in predicates if one in singles[predicate]) for one in ids)
     return tuple(shared.setdefault(facts, facts) for facts in sets)
 
 
-def _grouped(
+def _group_members(
     relation: Iterable[tuple[str, str]], members: Sequence[str], groups: Sequence[str]
 ) -> tuple[Numbers, ...]:
     """For each group the numbers of its members, in order; other groups are left out."""
-    numbers = _numbers(members)
+    numbers = _number_names(members)
     found: dict[str, set[int]] = {group: set() for group in groups}
     for member, group in relation:
         if group in found:
@@ -171,7 +173,7 @@ def _grouped(
     return tuple(tuple(sorted(found[group])) for group in groups)
 
 
-def _accepted(
+def _find_accepted(
     rules: Iterable[tuple[str, str]], things: Sequence[str], fixtures: Sequence[str]
 ) -> tuple[frozenset[int], ...]:
     """By the types of things and fixtures."""

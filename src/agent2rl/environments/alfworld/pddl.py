@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"\([^()]*\)|[()]|[^\s()]+")
 """An atom is one token: most of a problem is made of these."""
 
 
-def read(text: str) -> list[Expression]:
+def parse_pddl(text: str) -> list[Expression]:
     """The one expression that a PDDL file consists of."""
     top: list[Expression] = []
     inner, outer = top, []
@@ -36,24 +36,24 @@ def read(text: str) -> list[Expression]:
     return top[0]
 
 
-def sections(text: str) -> dict[str, list[Expression]]:
+def parse_sections(text: str) -> dict[str, list[Expression]]:
     """The parts of a problem by their heads: `problem`, `:objects`, `:init`, `:goal`, …"""
-    parts = (part for part in read(text) if not isinstance(part, str))
+    parts = (part for part in parse_pddl(text) if not isinstance(part, str))
     return {part[0]: [*part[1:]] for part in parts if part and isinstance(part[0], str)}
 
 
-def actions(text: str) -> set[str]:
+def parse_action_names(text: str) -> set[str]:
     """The names of a domain's actions."""
-    parts = (part for part in read(text) if isinstance(part, list))
+    parts = (part for part in parse_pddl(text) if isinstance(part, list))
     return {str(part[1]) for part in parts if part[0] == ":action" and len(part) > 1}
 
 
-def facts(init: Iterable[Expression]) -> Iterator[Atom]:
+def iter_facts(init: Iterable[Expression]) -> Iterator[Atom]:
     """What is true at first. The values of functions, `(= (distance …) …)`, are left out."""
-    return (atom(part) for part in init if not (isinstance(part, list) and part[0] == "="))
+    return (require_atom(part) for part in init if not (isinstance(part, list) and part[0] == "="))
 
 
-def atom(expression: Expression) -> Atom:
+def require_atom(expression: Expression) -> Atom:
     """An expression that must be an atom."""
     if isinstance(expression, tuple) and expression:
         return expression

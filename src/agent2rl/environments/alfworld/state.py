@@ -7,7 +7,7 @@ lamp is on *now*. The domain tracks that, but no rule, text or goal asks for mor
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent2rl.environments.alfworld.game import Goal
+from agent2rl.environments.alfworld.game import AlfworldGoal
 from agent2rl.environments.alfworld.house import House, Numbers
 
 Act = tuple[str, *tuple[int, ...]]
@@ -37,7 +37,7 @@ TREATMENTS = {
 }
 
 
-class State:
+class HouseState:
     __slots__ = ("around", "contents", "fixture_facts", "held", "house", "left", "location", "thing_facts")
 
     def __init__(self, house: House) -> None:
@@ -57,14 +57,14 @@ class State:
         """The fixtures within reach."""
         return self.house.nearby[self.location]
 
-    def clutter(self) -> list[int]:
+    def list_clutter(self) -> list[int]:
         """What `look` lists: things put down here after they were taken from a fixture that is here too."""
         if not self.left:
             return []
         pairs = ((thing, fixture) for thing in self.around[self.location] for fixture in self.nearby)
         return [pair[0] for pair in pairs if pair in self.left]
 
-    def reached(self, goal: Goal) -> bool:
+    def reaches_goal(self, goal: AlfworldGoal) -> bool:
         """Whether the goal is reached now."""
         if goal.lamps is not None:
             return self.held in goal.things and any(
@@ -78,24 +78,24 @@ class State:
                 return True
         return False
 
-    def can(self, act: Act) -> bool:
+    def is_possible(self, act: Act) -> bool:
         """Whether an action's precondition holds."""
         match act:
             case "gotolocation", fixture:
-                return not self._near(fixture)
+                return not self._is_near(fixture)
             case "pickupobject", thing, fixture:
                 empty_handed, portable = self.held is None, "pickupable" in self.thing_facts[thing]
-                within_reach = thing in self.contents[fixture] and self._accessible(fixture)
+                within_reach = thing in self.contents[fixture] and self._is_accessible(fixture)
                 return empty_handed and portable and within_reach
             case "putobject", thing, fixture:
                 fits = thing in self.house.accepted[fixture]
-                return thing == self.held and fits and self._accessible(fixture)
+                return thing == self.held and fits and self._is_accessible(fixture)
             case "openobject", fixture:
-                return self._openable(fixture) and "opened" not in self.fixture_facts[fixture]
+                return self._can_open(fixture) and "opened" not in self.fixture_facts[fixture]
             case "closeobject", fixture:
-                return self._openable(fixture) and "opened" in self.fixture_facts[fixture]
+                return self._can_open(fixture) and "opened" in self.fixture_facts[fixture]
             case "examinereceptacle", fixture:
-                return self._near(fixture)
+                return self._is_near(fixture)
             case "examineobject", thing:
                 return thing == self.held
             case "toggleobject", thing:
@@ -105,18 +105,18 @@ class State:
                 cuts = knife == self.held and self.house.thing_types[knife] in KNIVES
                 return cuts and thing in self.around[self.location] and "sliceable" in self.thing_facts[thing]
             case action, thing, fixture:
-                return self._treatable(TREATMENTS[action], thing, fixture)
+                return self._can_treat(TREATMENTS[action], thing, fixture)
         return True
 
-    def do(self, act: Act) -> None:
+    def apply_act(self, act: Act) -> None:
         """Change what an action changes. It must be one that can be done."""
         match act:
             case "gotolocation", fixture:
                 self.location = self.house.standing[fixture]
             case "pickupobject", thing, fixture:
-                self._take(thing, fixture)
+                self._take_thing(thing, fixture)
             case "putobject", thing, fixture:
-                self._put(thing, fixture)
+                self._put_thing(thing, fixture)
             case "openobject", fixture:
                 self.fixture_facts[fixture] |= {"opened"}
             case "closeobject", fixture:
@@ -129,11 +129,11 @@ class State:
                 treatment = TREATMENTS[action]
                 self.thing_facts[thing] = self.thing_facts[thing] - treatment.takes | treatment.gives
 
-    def acts(self) -> Iterator[Act]:
+    def iter_possible_acts(self) -> Iterator[Act]:
         """Everything that can be done here, leaving aside; the same twice where there are two ways."""
-        return filter(self.can, self._conceivable())
+        return filter(self.is_possible, self._iter_candidate_acts())
 
-    def _conceivable(self) -> Iterator[Act]:
+    def _iter_candidate_acts(self) -> Iterator[Act]:
         """At least everything that can be done here."""
         yield from (("look",), ("inventory",), ("help",))
         for fixture in self.nearby:
@@ -151,32 +151,32 @@ class State:
                 for action in ("putobject", *TREATMENTS):
                     yield action, self.held, fixture
 
-    def _near(self, fixture: int) -> bool:
+    def _is_near(self, fixture: int) -> bool:
         return self.house.standing[fixture] == self.location
 
-    def _openable(self, fixture: int) -> bool:
-        return self._near(fixture) and "openable" in self.fixture_facts[fixture]
+    def _can_open(self, fixture: int) -> bool:
+        return self._is_near(fixture) and "openable" in self.fixture_facts[fixture]
 
-    def _accessible(self, fixture: int) -> bool:
+    def _is_accessible(self, fixture: int) -> bool:
         facts = self.fixture_facts[fixture]
-        return self._near(fixture) and ("openable" not in facts or "opened" in facts)
+        return self._is_near(fixture) and ("openable" not in facts or "opened" in facts)
 
-    def _treatable(self, treatment: Treatment, thing: int, fixture: int) -> bool:
+    def _can_treat(self, treatment: Treatment, thing: int, fixture: int) -> bool:
         return (
             thing == self.held
-            and self._near(fixture)
+            and self._is_near(fixture)
             and self.house.fixture_types[fixture] in treatment.appliances
             and treatment.needs in self.thing_facts[thing]
         )
 
-    def _take(self, thing: int, fixture: int) -> None:
+    def _take_thing(self, thing: int, fixture: int) -> None:
         """From one fixture: a thing that the game's file has in two stays in the other as well."""
         self.contents[fixture] = tuple(other for other in self.contents[fixture] if other != thing)
         self.around[self.location] = tuple(other for other in self.around[self.location] if other != thing)
         self.left.add((thing, fixture))
         self.held = thing
 
-    def _put(self, thing: int, fixture: int) -> None:
+    def _put_thing(self, thing: int, fixture: int) -> None:
         self.contents[fixture] = tuple(sorted({*self.contents[fixture], thing}))
         self.around[self.location] = tuple(sorted({*self.around[self.location], thing}))
         self.left.discard((thing, fixture))

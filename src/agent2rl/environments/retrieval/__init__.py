@@ -7,7 +7,7 @@ What a world searches with that has a closed collection of texts. Not covered: p
 bag of words, and languages whose stems are not English.
 """
 
-from agent2rl.environments.retrieval.bm25 import Hit, Index
-from agent2rl.environments.retrieval.words import terms
+from agent2rl.environments.retrieval.bm25 import Bm25Index, Hit
+from agent2rl.environments.retrieval.tokenizer import extract_terms
 
-__all__ = ["Hit", "Index", "terms"]
+__all__ = ["Bm25Index", "Hit", "extract_terms"]

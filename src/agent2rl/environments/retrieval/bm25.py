@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.environments.retrieval.postings import Postings, collected
-from agent2rl.environments.retrieval.words import terms
+from agent2rl.environments.retrieval.postings import Postings, collect_postings
+from agent2rl.environments.retrieval.tokenizer import extract_terms
 
 K1, B = np.float32(0.9), np.float32(0.4)
 _EXACT = 24
@@ -30,7 +30,7 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Index:
+class Bm25Index:
     """Texts by their ids. Read-only once it is made, so it may be shared."""
 
     ids: tuple[str, ...]
@@ -47,36 +47,36 @@ class Index:
     """By the term's number."""
 
     @classmethod
-    def of(cls, texts: Iterable[tuple[str, str]]) -> "Index":
+    def from_texts(cls, texts: Iterable[tuple[str, str]]) -> "Bm25Index":
         """Texts are read one at a time, and none is kept."""
-        ids, found = collected((key, terms(text)) for key, text in texts)
+        ids, found = collect_postings((key, extract_terms(text)) for key, text in texts)
         order = sorted(range(len(ids)), key=ids.__getitem__)
         rank = np.empty(len(ids), dtype=np.int32)
         rank[order] = np.arange(len(ids), dtype=np.int32)
         lengths = np.array(found.lengths, dtype=np.int64)
         filled = int(np.count_nonzero(lengths))
-        places, grown = _laid_out(found, rank, _inverse_norms(lengths, filled))
+        places, grown = _lay_out_postings(found, rank, _compute_inverse_norms(lengths, filled))
         return cls(
             ids=tuple(ids[place] for place in order),
             _numbers=found.numbers,
             _starts=array("q", found.starts),
             _places=places,
             _grown=grown,
-            _rarities=_rarities(filled, np.diff(found.starts)),
+            _rarities=_compute_idf(filled, np.diff(found.starts)),
         )
 
     def search(self, query: str, most: int) -> list[Hit]:
         """The texts that share a term with the query, the best first."""
-        best, scores = self._ranked(query, most)
+        best, scores = self._rank_texts(query, most)
         return [Hit(self.ids[place], score) for place, score in zip(best, scores, strict=True)]
 
-    def found(self, query: str, most: int) -> list[str]:
+    def search_ids(self, query: str, most: int) -> list[str]:
         """The ids alone."""
-        return [self.ids[place] for place in self._ranked(query, most)[0]]
+        return [self.ids[place] for place in self._rank_texts(query, most)[0]]
 
-    def _ranked(self, query: str, most: int) -> tuple[list[int], list[float]]:
+    def _rank_texts(self, query: str, most: int) -> tuple[list[int], list[float]]:
         """The places of the best, and their scores."""
-        asked = list(Counter(terms(query)).items())[:_LONGEST_QUERY]
+        asked = list(Counter(extract_terms(query)).items())[:_LONGEST_QUERY]
         known = {self._numbers[term]: times for term, times in asked if term in self._numbers}
         if not known or most < 1:
             return [], []
@@ -87,18 +87,18 @@ class Index:
         worth = weight - weight / np.concatenate([self._grown[part] for part in parts])
         where = np.concatenate([self._places[part] for part in parts])
         scores = np.bincount(where, weights=worth).astype(np.float32)  # added up in double precision
-        best = _best(scores, most)
+        best = _select_best(scores, most)
         return best.tolist(), scores[best].tolist()
 
 
-def _best(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
+def _select_best(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
     """The places of the largest scores above 0, the largest first, equals in their order."""
     least = np.partition(scores, -most)[-most] if len(scores) > most else 0
     there = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
     return there[np.argsort(-scores[there], kind="stable")][:most]
 
 
-def quantised(length: int) -> int:
+def quantise_length(length: int) -> int:
     """A length as it is after it was kept in one byte."""
     if length < _EXACT:
         return length
@@ -107,25 +107,25 @@ def quantised(length: int) -> int:
     return _EXACT + (rest >> shift << shift)
 
 
-def _inverse_norms(lengths: NDArray[np.int64], filled: int) -> NDArray[np.float32]:
+def _compute_inverse_norms(lengths: NDArray[np.int64], filled: int) -> NDArray[np.float32]:
     mean = np.float32(int(lengths.sum()) / filled) if filled else _ONE
-    kept = np.array([quantised(int(length)) for length in lengths], dtype=np.float32)
+    kept = np.array([quantise_length(int(length)) for length in lengths], dtype=np.float32)
     inverse: NDArray[np.float32] = _ONE / (K1 * ((_ONE - B) + B * kept / mean))
     return inverse
 
 
-def _rarities(texts: int, having: NDArray[np.int64]) -> NDArray[np.float32]:
+def _compute_idf(texts: int, having: NDArray[np.int64]) -> NDArray[np.float32]:
     found: NDArray[np.float32] = np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
     return found
 
 
-def _laid_out(
+def _lay_out_postings(
     found: Postings, rank: NDArray[np.int32], inverse: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Term after term. The parts are given up as they are read, so that nothing is held twice."""
     total = int(found.starts[-1])
     places, grown = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.float32)
-    for where, texts, often in found.taken():
+    for where, texts, often in found.pop_parts():
         places[where] = rank[texts]
         grown[where] = _ONE + often.astype(np.float32) * inverse[texts]
     return places, grown

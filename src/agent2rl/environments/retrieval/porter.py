@@ -25,40 +25,40 @@ def stem(word: str) -> str:
     """Of a word in small letters; one of fewer than three letters is its own stem."""
     if len(word) < 3:
         return word
-    word = _past(_plural(word))
-    if word.endswith("y") and _vowel(word[:-1]):
+    word = _strip_past_tense(_strip_plural(word))
+    if word.endswith("y") and _has_vowel(word[:-1]):
         word = word[:-1] + "i"
     if word.endswith(_REPLACED):
-        word = _replaced(_replaced(word, _DOUBLE), _SINGLE)
-    return _final(_last(word))
+        word = _replace_suffix(_replace_suffix(word, _DOUBLE), _SINGLE)
+    return _strip_final_e(_strip_last_suffix(word))
 
 
-def _plural(word: str) -> str:
+def _strip_plural(word: str) -> str:
     if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _past(word: str) -> str:
+def _strip_past_tense(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) else word
     for suffix in ("ed", "ing"):
         rest = word.removesuffix(suffix)
         if rest != word:
-            return _mended(rest) if _vowel(rest) else word
+            return _restore_ending(rest) if _has_vowel(rest) else word
     return word
 
 
-def _mended(rest: str) -> str:
+def _restore_ending(rest: str) -> str:
     """What is left of a verb without its -ed or -ing."""
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
-    if _doubled(rest):
+    if _ends_in_double_consonant(rest):
         return rest if rest[-1] in "lsz" else rest[:-1]
-    return rest + "e" if _measure(rest) == 1 and _short(rest) else rest
+    return rest + "e" if _measure(rest) == 1 and _ends_in_short_syllable(rest) else rest
 
 
-def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
+def _replace_suffix(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
     """With the first suffix that it has replaced, if enough stands before it."""
     for suffix, other in pairs:
         if word.endswith(suffix):
@@ -67,7 +67,7 @@ def _replaced(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
     return word
 
 
-def _last(word: str) -> str:
+def _strip_last_suffix(word: str) -> str:
     if not word.endswith(_LAST):
         return word
     for suffix in _LAST:
@@ -77,14 +77,14 @@ def _last(word: str) -> str:
     return word
 
 
-def _final(word: str) -> str:
+def _strip_final_e(word: str) -> str:
     measure = _measure(word)
-    if word.endswith("e") and (measure > 1 or (measure == 1 and not _short(word[:-1]))):
+    if word.endswith("e") and (measure > 1 or (measure == 1 and not _ends_in_short_syllable(word[:-1]))):
         word = word[:-1]
     return word[:-1] if word.endswith("ll") and measure > 1 else word
 
 
-def _shape(word: str) -> str:
+def _classify_letters(word: str) -> str:
     """Each letter's kind: `v` for a vowel, `c` for a consonant. A y after a consonant is a vowel."""
     shape = ""
     for letter in word:
@@ -95,17 +95,17 @@ def _shape(word: str) -> str:
 
 def _measure(word: str) -> int:
     """How often a vowel is followed by a consonant."""
-    return _shape(word).count("vc")
+    return _classify_letters(word).count("vc")
 
 
-def _vowel(word: str) -> bool:
-    return "v" in _shape(word)
+def _has_vowel(word: str) -> bool:
+    return "v" in _classify_letters(word)
 
 
-def _doubled(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _shape(word)[-1] == "c"
+def _ends_in_double_consonant(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[-2] and _classify_letters(word)[-1] == "c"
 
 
-def _short(word: str) -> bool:
+def _ends_in_short_syllable(word: str) -> bool:
     """Ends in consonant, vowel, consonant, the last of them not w, x or y: hop(e), but not snow."""
-    return _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
+    return _classify_letters(word)[-3:] == "cvc" and word[-1] not in "wxy"

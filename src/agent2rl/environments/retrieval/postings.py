@@ -16,7 +16,7 @@ PART_TERMS, PART_TEXTS = 1 << 21, 1 << 16
 """A part is complete with so many terms or texts."""
 
 
-class _Part(NamedTuple):
+class _PostingsPart(NamedTuple):
     first: int
     """The number of its first text."""
     terms: NDArray[np.int32]
@@ -35,9 +35,9 @@ class Postings:
     """Of every text, in terms."""
     starts: NDArray[np.int64]
     """Where each term's postings begin when all parts are put together, and where the last one's end."""
-    _parts: list[_Part]
+    _parts: list[_PostingsPart]
 
-    def taken(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]]:
+    def pop_parts(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]]:
         """Of each part in turn: where its postings belong, their texts, and how often these have the term."""
         free = self.starts[:-1].copy()
         self._parts.reverse()
@@ -49,16 +49,16 @@ class Postings:
             yield where, part.first + part.texts.astype(np.int64), part.often
 
 
-class _Numbers(dict[str, int]):
+class _TermNumbers(dict[str, int]):
     def __missing__(self, term: str) -> int:
         self[term] = number = len(self)
         return number
 
 
-def collected(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[str], Postings]:
+def collect_postings(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[str], Postings]:
     """The ids of texts, and the postings of their terms."""
     ids: list[str] = []
-    numbers, lengths, parts = _Numbers(), array("q"), list[_Part]()
+    numbers, lengths, parts = _TermNumbers(), array("q"), list[_PostingsPart]()
     met = array("i")
     first = 0
     for key, terms in texts:
@@ -66,9 +66,9 @@ def collected(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[str], Po
         lengths.append(len(terms))
         met.extend(map(numbers.__getitem__, terms))
         if len(met) >= PART_TERMS or len(ids) - first >= PART_TEXTS:
-            parts.append(_part(first, met, lengths[first:]))
+            parts.append(_build_part(first, met, lengths[first:]))
             met, first = array("i"), len(ids)
-    parts.append(_part(first, met, lengths[first:]))
+    parts.append(_build_part(first, met, lengths[first:]))
     having = np.zeros(len(numbers), dtype=np.int64)
     for part in parts:
         having[part.terms] += part.having
@@ -76,14 +76,14 @@ def collected(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[str], Po
     return ids, Postings(dict(numbers), lengths, starts, parts)
 
 
-def _part(first: int, met: "array[int]", lengths: "array[int]") -> _Part:
+def _build_part(first: int, met: "array[int]", lengths: "array[int]") -> _PostingsPart:
     """`met` has the numbers of all terms of all its texts, one after another."""
     count = max(len(lengths), 1)
     owners = np.repeat(np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
     pairs, often = np.unique(np.array(met, dtype=np.int64) * count + owners, return_counts=True)
     terms, having = np.unique(pairs // count, return_counts=True)
     largest = int(often.max(initial=0))
-    return _Part(
+    return _PostingsPart(
         first=first,
         terms=terms.astype(np.int32),
         having=having.astype(np.int32),

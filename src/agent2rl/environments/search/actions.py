@@ -58,7 +58,7 @@ _OPENING, _CLOSING = "[［【", "]］】"
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class SearchAction:
     verb: Verb
     text: str
     """What stands between the brackets, in one line."""
@@ -67,13 +67,13 @@ class Action:
         return f"{self.verb}[{self.text}]"
 
 
-def spoken(reply: str) -> str:
+def normalize_action(reply: str) -> str:
     """The action of a reply as the world takes it, in one line. Read again it is the same."""
-    found = read(reply)
+    found = parse_action(reply)
     return str(found) if found else NONE
 
 
-def read(reply: str) -> Action | None:
+def parse_action(reply: str) -> SearchAction | None:
     """The action of a reply."""
     text = _TAG.split(_THINKING.sub("\n", reply))[-1][:REPLY_CHARACTERS]
     if made_up := next(
@@ -83,27 +83,27 @@ def read(reply: str) -> Action | None:
     label = _LABEL.search(text)
     parts = [text[label.start() :], text] if label else [text]
     for part in parts:
-        for found in _forms(part):
+        for found in _iter_actions(part):
             return found
     return None
 
 
-def _forms(text: str) -> Iterator[Action]:
+def _iter_actions(text: str) -> Iterator[SearchAction]:
     """The action by each way to write one, the surest first."""
     call, round_call = _CALL.search(text), _ROUND.search(text)
     if call and not (round_call and round_call.start() < call.start()):
-        yield _action(call["verb"], _inside(text[call.end() :]))
+        yield _make_action(call["verb"], _read_brackets(text[call.end() :]))
     if round_call:
-        yield _action(
+        yield _make_action(
             round_call["verb"], round_call["double"] or round_call["single"] or round_call["bare"] or ""
         )
-    yield from _tool(text)
+    yield from _parse_tool_call(text)
     for form in (_SAID, _LABELLED, _COLON):
         if found := form.search(text):
-            yield _action(found["verb"], found["text"])
+            yield _make_action(found["verb"], found["text"])
 
 
-def _inside(text: str) -> str:
+def _read_brackets(text: str) -> str:
     """Up to the bracket that closes; where none does, to the end of the line."""
     depth = 1
     for place, letter in enumerate(text[: 2 * MOST_CHARACTERS["answer"]]):
@@ -113,37 +113,42 @@ def _inside(text: str) -> str:
     return text.lstrip().partition("\n")[0].rstrip(" *_`\\")
 
 
-def _tool(text: str) -> Iterator[Action]:
+def _parse_tool_call(text: str) -> Iterator[SearchAction]:
     """A call as JSON, as models that were trained on tools write it."""
     for found in re.finditer(r"\{", text[: 2 * MOST_CHARACTERS["answer"]]):
         try:
             call, _ = json.JSONDecoder().raw_decode(text, found.start())
         except (ValueError, RecursionError):
             continue
-        name = _value(call, "name", "action", "tool")
-        given = _value(call, "arguments", "action_input", "parameters", "input", "query", "id")
+        name = _find_value(call, "name", "action", "tool")
+        given = _find_value(call, "arguments", "action_input", "parameters", "input", "query", "id")
         if isinstance(given, dict):
             given = next(iter(given.values()), "")
         if isinstance(name, str) and name.lower() in _VERBS:
-            yield _action(name, "; ".join(map(str, given)) if isinstance(given, list) else str(given))
+            yield _make_action(name, "; ".join(map(str, given)) if isinstance(given, list) else str(given))
         return
 
 
-def _value(call: dict[str, object], *keys: str) -> object:
+def _find_value(call: dict[str, object], *keys: str) -> object:
     return next((call[key] for key in keys if key in call), "")
 
 
-def _action(verb: str, text: str) -> Action:
+def _make_action(verb: str, text: str) -> SearchAction:
     """What it says is stripped until nothing can be, so that it reads the same the next time."""
     named = _VERBS[verb.lower()]
     text = text.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can tell it
     before = None
     while before != text:
-        before, text = text, _bare(_closed(_line(_TAG.sub(" ", text))[: MOST_CHARACTERS[named]]))
-    return Action(named, text)
+        before, text = (
+            text,
+            _strip_quotes(
+                _drop_unmatched_brackets(_join_lines(_TAG.sub(" ", text))[: MOST_CHARACTERS[named]])
+            ),
+        )
+    return SearchAction(named, text)
 
 
-def _line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """In one line: what was a list stays one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     listed = len(lines) > 1 and any(map(_BULLET.match, lines))
@@ -152,7 +157,7 @@ def _line(text: str) -> str:
     return " ".join(whole.split())
 
 
-def _closed(text: str) -> str:
+def _drop_unmatched_brackets(text: str) -> str:
     """Without brackets that have no other half: they would end the action too early or never."""
     opened, lone = [], set()
     for bracket in _BRACKET.finditer(text):
@@ -166,7 +171,7 @@ def _closed(text: str) -> str:
     return "".join(letter for place, letter in enumerate(text) if place not in lone) if lone else text
 
 
-def _bare(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     """Without emphasis or quotes around it."""
     text = text.strip("*` ").rstrip("*` \\")
     quoted = len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("“", "”"))

@@ -6,19 +6,19 @@ A backend that cannot answer, for whatever reason, raises `WorldError`: its mess
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent2rl.core.desk import Desk, Unanswered
 from agent2rl.core.errors import WorldError
+from agent2rl.core.grading_proxy_client import GradingProxyClient, ProxyError
 
 PAGE_CHARACTERS = 20_000
 """As much of a page as anybody is given."""
 NOT_RECORDED = "not recorded"
 """How the desk calls what `NotRecorded` is here."""
 REFUSED = "refused"
-"""And what `Refused` is."""
+"""And what `QueryRefused` is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """A document as a search shows it."""
 
     id: str
@@ -27,7 +27,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SearchDocument:
     id: str
     title: str
     text: str
@@ -37,14 +37,14 @@ class NotRecorded(WorldError):
     """A replay was asked for what it does not hold."""
 
 
-class Refused(WorldError):
+class QueryRefused(WorldError):
     """A backend does not take this query: that is the query's fault, and no failure of the backend."""
 
 
 class Backend(Protocol):
     """May be asked by several threads at once."""
 
-    def search(self, query: str) -> tuple[Result, ...]:
+    def search(self, query: str) -> tuple[SearchResult, ...]:
         """The best documents first."""
         ...
 
@@ -54,24 +54,24 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class DeskBackend:
     """A backend of the harness, asked over its desk."""
 
-    desk: Desk
+    desk: GradingProxyClient
 
-    def search(self, query: str) -> tuple[Result, ...]:
+    def search(self, query: str) -> tuple[SearchResult, ...]:
         try:
-            return tuple(Result(*found) for found in self.desk.search(query).results)
-        except Unanswered as error:
-            raise _failure(error) from error
+            return tuple(SearchResult(*found) for found in self.desk.search(query).results)
+        except ProxyError as error:
+            raise _to_world_error(error) from error
 
     def open(self, id: str) -> str:  # noqa: A002
         try:
             return self.desk.open(id).page
-        except Unanswered as error:
-            raise _failure(error) from error
+        except ProxyError as error:
+            raise _to_world_error(error) from error
 
 
-def _failure(error: Unanswered) -> WorldError:
-    kinds: dict[str, type[WorldError]] = {NOT_RECORDED: NotRecorded, REFUSED: Refused}
+def _to_world_error(error: ProxyError) -> WorldError:
+    kinds: dict[str, type[WorldError]] = {NOT_RECORDED: NotRecorded, REFUSED: QueryRefused}
     return kinds.get(error.kind, WorldError)(error.message)

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.environments.retrieval import Index
-from agent2rl.environments.search.backend import Document, Result
+from agent2rl.environments.retrieval import Bm25Index
+from agent2rl.environments.search.backend import SearchDocument, SearchResult
 
 SHOWN = 5
 """Results of a search."""
@@ -23,18 +23,18 @@ SHAPE = "search.json"
 TEXTS = (".txt", ".md")
 
 
-class Local:
+class LocalCorpus:
     """Of documents that are equally good, the first by its id comes first."""
 
     def __init__(
-        self, documents: Sequence[Document], shown: int = SHOWN, snippet_words: int = SNIPPET_WORDS
+        self, documents: Sequence[SearchDocument], shown: int = SHOWN, snippet_words: int = SNIPPET_WORDS
     ) -> None:
         self.documents = tuple(documents)
         self.shown, self.snippet_words = shown, snippet_words
         self._found = {document.id: document for document in self.documents}
         # A page on something has its name as the title, and may not repeat it: the title counts twice.
-        texts = ((one.id, _plain(f"{one.title} {one.title} {one.text}")) for one in self.documents)
-        self._index = Index.of(texts)
+        texts = ((one.id, _strip_accents(f"{one.title} {one.title} {one.text}")) for one in self.documents)
+        self._index = Bm25Index.from_texts(texts)
 
     @property
     def sha256(self) -> str:
@@ -42,29 +42,29 @@ class Local:
         rows = [(one.id, one.title, one.text) for one in self.documents]
         return hashlib.sha256(json.dumps([self.shown, self.snippet_words, rows]).encode()).hexdigest()
 
-    def search(self, query: str) -> tuple[Result, ...]:
-        hits = self._index.search(_plain(query), self.shown)
-        return tuple(self._result(self._found[hit.id]) for hit in hits)
+    def search(self, query: str) -> tuple[SearchResult, ...]:
+        hits = self._index.search(_strip_accents(query), self.shown)
+        return tuple(self._make_result(self._found[hit.id]) for hit in hits)
 
     def open(self, id: str) -> str:  # noqa: A002
         if id not in self._found:
             raise WorldError(f"There is no document {id!r}.")
         return self._found[id].text
 
-    def _result(self, document: Document) -> Result:
+    def _make_result(self, document: SearchDocument) -> SearchResult:
         told = document.text.split(maxsplit=self.snippet_words)
         more = " …" if len(told) > self.snippet_words else ""
-        return Result(document.id, document.title, " ".join(told[: self.snippet_words]) + more)
+        return SearchResult(document.id, document.title, " ".join(told[: self.snippet_words]) + more)
 
 
-def _plain(text: str) -> str:
+def _strip_accents(text: str) -> str:
     if text.isascii():
         return text
     apart = unicodedata.normalize("NFKD", text)
     return "".join(letter for letter in apart if not unicodedata.combining(letter))
 
 
-def write_corpus(folder: Path, corpus: Local) -> None:
+def write_corpus(folder: Path, corpus: LocalCorpus) -> None:
     rows = ({"id": one.id, "title": one.title, "text": one.text} for one in corpus.documents)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / CORPUS).write_text(text, encoding="utf-8")
@@ -73,12 +73,12 @@ def write_corpus(folder: Path, corpus: Local) -> None:
 
 
 @lru_cache(maxsize=8)
-def read_corpus(folder: Path) -> Local:
+def read_corpus(folder: Path) -> LocalCorpus:
     """The documents of a folder, read once: `documents.jsonl`, or else every .txt and .md file below it."""
     try:
-        found = list(_rows(folder / CORPUS) if (folder / CORPUS).exists() else _files(folder))
+        found = list(_read_rows(folder / CORPUS) if (folder / CORPUS).exists() else _read_files(folder))
         shape = json.loads((folder / SHAPE).read_bytes()) if (folder / SHAPE).exists() else {}
-        corpus = Local(found, **shape)
+        corpus = LocalCorpus(found, **shape)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{folder} cannot be read: {type(error).__name__}: {error}.") from error
     if not found:
@@ -90,17 +90,17 @@ def read_corpus(folder: Path) -> Local:
     return corpus
 
 
-def _rows(path: Path) -> Iterator[Document]:
+def _read_rows(path: Path) -> Iterator[SearchDocument]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line:
-            found = Document(**json.loads(line))
+            found = SearchDocument(**json.loads(line))
             if not all(isinstance(part, str) for part in (found.id, found.title, found.text)):
                 raise ValueError(f"line {number} has something other than text")
             yield found
 
 
-def _files(folder: Path) -> Iterator[Document]:
+def _read_files(folder: Path) -> Iterator[SearchDocument]:
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in TEXTS and path.is_file():
             name = path.relative_to(folder)
-            yield Document(str(name), str(name.with_suffix("")), path.read_text("utf-8", "replace"))
+            yield SearchDocument(str(name), str(name.with_suffix("")), path.read_text("utf-8", "replace"))

@@ -10,75 +10,75 @@ An agent has the corpus or nothing: where the harness searches, it is played at 
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent2rl.core import desk as desks
-from agent2rl.core.beside import beside
-from agent2rl.core.desk import Desk, desk
+from agent2rl.core import grading_proxy_client as desks
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.evaluator_folders import require_evaluator_folder
+from agent2rl.core.grading_proxy_client import GradingProxyClient, find_grading_proxy
 from agent2rl.core.task import Example
-from agent2rl.environments.examples import training
-from agent2rl.environments.search.backend import Backend, Elsewhere, Result
+from agent2rl.environments.examples import read_training_examples
+from agent2rl.environments.search.backend import Backend, DeskBackend, SearchResult
+from agent2rl.environments.search.environment import Find, SearchEnvironment
 from agent2rl.environments.search.local import read_corpus
-from agent2rl.environments.search.research import Find, Research
 from agent2rl.environments.search.tools import TOOLS
 
 FOLDER = "corpus"
 
 
 def open_world(data: Path) -> World:
-    games = training(data / "train.jsonl")
-    find = _find(data)
+    games = read_training_examples(data / "train.jsonl")
+    find = _make_backend_finder(data)
     walks = {game.prompt: game.target for game in games if "corpus" in game.meta and game.target}
     return World(
         games,
-        environment=lambda: Research(find),
-        expert=(lambda: Reciter(walks)) if walks else None,
+        environment=lambda: SearchEnvironment(find),
+        expert=(lambda: RecitingExpert(walks)) if walks else None,
         tools=TOOLS,
         slow=not (data / FOLDER).is_dir(),
     )
 
 
-def _find(data: Path) -> Find:
+def _make_backend_finder(data: Path) -> Find:
     backend: Backend
     if (data / FOLDER).is_dir():
         backend = read_corpus(data / FOLDER)
-    elif (data / desks.PLACE).is_dir():
-        backend = Elsewhere(Desk(data / desks.PLACE / desks.SOCKET))
+    elif (data / desks.MOUNT_NAME).is_dir():
+        backend = DeskBackend(GradingProxyClient(data / desks.MOUNT_NAME / desks.SOCKET))
     else:
-        return _nothing
+        return _refuse_search
     return lambda _: backend
 
 
-def _nothing(_: Example) -> Backend:
+def _refuse_search(_: Example) -> Backend:
     raise UserError(
         "There is nothing to search here: the searches of this task are the harness's.",
         "Play it at $ENVIRONMENT_URL.",
     )
 
 
-def graded() -> Research:
+def make_graded_environment() -> SearchEnvironment:
     """As it is graded: an example brings the name of its corpus, or is searched for by the harness."""
-    return Research(_beside)
+    return SearchEnvironment(_find_graded_backend)
 
 
-def _beside(example: Example) -> Backend:
+def _find_graded_backend(example: Example) -> Backend:
     if named := example.meta.get("corpus"):
-        return read_corpus(beside(str(named)))
-    found = desk()
-    return Elsewhere(found) if found else Nothing()
+        return read_corpus(require_evaluator_folder(str(named)))
+    found = find_grading_proxy()
+    return DeskBackend(found) if found else MissingBackend()
 
 
-class Nothing:
+class MissingBackend:
     """What is searched where nobody has said what."""
 
-    def search(self, query: str) -> tuple[Result, ...]:
+    def search(self, query: str) -> tuple[SearchResult, ...]:
         raise WorldError(f"There is nothing to search for {query[:100]!r}: --search names what.")
 
     def open(self, id: str) -> str:  # noqa: A002
         raise WorldError(f"There is no {id[:100]!r}: --search names what is searched.")
 
 
-class Reciter:
+class RecitingExpert:
     """Shows the actions that the training data tells, one after another."""
 
     def __init__(self, walks: Mapping[str, str]) -> None:

@@ -5,19 +5,19 @@
     print(visit.observation)
     print(visit.step("search[red shoes]"), visit.available, visit.score)
 
-`Shop` is read once and shared; `Visit` is one episode; `Store` is both of them behind
+`Shop` is read once and shared; `WebshopEpisode` is one episode; `WebshopEnvironment` is both of them behind
 `core.environment.Environment`. Pages, actions, goals, rewards and rankings are those of the official text
-environment in its `text` mode, but for what `reward`, `goal` and `visit` say. Not covered: pictures, the
+environment in its `text` mode, but for what `reward`, `goal` and `episode` say. Not covered: pictures, the
 modes `html`, `url` and `text_rich`, and WebShop's web site.
 """
 
 from agent2rl.core.environment import OpenWorld
-from agent2rl.environments.webshop.goal import TEST, TRAIN, VALIDATION, Goal
+from agent2rl.environments.webshop.environment import WebshopEnvironment
+from agent2rl.environments.webshop.episode import AvailableActions, WebshopEpisode
+from agent2rl.environments.webshop.goal import TEST, TRAIN, VALIDATION, ShoppingGoal
 from agent2rl.environments.webshop.product import Product
-from agent2rl.environments.webshop.reward import Score
+from agent2rl.environments.webshop.reward import PurchaseScore
 from agent2rl.environments.webshop.shop import Shop
-from agent2rl.environments.webshop.store import Store
-from agent2rl.environments.webshop.visit import Available, Visit
 from agent2rl.environments.webshop.world import open_world
 
 __all__ = [
@@ -25,13 +25,13 @@ __all__ = [
     "TRAIN",
     "VALIDATION",
     "WORLD",
-    "Available",
-    "Goal",
+    "AvailableActions",
     "Product",
-    "Score",
+    "PurchaseScore",
     "Shop",
-    "Store",
-    "Visit",
+    "ShoppingGoal",
+    "WebshopEnvironment",
+    "WebshopEpisode",
 ]
 
 WORLD: OpenWorld = open_world

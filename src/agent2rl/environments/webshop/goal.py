@@ -28,7 +28,7 @@ _STEPS = [10.0 * step for step in range(1, 100)]
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ShoppingGoal:
     """What is bought is held against it; the product that it was made from is one that fits."""
 
     asin: str
@@ -41,7 +41,7 @@ class Goal:
     query: str
     product_category: str
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "asin": self.asin,
@@ -55,7 +55,7 @@ class Goal:
         }
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         try:
             return cls(
                 **{
@@ -70,24 +70,24 @@ class Goal:
 
 def build_goals(
     products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED
-) -> tuple[tuple[Goal, ...], dict[str, float]]:
+) -> tuple[tuple[ShoppingGoal, ...], dict[str, float]]:
     """All goals in the official order, and what each product costs. Without a kind, no goals."""
     shelf = tuple(products)
     chance = random.Random(seed)
-    prices = {one.asin: _price(one, chance) for one in shelf}
+    prices = {one.asin: _draw_price(one, chance) for one in shelf}
     if kind is None:
         return (), prices
-    make = _generated if kind == "generated" else _human
+    make = _iter_generated_goals if kind == "generated" else _iter_human_goals
     goals = [goal for one in shelf for goal in make(one, prices[one.asin], chance)]
     random.Random(SHUFFLE).shuffle(goals)
     return tuple(goals), prices
 
 
-def _price(product: Product, chance: random.Random) -> float:
+def _draw_price(product: Product, chance: random.Random) -> float:
     return product.pricing[0] if len(product.pricing) == 1 else chance.uniform(*product.pricing)
 
 
-def _bound(price: float, chance: random.Random) -> tuple[float, str]:
+def _draw_bound(price: float, chance: random.Random) -> tuple[float, str]:
     """A round price above a product's, and how the instruction says it."""
     above = [step for step in _STEPS if step > price][:4]
     if len(above) < 2:
@@ -96,36 +96,36 @@ def _bound(price: float, chance: random.Random) -> tuple[float, str]:
     return upper, f", and price lower than {upper:.2f} dollars"
 
 
-def _generated(product: Product, price: float, chance: random.Random) -> Iterator[Goal]:
+def _iter_generated_goals(product: Product, price: float, chance: random.Random) -> Iterator[ShoppingGoal]:
     if product.generated is None:
         return
-    upper, bound = _bound(price, chance)
+    upper, bound = _draw_bound(price, chance)
     names = sorted(product.options)
     for values in itertools.product(*(product.options[name] for name in names)):
         options = tuple(zip(names, values, strict=True))
         wanted = ", and ".join(f"{name}: {value}" for name, value in options)
         text = product.generated.text + (f" with {wanted}" if wanted else "") + bound
-        yield _goal(product, text, product.generated.attributes, options, upper)
+        yield _make_goal(product, text, product.generated.attributes, options, upper)
 
 
-def _human(product: Product, price: float, chance: random.Random) -> Iterator[Goal]:
+def _iter_human_goals(product: Product, price: float, chance: random.Random) -> Iterator[ShoppingGoal]:
     for instruction in product.human:
         if not instruction.attributes:
             continue
-        upper, bound = _bound(price, chance)
+        upper, bound = _draw_bound(price, chance)
         text = instruction.text.strip(".") + bound
         options = tuple(("", value) for value in instruction.options)
-        yield _goal(product, text, instruction.attributes, options, upper)
+        yield _make_goal(product, text, instruction.attributes, options, upper)
 
 
-def _goal(
+def _make_goal(
     product: Product,
     instruction: str,
     attributes: tuple[str, ...],
     options: tuple[tuple[str, str], ...],
     price_upper: float,
-) -> Goal:
-    return Goal(
+) -> ShoppingGoal:
+    return ShoppingGoal(
         asin=product.asin,
         instruction=instruction,
         attributes=attributes,

@@ -17,18 +17,18 @@ MODEL = "en_core_web_sm"
 FUNCTION_WORDS = frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())
 
 
-def nouns(title: str) -> list[str]:
+def extract_nouns(title: str) -> list[str]:
     """In small letters, in order, repeated as they occur."""
-    return _model()(title) if by() == "spacy" else by_rule(title)
+    return _load_spacy_tagger()(title) if by() == "spacy" else extract_nouns_by_rule(title)
 
 
 def by() -> By:
     """Which of the two says what a noun is here."""
-    return "spacy" if _installed() else "rule"
+    return "spacy" if _is_spacy_installed() else "rule"
 
 
 @lru_cache(maxsize=1 << 14)
-def _words(title: str) -> tuple[str, ...]:
+def _split_content_words(title: str) -> tuple[str, ...]:
     return tuple(
         word
         for word in re.findall(r"\w+", title.lower())
@@ -36,17 +36,17 @@ def _words(title: str) -> tuple[str, ...]:
     )
 
 
-def by_rule(title: str) -> list[str]:
-    return list(_words(title))
+def extract_nouns_by_rule(title: str) -> list[str]:
+    return list(_split_content_words(title))
 
 
 @cache
-def _installed() -> bool:
+def _is_spacy_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("spacy", MODEL))
 
 
 @cache
-def _model() -> Callable[[str], list[str]]:
+def _load_spacy_tagger() -> Callable[[str], list[str]]:
     import spacy  # heavy, and absent from most installations
 
     parse = spacy.load(MODEL)

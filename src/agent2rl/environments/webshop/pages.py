@@ -19,7 +19,7 @@ Texts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PageLayout:
     """Officially as it is here; a tiny model's pages may be shorter."""
 
     separator: str = " [SEP] "
@@ -29,44 +29,44 @@ class Layout:
     """Whether every page says again what is asked for, and shows the way back to the search."""
 
     def text(self, texts: Iterable[str]) -> str:
-        return self.separator.join(_visible(texts))
+        return self.separator.join(_keep_visible(texts))
 
 
-OFFICIAL = Layout()
+OFFICIAL = PageLayout()
 
 
-def start(instruction: str) -> Texts:
+def render_start(instruction: str) -> Texts:
     return ("WebShop", "Instruction:", instruction, SEARCH)
 
 
-def results(instruction: str | None, products: Sequence[Product], page: int, total: int) -> Texts:
+def render_results(instruction: str | None, products: Sequence[Product], page: int, total: int) -> Texts:
     turn = (PREVIOUS, NEXT) if page > 1 else (NEXT,)
     listed = [text for one in products for text in (one.asin, one.title, one.price)]
-    return (*_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
+    return (*_render_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
 
 
-def item(instruction: str | None, product: Product, with_attributes: bool) -> Texts:
+def render_item(instruction: str | None, product: Product, with_attributes: bool) -> Texts:
     options = [text for name, values in product.options.items() for text in (name, *values)]
     return (
-        *_head(instruction, PREVIOUS),
+        *_render_head(instruction, PREVIOUS),
         *options,
         product.title,
         f"Price: {product.price}",
         f"Rating: {product.rating}",
-        *sub_pages(with_attributes),
+        *list_sub_pages(with_attributes),
         BUY,
     )
 
 
-def sub_pages(with_attributes: bool) -> Texts:
+def list_sub_pages(with_attributes: bool) -> Texts:
     return SUB_PAGES if with_attributes else SUB_PAGES[:-1]
 
 
-def sub_page(instruction: str | None, product: Product, name: str) -> Texts:
-    return (*_head(instruction, PREVIOUS), *_body(product, name))
+def render_sub_page(instruction: str | None, product: Product, name: str) -> Texts:
+    return (*_render_head(instruction, PREVIOUS), *_render_body(product, name))
 
 
-def done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
+def render_done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
     """With all that the official page hides from a browser, but not from the text mode."""
     bought = json.dumps(dict(options), sort_keys=True)
     for letter, code in _UNSAFE.items():
@@ -82,12 +82,12 @@ def done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
     )
 
 
-def _head(instruction: str | None, *buttons: str) -> Texts:
+def _render_head(instruction: str | None, *buttons: str) -> Texts:
     """What a page begins with; its buttons alone where the instruction is not said again."""
     return buttons if instruction is None else ("Instruction:", instruction, BACK, *buttons)
 
 
-def _body(product: Product, name: str) -> Iterator[str]:
+def _render_body(product: Product, name: str) -> Iterator[str]:
     if name == DESCRIPTION:
         yield product.description
     elif name == FEATURES:
@@ -100,6 +100,6 @@ def _body(product: Product, name: str) -> Iterator[str]:
         yield from (product.category, product.query, product.product_category)
 
 
-def _visible(texts: Iterable[str]) -> list[str]:
+def _keep_visible(texts: Iterable[str]) -> list[str]:
     bare = [(text.strip(), text) for text in texts]
     return [one for one, text in bare if one or (text and (text.strip(_BLANKS) or "\n" not in text))]

@@ -26,7 +26,7 @@ _COST = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class ShoppingInstruction:
     """What somebody wants: the words, and what they come down to."""
 
     text: str
@@ -36,7 +36,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class ProductReview:
     title: str
     score: str
     body: str
@@ -57,9 +57,9 @@ class Product:
     """What somebody searched for when it was collected."""
     product_category: str
     rating: str = "N.A."
-    reviews: tuple[Review, ...] = ()
-    generated: Instruction | None = None
-    human: tuple[Instruction, ...] = ()
+    reviews: tuple[ProductReview, ...] = ()
+    generated: ShoppingInstruction | None = None
+    human: tuple[ShoppingInstruction, ...] = ()
 
     @property
     def price(self) -> str:
@@ -77,10 +77,10 @@ class Product:
 def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
     """The products of a folder of official files, in their order; the first so many rows, if it is said."""
     files = {
-        PRODUCTS: _read(folder, PRODUCTS, list)[:most],
-        INSTRUCTIONS: _read(folder, INSTRUCTIONS, dict),
-        HUMAN: _read(folder, HUMAN, dict, needed=False),
-        REVIEWS: _read(folder, REVIEWS, list, needed=False),
+        PRODUCTS: _read_official_file(folder, PRODUCTS, list)[:most],
+        INSTRUCTIONS: _read_official_file(folder, INSTRUCTIONS, dict),
+        HUMAN: _read_official_file(folder, HUMAN, dict, needed=False),
+        REVIEWS: _read_official_file(folder, REVIEWS, list, needed=False),
     }
     return read_products(files, str(folder))
 
@@ -95,7 +95,7 @@ def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
             asin = row["asin"]
             if asin == "nan" or len(asin) > _LONGEST_ID or asin in found:
                 continue
-            found[asin] = product(row, known.get(asin, {}), human.get(asin, ()), reviews.get(asin, {}))
+            found[asin] = build_product(row, known.get(asin, {}), human.get(asin, ()), reviews.get(asin, {}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             named = row.get("asin") if isinstance(row, dict) else row
             raise UserError(
@@ -105,7 +105,9 @@ def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
     return tuple(found.values())
 
 
-def product(row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: Mapping[str, Any]) -> Product:
+def build_product(
+    row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: Mapping[str, Any]
+) -> Product:
     """Of a row of each file."""
     bullets = row["small_description"]
     text = known.get("instruction")
@@ -119,36 +121,40 @@ def product(row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: 
         title=row["name"],
         description=row["full_description"],
         bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
-        pricing=_pricing(row.get("pricing")),
-        options=_options(row["customization_options"]),
+        pricing=_parse_pricing(row.get("pricing")),
+        options=_parse_options(row["customization_options"]),
         attributes=tuple(known.get("attributes", UNKNOWN)),
         category=row["category"],
         query=row["query"].lower().strip(),
         product_category=row["product_category"],
         rating=str(said.get("average_rating", "N.A.")),
-        reviews=tuple(_review(one) for one in said.get("reviews", ())),
-        generated=None if text is None else Instruction(text, tuple(known["instruction_attributes"])),
+        reviews=tuple(_parse_review(one) for one in said.get("reviews", ())),
+        generated=None if text is None else ShoppingInstruction(text, tuple(known["instruction_attributes"])),
         human=tuple(
-            Instruction(one["instruction"], tuple(one["instruction_attributes"]), _named(one))
+            ShoppingInstruction(
+                one["instruction"], tuple(one["instruction_attributes"]), _read_option_values(one)
+            )
             for one in human
         ),
     )
 
 
-def _named(instruction: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_option_values(instruction: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(instruction["instruction_options"])
 
 
-def _review(row: Mapping[str, Any]) -> Review:
-    return Review(str(row.get("title", "")), str(row.get("score", row.get("stars"))), row.get("review", ""))
+def _parse_review(row: Mapping[str, Any]) -> ProductReview:
+    return ProductReview(
+        str(row.get("title", "")), str(row.get("score", row.get("stars"))), row.get("review", "")
+    )
 
 
-def _pricing(written: str | None) -> tuple[float, ...]:
+def _parse_pricing(written: str | None) -> tuple[float, ...]:
     parts = written.split("$")[1:] if written else []
     return tuple(float(re.sub(r"[^\d.]", "", part)) for part in parts[:2]) or (_COST,)
 
 
-def _options(rows: Any) -> dict[str, tuple[str, ...]]:
+def _parse_options(rows: Any) -> dict[str, tuple[str, ...]]:
     return {
         name.lower(): tuple(row["value"].strip().replace("/", " | ").lower() for row in values)
         for name, values in (rows or {}).items()
@@ -156,7 +162,7 @@ def _options(rows: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
-def official_file(folder: Path, name: str) -> Path | None:
+def find_official_file(folder: Path, name: str) -> Path | None:
     """The one file of a name, compressed or not; None where there is none."""
     paths = sorted(path for path in folder.glob(f"{name}*") if path.name.endswith((".json", ".json.xz")))
     if len(paths) > 1:
@@ -166,14 +172,16 @@ def official_file(folder: Path, name: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def _read(folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True) -> Any:
-    path = official_file(folder, name)
+def _read_official_file(
+    folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True
+) -> Any:
+    path = find_official_file(folder, name)
     if path is None and needed:
         raise UserError(f"There is no file {name}*.json in {folder}.", "Put WebShop's own files there.")
-    return kind() if path is None else read_file(path, kind)
+    return kind() if path is None else read_json_file(path, kind)
 
 
-def read_file(path: Path, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+def read_json_file(path: Path, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     try:
         data = path.read_bytes()
         read = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from rapidfuzz import fuzz, utils
 
 from agent2rl.environments.webshop import nouns
-from agent2rl.environments.webshop.colours import COLOURS, colour
-from agent2rl.environments.webshop.goal import Goal
+from agent2rl.environments.webshop.colours import COLOURS, find_colour
+from agent2rl.environments.webshop.goal import ShoppingGoal
 from agent2rl.environments.webshop.product import Product
 
 ALIKE = 85
@@ -27,7 +27,7 @@ _DROPPED = dict.fromkeys(range(128, 256))
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PurchaseScore:
     """A purchase's reward and its terms."""
 
     reward: float
@@ -40,64 +40,64 @@ class Score:
     """What said which words of the titles are nouns."""
 
 
-def score(
-    product: Product, goal: Goal, price: float, chosen: Iterable[str], *, as_published: bool = False
-) -> Score:
-    attributes = sum(_has(product, attribute) for attribute in goal.attributes)
-    picked = [colour(value) for value in chosen]
-    options = sum(_picked(option, picked, as_published) for option in goal.options)
+def score_purchase(
+    product: Product, goal: ShoppingGoal, price: float, chosen: Iterable[str], *, as_published: bool = False
+) -> PurchaseScore:
+    attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
+    picked = [find_colour(value) for value in chosen]
+    options = sum(_has_option(option, picked, as_published) for option in goal.options)
     cheap = price <= goal.price_upper
-    kind = type_factor(product, goal)
+    kind = compute_type_factor(product, goal)
     share = (attributes + options + cheap) / (len(goal.attributes) + len(goal.options) + 1)
-    return Score(share * kind, attributes, options, cheap, kind, nouns.by())
+    return PurchaseScore(share * kind, attributes, options, cheap, kind, nouns.by())
 
 
-def type_factor(product: Product, goal: Goal) -> float:
+def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:
     """1 for the same query, two shared levels of category or enough shared nouns, else 0.5.
 
     Whatever else they share, titles without a common noun give 0, and almost without one 0.1.
     """
-    shared = _shared_nouns(product.title, goal.title)
+    shared = _compute_noun_overlap(product.title, goal.title)
     if shared == 0:
         return 0.0
     if shared < 0.1:
         return 0.1
-    same = product.query == goal.query or len(_levels(product) & _levels(goal)) >= 2
+    same = product.query == goal.query or len(_split_category(product) & _split_category(goal)) >= 2
     return 1.0 if same or shared > 0.2 else 0.5
 
 
-def alike(one: str, other: str) -> bool:
+def is_alike(one: str, other: str) -> bool:
     if one == other:
         return True
-    return round(fuzz.token_set_ratio(_plain(one), _plain(other))) > ALIKE
+    return round(fuzz.token_set_ratio(_normalize_text(one), _normalize_text(other))) > ALIKE
 
 
-def _has(product: Product, attribute: str) -> bool:
-    if any(alike(own, attribute) for own in product.attributes):
+def _has_attribute(product: Product, attribute: str) -> bool:
+    if any(is_alike(own, attribute) for own in product.attributes):
         return True
     texts = (product.title, " ".join(product.bullets), product.description)
     return any(attribute in text.lower() for text in texts)
 
 
-def _picked(option: tuple[str, str], picked: list[str], as_published: bool) -> bool:
+def _has_option(option: tuple[str, str], picked: list[str], as_published: bool) -> bool:
     name, value = option
-    wanted = _as_published(name, value) if as_published and name else colour(value)
-    return any(alike(one, wanted) for one in picked)
+    wanted = _format_published_option(name, value) if as_published and name else find_colour(value)
+    return any(is_alike(one, wanted) for one in picked)
 
 
-def _as_published(name: str, value: str) -> str:
+def _format_published_option(name: str, value: str) -> str:
     """A colour only if the name or the value is nothing else, and otherwise the pair as Python prints it."""
     return next((one for one in COLOURS if one in (name, value)), str((name, value)))
 
 
-def _shared_nouns(bought: str, wanted: str) -> float:
-    named = nouns.nouns(wanted)
-    return len({*named} & {*nouns.nouns(bought)}) / len(named) if named else 0.2
+def _compute_noun_overlap(bought: str, wanted: str) -> float:
+    named = nouns.extract_nouns(wanted)
+    return len({*named} & {*nouns.extract_nouns(bought)}) / len(named) if named else 0.2
 
 
-def _levels(one: Product | Goal) -> set[str]:
+def _split_category(one: Product | ShoppingGoal) -> set[str]:
     return {level.strip() for level in one.product_category.split("›")}
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     return utils.default_process(text.translate(_DROPPED))

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent2rl.environments.retrieval import Index
-from agent2rl.environments.webshop.goal import SEED, Goal, Kind, build_goals
+from agent2rl.environments.retrieval import Bm25Index
+from agent2rl.environments.webshop.goal import SEED, Kind, ShoppingGoal, build_goals
 from agent2rl.environments.webshop.product import Product, load_products
 
 FOUND = 50
@@ -17,23 +17,25 @@ class Shop:
     products: Mapping[str, Product]
     """By their asin, in the order of the files."""
     prices: Mapping[str, float]
-    goals: tuple[Goal, ...]
+    goals: tuple[ShoppingGoal, ...]
     """In the official order; `goal.TEST`, `VALIDATION` and `TRAIN` split them."""
-    index: Index
+    index: Bm25Index
 
     @classmethod
     def load(
         cls, folder: Path, kind: Kind | None = "generated", seed: int = SEED, products: int | None = None
     ) -> "Shop":
         """Of official files, the first so many products if it is said."""
-        return cls.of(load_products(folder, products), kind, seed)
+        return cls.from_products(load_products(folder, products), kind, seed)
 
     @classmethod
-    def of(cls, products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED) -> "Shop":
+    def from_products(
+        cls, products: Iterable[Product], kind: Kind | None = "generated", seed: int = SEED
+    ) -> "Shop":
         shelf = tuple(products)
         goals, prices = build_goals(shelf, kind, seed)
-        index = Index.of((one.asin, one.text) for one in shelf)
+        index = Bm25Index.from_texts((one.asin, one.text) for one in shelf)
         return cls({one.asin: one for one in shelf}, prices, goals, index)
 
     def search(self, query: str) -> tuple[Product, ...]:
-        return tuple([self.products[asin] for asin in self.index.found(query, FOUND)])
+        return tuple([self.products[asin] for asin in self.index.search_ids(query, FOUND)])

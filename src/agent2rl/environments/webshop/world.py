@@ -7,17 +7,22 @@ data/shop/            the products, in the official files
 from pathlib import Path
 
 from agent2rl.core.environment import World
-from agent2rl.environments.examples import training
-from agent2rl.environments.webshop.store import SHOP, Store, opened
+from agent2rl.environments.examples import read_training_examples
+from agent2rl.environments.webshop.environment import SHOP, WebshopEnvironment, load_shop
 from agent2rl.environments.webshop.tools import TOOLS
 
 try:
-    from agent2rl.environments.webshop.expert import Expert
+    from agent2rl.environments.webshop.expert import WebshopExpert
 except ImportError:  # the folder is hidden in a run without an expert
-    Expert = None  # type: ignore[assignment, misc]
+    WebshopExpert = None  # type: ignore[assignment, misc]
 
 
 def open_world(data: Path) -> World:
-    goals = training(data / "train.jsonl")
+    goals = read_training_examples(data / "train.jsonl")
     shop = data / SHOP
-    return World(goals, environment=lambda: Store(lambda _: opened(shop)), expert=Expert, tools=TOOLS)
+    return World(
+        goals,
+        environment=lambda: WebshopEnvironment(lambda _: load_shop(shop)),
+        expert=WebshopExpert,
+        tools=TOOLS,
+    )

@@ -7,8 +7,8 @@ function:
     evaluator   asks the model, takes programs out of its answers (`extraction`), scores
     pool        hands programs out to workers, in parallel; a worker that dies costs nobody else a verdict
     tester      trusted, a process for each worker: runs the tests, and calls the proxy
-    ─────────   a unix socket; plain data alone crosses (`values`)
+    ─────────   a unix socket; plain data alone crosses (`plain_data`)
     server      in the sandbox: forks a child for each program, and that child shuts itself in (`jail`)
 
-`server`, `jail` and `values` are all that the sandbox sees, and need nothing but the standard library.
+`server`, `jail` and `plain_data` are all that the sandbox sees, and need nothing but the standard library.
 """

@@ -25,7 +25,7 @@ CODE_AT_THE_MARGIN = re.compile(rf"(?:{START}|#|[)\]}}])")
 QUOTES = re.compile(r'"""|\'\'\'')
 
 
-def program(prompt: str, entry: str, answer: str) -> str:
+def extract_program(prompt: str, entry: str, answer: str) -> str:
     """The prompt's function as the answer has it."""
     answer = answer[:LONGEST]
     defined = re.compile(rf"^(?:async )?def {re.escape(entry)}\b", re.MULTILINE)
@@ -36,11 +36,11 @@ def program(prompt: str, entry: str, answer: str) -> str:
     if (found := defined.search(answer)) is not None:
         first = FIRST_CODE.search(answer)
         start = min(found.start(), first.start() if first else found.start())
-        return before + _code(answer[start:])
-    return prompt + _code(_body(answer))
+        return before + _cut_after_code(answer[start:])
+    return prompt + _cut_after_code(_extract_body(answer))
 
 
-def _body(answer: str) -> str:
+def _extract_body(answer: str) -> str:
     """A function's rest: as it stands, or in a block after some words."""
     block = FENCE.search(answer)
     if block and block[1].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
@@ -48,12 +48,12 @@ def _body(answer: str) -> str:
     return answer
 
 
-def _code(text: str) -> str:
+def _cut_after_code(text: str) -> str:
     """The text as far as it is code."""
-    return "".join(_lines(text))
+    return "".join(_iter_code_lines(text))
 
 
-def _lines(text: str) -> Iterator[str]:
+def _iter_code_lines(text: str) -> Iterator[str]:
     quote = ""  # the kind of quotation marks of the string that goes on from the line before
     for line in text.splitlines(keepends=True):
         at_margin = line[:1].strip() != ""

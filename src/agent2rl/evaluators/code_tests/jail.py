@@ -2,9 +2,9 @@
 
 A list of permissions, unlike the filter of the agent's sandbox: what is not on it fails with EPERM. No new
 process, no signal to anybody, no socket, nothing opened for writing, no limit changed. Threads are allowed.
-`close_the_house` (limits, and landlock where the kernel has it) is for the server and so for all its
-children; `enter` is for one child. Both hold within the sandbox that the server runs in, and do not replace
-it.
+`restrict_process` (limits, and landlock where the kernel has it) is for the server and so for all its
+children; `enter_jail` is for one child. Both hold within the sandbox that the server runs in, and do not
+replace it.
 """
 
 import ctypes
@@ -98,53 +98,68 @@ MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 Instruction = tuple[int, int, int, int]
 
 
-def _argument(index: int, high: bool = False) -> Instruction:
+def _load_argument(index: int, high: bool = False) -> Instruction:
     return (LOAD, 0, 0, 16 + 8 * index + 4 * high)
 
 
-def _answer(value: int) -> Instruction:
+def _return_answer(value: int) -> Instruction:
     return (RETURN, 0, 0, value)
 
 
-def _rules(column: int) -> list[tuple[int | None, list[Instruction]]]:
+def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instruction]]]:
     """System calls that are allowed with some arguments alone, and what decides."""
-    reading = [(ANY_BIT, 0, 1, WRITING), _answer(REFUSED), _answer(ALLOW)]
-    thread = [_argument(0), (ANY_BIT, 1, 0, CLONE_THREAD), _answer(REFUSED), _answer(ALLOW)]
+    reading = [(ANY_BIT, 0, 1, WRITING), _return_answer(REFUSED), _return_answer(ALLOW)]
+    thread = [
+        _load_argument(0),
+        (ANY_BIT, 1, 0, CLONE_THREAD),
+        _return_answer(REFUSED),
+        _return_answer(ALLOW),
+    ]
     asking = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
-    flags = [step for test in asking for step in (test, _answer(ALLOW))]
+    flags = [step for test in asking for step in (test, _return_answer(ALLOW))]
     pointer = [
-        step for high in (False, True) for step in (_argument(2, high), (EQUAL, 1, 0, 0), _answer(REFUSED))
+        step
+        for high in (False, True)
+        for step in (_load_argument(2, high), (EQUAL, 1, 0, 0), _return_answer(REFUSED))
     ]
     return [
-        (OPEN[column], [_argument(1), *reading]),
-        (OPENAT[column], [_argument(2), *reading]),
+        (OPEN[column], [_load_argument(1), *reading]),
+        (OPENAT[column], [_load_argument(2), *reading]),
         (CLONE[column], thread),
-        (FCNTL[column], [_argument(1), *flags, _answer(REFUSED)]),
-        (PRLIMIT[column], [*pointer, _answer(ALLOW)]),  # without new limits it only tells the old
-        (CLONE3, [_answer(ABSENT)]),  # its flags lie behind a pointer; the C library falls back to clone
+        (FCNTL[column], [_load_argument(1), *flags, _return_answer(REFUSED)]),
+        (PRLIMIT[column], [*pointer, _return_answer(ALLOW)]),  # without new limits it only tells the old
+        (
+            CLONE3,
+            [_return_answer(ABSENT)],
+        ),  # its flags lie behind a pointer; the C library falls back to clone
     ]
 
 
-def program(machine: str = os.uname().machine) -> bytes:
+def build_filter(machine: str = os.uname().machine) -> bytes:
     """The filter, as an array of the kernel's `struct sock_filter`."""
     architecture, column = MACHINES[machine]
-    code: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), _answer(KILL), (LOAD, 0, 0, 0)]
+    code: list[Instruction] = [
+        (LOAD, 0, 0, 4),
+        (EQUAL, 1, 0, architecture),
+        _return_answer(KILL),
+        (LOAD, 0, 0, 0),
+    ]
     for numbers in ALLOWED.values():
         if (number := numbers[column]) is not None:
-            code += [(EQUAL, 0, 1, number), _answer(ALLOW)]
-    for number, body in _rules(column):
+            code += [(EQUAL, 0, 1, number), _return_answer(ALLOW)]
+    for number, body in _build_argument_rules(column):
         if number is not None:
             code += [(EQUAL, 0, len(body), number), *body]
-    return b"".join(struct.pack("=HBBI", *step) for step in [*code, _answer(REFUSED)])
+    return b"".join(struct.pack("=HBBI", *step) for step in [*code, _return_answer(REFUSED)])
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_filter = ctypes.create_string_buffer(program())
+_filter = ctypes.create_string_buffer(build_filter())
 _filter_head = struct.pack("@HP", len(_filter) // 8, ctypes.addressof(_filter))
 """The kernel's `struct sock_fprog`: built once, before any fork."""
 
 
-def _call(what: str, *arguments: int | bytes | None) -> int:
+def _call_libc(what: str, *arguments: int | bytes | None) -> int:
     words = [word if isinstance(word, (bytes, type(None))) else ctypes.c_ulong(word) for word in arguments]
     done = int(getattr(_libc, what)(*words))
     if done < 0:
@@ -153,17 +168,17 @@ def _call(what: str, *arguments: int | bytes | None) -> int:
     return done
 
 
-def _limit(kind: int, soft: int, hard: int | None = None) -> None:
+def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
     """No higher than what holds already, which nobody may raise."""
     wanted, most = (soft, soft if hard is None else hard), resource.getrlimit(kind)[1]
     soft, hard = (each if most == resource.RLIM_INFINITY else min(each, most) for each in wanted)
     resource.setrlimit(kind, (soft, hard))
 
 
-def enter() -> None:
+def enter_jail() -> None:
     """From here on this process is a program's, and nothing gives back what it gives up."""
-    _limit(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)
-    _call("prctl", SECCOMP, 2, _filter_head, 0, 0)
+    _lower_limit(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)
+    _call_libc("prctl", SECCOMP, 2, _filter_head, 0, 0)
 
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -173,28 +188,28 @@ FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 NETWORK, SCOPES = 0b11, 0b11
 
 
-def close_the_house(readable: list[str]) -> bool:
+def restrict_process(readable: list[str]) -> bool:
     """Limit this process and all that come of it, and forbid them every file but those below `readable`.
 
     False where the kernel has no landlock: then the sandbox around it and the filter must do.
     """
     for kind, limit in LIMITS.items():
-        _limit(kind, limit)
-    _call("prctl", DUMPABLE, 0, 0, 0, 0)  # nobody of this user can look into its memory
-    _call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
+        _lower_limit(kind, limit)
+    _call_libc("prctl", DUMPABLE, 0, 0, 0, 0)  # nobody of this user can look into its memory
+    _call_libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
-        version = _call("syscall", CREATE_RULESET, None, 0, 1)
+        version = _call_libc("syscall", CREATE_RULESET, None, 0, 1)
     except OSError:
         return False
     files = FILES[max(known for known in FILES if known <= version)]
     rules = struct.pack("=QQQ", files, NETWORK if version >= 4 else 0, SCOPES if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _call("syscall", CREATE_RULESET, rules, size, 0)
+    ruleset = _call_libc("syscall", CREATE_RULESET, rules, size, 0)
     for path in readable:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         access = READ_FILE | (READ_DIR if os.path.isdir(path) else 0)  # noqa: PTH112 (pathlib takes time to load)
-        _call("syscall", ADD_RULE, ruleset, 1, struct.pack("=QI", access, place), 0)
+        _call_libc("syscall", ADD_RULE, ruleset, 1, struct.pack("=QI", access, place), 0)
         os.close(place)
-    _call("syscall", RESTRICT_SELF, ruleset, 0)
+    _call_libc("syscall", RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     return True

@@ -31,7 +31,7 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.sandbox import BARE_PYTHON
 from agent2rl.evaluators.code_tests.tester import WALL_SECONDS
 
-VARIABLE = "AGENT2RL_PROGRAMS"
+SOCKETS_VARIABLE = "AGENT2RL_PROGRAMS"
 SOCKET = "sock"
 PACKAGE = Path(agent2rl.__file__).parent
 KILL_SECONDS = WALL_SECONDS + 4
@@ -46,7 +46,7 @@ TRIAL_PROGRAM = "def trial(x):\n    return [x, 1.5]\n"
 
 
 @dataclass(frozen=True)
-class Job:
+class ProgramJob:
     """A program and what it must do."""
 
     program: str
@@ -61,7 +61,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProgramVerdict:
     passed: bool
     note: str = ""
     unplain: str = ""
@@ -74,13 +74,13 @@ class Verdict:
     """Whether the tests ran where the program ran."""
 
 
-TRIAL = Job(
+TRIAL = ProgramJob(
     TRIAL_PROGRAM, "trial", TRIAL_PROGRAM, "def check(candidate):\n    assert candidate(1) == [1, 1.5]\n"
 )
 """What every worker must pass first."""
 
 
-def server_command(socket: str, *options: str) -> tuple[str, ...]:
+def build_server_command(socket: str, *options: str) -> tuple[str, ...]:
     """Starts `server` with the standard library and this package's few modules, and no other path."""
     code = (
         f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
@@ -89,34 +89,34 @@ def server_command(socket: str, *options: str) -> tuple[str, ...]:
     return (BARE_PYTHON, "-I", "-S", "-c", code, socket, *options)
 
 
-def visible() -> tuple[Path, ...]:
+def list_server_files() -> tuple[Path, ...]:
     """The files of this package that the server needs to see."""
     return (PACKAGE / "__init__.py", PACKAGE / "evaluators" / "__init__.py", Path(__file__).parent)
 
 
-class Pool:
+class ProgramPool:
     """Use as a context manager: it owns processes, which are those of the process that made it alone."""
 
     def __init__(self, sockets: Sequence[Path] | None = None, own: int = 0) -> None:
         """Over servers that somebody keeps alive at these sockets, or over so many of its own."""
         self._owner = os.getpid()
         self._home = Path(tempfile.mkdtemp(prefix="programs-")) if own else None
-        self._servers: list[Server] = []
-        self._workers: list[Worker] = []
+        self._servers: list[ProgramServer] = []
+        self._workers: list[ProgramWorker] = []
         try:
             for number in range(own):
                 assert self._home is not None
-                self._servers.append(Server(self._home / str(number)))
+                self._servers.append(ProgramServer(self._home / str(number)))
         except BaseException:
             self.close()
             raise
         paths = [server.socket for server in self._servers] if sockets is None else sockets
-        self._workers = [Worker(path) for path in paths]
+        self._workers = [ProgramWorker(path) for path in paths]
 
     @classmethod
     def open(cls) -> Self:
         """Over the harness's servers where there is a harness, which may have made none."""
-        given = os.environ.get(VARIABLE)
+        given = os.environ.get(SOCKETS_VARIABLE)
         if given is None:
             return cls(own=min(8, len(os.sched_getaffinity(0))))
         if not given:
@@ -127,16 +127,17 @@ class Pool:
         places = sorted(Path(given).iterdir(), key=lambda place: int(place.name))
         return cls([place / SOCKET for place in places])
 
-    def judge(self, jobs: Sequence[Job], tell: Tell = lambda _: None) -> list[Verdict]:
+    def judge_jobs(self, jobs: Sequence[ProgramJob], tell: Tell = lambda _: None) -> list[ProgramVerdict]:
         """A verdict for each job; `tell` hears how many are done."""
         if not self._workers:
             raise GradingError("There is no worker that could run programs.")
-        found = _Round(jobs, tell)
+        found = _JudgingRound(jobs, tell)
         if len(jobs) == 1:  # a reward, perhaps one of thousands
-            found.work(self._workers)
-            return found.verdicts()
+            found.run_workers(self._workers)
+            return found.collect_verdicts()
         threads = [
-            threading.Thread(target=found.work, args=([worker],), daemon=True) for worker in self._workers
+            threading.Thread(target=found.run_workers, args=([worker],), daemon=True)
+            for worker in self._workers
         ]
         for thread in threads:
             thread.start()
@@ -146,7 +147,7 @@ class Pool:
         except BaseException as error:  # an interrupt: the threads end with the job they have
             found.stop(error)
             raise
-        return found.verdicts()
+        return found.collect_verdicts()
 
     def close(self) -> None:
         if os.getpid() != self._owner:  # a fork: the processes are its parent's
@@ -165,26 +166,26 @@ class Pool:
         self.close()
 
 
-class _Round:
+class _JudgingRound:
     """The jobs of one call, shared by the threads that work on them."""
 
-    def __init__(self, jobs: Sequence[Job], tell: Tell) -> None:
+    def __init__(self, jobs: Sequence[ProgramJob], tell: Tell) -> None:
         self._jobs = jobs
         self._tell = tell
         self._waiting = deque(range(len(jobs)))
-        self._found: dict[int, Verdict] = {}
+        self._found: dict[int, ProgramVerdict] = {}
         self._losses = [0] * len(jobs)
         self._changed = threading.Condition()
         self._served_at = time.monotonic()
         self._fault: BaseException | None = None
 
-    def work(self, workers: Sequence["Worker"]) -> None:
+    def run_workers(self, workers: Sequence["ProgramWorker"]) -> None:
         """Take one job after another until all have a verdict; a worker without a server gives way."""
         turn = 0
         try:
-            while (number := self._next()) is not None:
-                verdict = workers[turn % len(workers)].judge(self._jobs[number])
-                self._take(number, verdict)
+            while (number := self._take_job()) is not None:
+                verdict = workers[turn % len(workers)].judge_job(self._jobs[number])
+                self._record_verdict(number, verdict)
                 if verdict.absent:
                     turn += 1
                     time.sleep(PAUSE_SECONDS)
@@ -196,16 +197,16 @@ class _Round:
             self._fault = fault
             self._changed.notify_all()
 
-    def _next(self) -> int | None:
+    def _take_job(self) -> int | None:
         """The next job. While others have the last ones it waits, since they may have to give one back."""
         with self._changed:
-            while not self._over():
+            while not self._is_over():
                 if self._waiting:
                     return self._waiting.popleft()
                 self._changed.wait()
         return None
 
-    def _take(self, number: int, verdict: Verdict) -> None:
+    def _record_verdict(self, number: int, verdict: ProgramVerdict) -> None:
         with self._changed:
             self._losses[number] += verdict.lost
             if verdict.absent or (verdict.lost and self._losses[number] < MOST_LOSSES):
@@ -217,11 +218,11 @@ class _Round:
                 self._served_at = time.monotonic()
             self._changed.notify_all()
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         late = time.monotonic() - self._served_at > PATIENCE_SECONDS
         return late or self._fault is not None or len(self._found) == len(self._jobs)
 
-    def verdicts(self) -> list[Verdict]:
+    def collect_verdicts(self) -> list[ProgramVerdict]:
         if self._fault:
             raise self._fault
         if len(self._found) < len(self._jobs):
@@ -232,7 +233,7 @@ class _Round:
         return [self._found[number] for number in range(len(self._jobs))]
 
 
-class Worker:
+class ProgramWorker:
     """A tester process for one server; started when first needed, and again when it had to be killed."""
 
     def __init__(self, socket: Path) -> None:
@@ -241,22 +242,22 @@ class Worker:
         self._turn = threading.Lock()
         self._works = False
 
-    def judge(self, job: Job) -> Verdict:
+    def judge_job(self, job: ProgramJob) -> ProgramVerdict:
         with self._turn:
             if not self._works:
-                trial = self._ask(TRIAL)
+                trial = self._ask_tester(TRIAL)
                 if trial.absent or trial.lost:
-                    return Verdict(False, absent=True)
+                    return ProgramVerdict(False, absent=True)
                 if not trial.passed:
                     raise GradingError(
                         f"A program that is right does not pass on this machine: {trial.note}.",
                         "This is no fault of the model; the grading log says more.",
                     )
                 self._works = True
-            return self._ask(job)
+            return self._ask_tester(job)
 
-    def _ask(self, job: Job) -> Verdict:
-        process = self._process = self._process or self._start()
+    def _ask_tester(self, job: ProgramJob) -> ProgramVerdict:
+        process = self._process = self._process or self._start_tester()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -271,10 +272,10 @@ class Worker:
             self.close()
             raise
         if answer:
-            return Verdict(**json.loads(answer))
+            return ProgramVerdict(**json.loads(answer))
         self.close()
         # Tests that never end are the program's doing; a tester that died may be anybody's.
-        return Verdict(False, "its tests did not come to an end", lost=not late)
+        return ProgramVerdict(False, "its tests did not come to an end", lost=not late)
 
     def close(self) -> None:
         if self._process is not None:
@@ -282,7 +283,7 @@ class Worker:
             self._process.communicate()
             self._process = None
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start_tester(self) -> "subprocess.Popen[bytes]":
         """In the socket's directory, since a socket's name may not be long; without modules from there."""
         argv = [sys.executable, "-P", "-m", "agent2rl.evaluators.code_tests.tester", self._socket.name]
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
@@ -295,28 +296,28 @@ class Worker:
         )
 
 
-class Server:
+class ProgramServer:
     """A server of the pool's own, without a sandbox around it; started again whenever it ends."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
         self.socket = directory / SOCKET
         self._closed = threading.Event()
-        self._process = self._start()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._process = self._start_process()
+        self._thread = threading.Thread(target=self._restart_on_exit, daemon=True)
         self._thread.start()
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        command = server_command(SOCKET, "--with-parent")
+    def _start_process(self) -> "subprocess.Popen[bytes]":
+        command = build_server_command(SOCKET, "--with-parent")
         return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=self.socket.parent)
 
-    def _keep(self) -> None:
+    def _restart_on_exit(self) -> None:
         while True:
             with self._process:  # waits for its end, and closes its input
                 self._process.wait()
             if self._closed.wait(PAUSE_SECONDS):
                 return
-            self._process = self._start()
+            self._process = self._start_process()
 
     def close(self) -> None:
         self._closed.set()

@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from agent2rl.evaluators.code_tests import jail, values
+from agent2rl.evaluators.code_tests import jail, plain_data
 
 MOST_SECONDS = 60
 """A backstop: whoever connected decides when a program has had enough."""
@@ -64,7 +64,7 @@ def main(path: str, *options: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
     places = [place for place in (*standard, *LIBRARIES) if os.path.exists(place)]  # noqa: PTH110
-    jail.close_the_house(places)
+    jail.restrict_process(places)
     warnings.simplefilter("ignore")
     gc.collect()
     gc.freeze()
@@ -74,26 +74,26 @@ def main(path: str, *options: str) -> None:
     if "--with-parent" in options:
         waiting.register(0, select.POLLIN)
     while all(ready != 0 for ready, _ in waiting.poll()):
-        serve(listener, null)
+        serve_program(listener, null)
 
 
-def serve(listener: socket.socket, null: int) -> None:
+def serve_program(listener: socket.socket, null: int) -> None:
     """One program from start to end. It is compiled here, which costs a third of what it does in a child."""
     connection, _ = listener.accept()
     with connection:
-        job = values.message(connection.recv)
+        job = plain_data.read_frame(connection.recv)
         if job is None:
             return
         program, entry, tests = marshal.loads(job[1])  # from the trusted side
         sources = (program,) if tests is None else (program, f"{tests}\ncheck({entry})")
-        codes = [compiled(source) for source in sources]
+        codes = [compile_source(source) for source in sources]
         child = os.fork()
         if child == 0:
-            be_the_program(connection.fileno(), null, entry, codes)
-        wait(child, connection)
+            run_child(connection.fileno(), null, entry, codes)
+        wait_for_child(child, connection)
 
 
-def compiled(source: str) -> types.CodeType | Exception:
+def compile_source(source: str) -> types.CodeType | Exception:
     """Its code, or why there is none. What takes too long ends the server, which is started again."""
     signal.setitimer(signal.ITIMER_REAL, COMPILE_SECONDS)
     try:
@@ -104,7 +104,7 @@ def compiled(source: str) -> types.CodeType | Exception:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def wait(child: int, connection: socket.socket) -> None:
+def wait_for_child(child: int, connection: socket.socket) -> None:
     """Until the child is over, which is said, or whoever is connected hangs up; afterwards it is gone."""
     ended = os.pidfd_open(child)
     waiting = select.poll()
@@ -116,69 +116,69 @@ def wait(child: int, connection: socket.socket) -> None:
     os.close(ended)
     if over:
         with contextlib.suppress(OSError):  # nobody listens any more, or it is clogged
-            connection.send(values.frame(b"O", os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
+            connection.send(
+                plain_data.build_frame(b"O", os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT
+            )
 
 
-def be_the_program(
-    connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]
-) -> NoReturn:
+def run_child(connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]) -> NoReturn:
     """The child's life. Whatever happens in it, it does not come back."""
     try:
         for standard in (0, 1, 2):
             os.dup2(null, standard)
         line = os.dup2(connection, 3)
         os.closerange(4, 256)
-        jail.enter()
-        live(line, entry, codes)
+        jail.enter_jail()
+        answer_calls(line, entry, codes)
     finally:
         os._exit(0)
 
 
-def live(line: int, entry: str, codes: list[types.CodeType | Exception]) -> None:
+def answer_calls(line: int, entry: str, codes: list[types.CodeType | Exception]) -> None:
     """Run the program, then answer calls to its function until nobody asks any more."""
     module = types.ModuleType("program")
     sys.modules["program"] = module
     for code in codes:
-        answer = attempt(execute, code, module)
+        answer = attempt_call(execute_code, code, module)
         if answer != NOTHING:
-            return say(line, answer)
+            return write_all(line, answer)
     if len(codes) > 1:  # its tests are over as well
-        return say(line, answer)
+        return write_all(line, answer)
     if entry not in module.__dict__:
-        return say(line, values.frame(b"E", ("NameError", f"the program defines no {entry}")))
-    say(line, values.frame(b"Y"))
+        return write_all(line, plain_data.build_frame(b"E", ("NameError", f"the program defines no {entry}")))
+    write_all(line, plain_data.build_frame(b"Y"))
     function = module.__dict__[entry]
-    while (call := values.message(lambda size: os.read(line, size))) is not None:
+    while (call := plain_data.read_frame(lambda size: os.read(line, size))) is not None:
         args, kwargs = marshal.loads(call[1])  # from the trusted side
-        say(line, attempt(function, *args, **kwargs))
+        write_all(line, attempt_call(function, *args, **kwargs))
     return None
 
 
-def execute(code: types.CodeType | Exception, module: types.ModuleType) -> None:
+def execute_code(code: types.CodeType | Exception, module: types.ModuleType) -> None:
     if isinstance(code, Exception):
         raise code
     exec(code, module.__dict__)
 
 
-def attempt(action: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
+def attempt_call(action: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
     """The message that tells what came of it, whatever it was."""
     try:
-        return values.frame(b"R", action(*args, **kwargs))
-    except values.NotPlain as fault:
-        return values.frame(b"U", str(fault))
+        return plain_data.build_frame(b"R", action(*args, **kwargs))
+    except plain_data.NotPlain as fault:
+        return plain_data.build_frame(b"U", str(fault))
     except BaseException as error:
-        return values.frame(b"E", (type(error).__name__, _text(error)))
+        return plain_data.build_frame(b"E", (type(error).__name__, _format_error(error)))
 
 
-NOTHING = values.frame(b"R")
+NOTHING = plain_data.build_frame(b"R")
 
 
-def say(line: int, data: bytes) -> None:
+def write_all(line: int, data: bytes) -> None:
     while data:
         data = data[os.write(line, data) :]
 
 
-def _text(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_CHARACTERS]
     except BaseException:  # its __str__ is the program's

@@ -24,7 +24,7 @@ import time
 import types
 from typing import Any
 
-from agent2rl.evaluators.code_tests import values
+from agent2rl.evaluators.code_tests import plain_data
 
 WALL_SECONDS = 6.0
 """For a whole program and its tests. Its processor time is limited more tightly, in `jail`."""
@@ -44,28 +44,28 @@ class ProgramError(Exception):
     """The program raised an error of its own kind."""
 
 
-class Over(BaseException):
+class ProgramOver(BaseException):
     """No test can pass any more; no test may catch it."""
 
 
-class Line:
+class ProgramConnection:
     """A connection to one program, which starts with it and ends with it."""
 
     def __init__(self, path: str) -> None:
-        self.over: Over | None = None
+        self.over: ProgramOver | None = None
         """Set for good with the first answer that did not come."""
         self.deadline = time.monotonic() + WALL_SECONDS
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(WALL_SECONDS)
         self._socket.connect(path)
 
-    def ask(self, kind: bytes, question: Any) -> tuple[bytes, bytes]:
+    def send_request(self, kind: bytes, question: Any) -> tuple[bytes, bytes]:
         """The kind of the program's answer and its unread value; Over where there is none."""
         if self.over:
             raise self.over
         try:
-            self._send(values.frame(kind, question))
-            answer = values.message(self._read)
+            self._send_bytes(plain_data.build_frame(kind, question))
+            answer = plain_data.read_frame(self._receive_bytes)
         except TimeoutError:
             raise self.end("it took too long") from None
         except OSError:
@@ -75,32 +75,32 @@ class Line:
         if answer is None:
             raise self.end(LOST)
         if answer[0] == b"O":
-            raise self.end(f"the program ended ({_ending(self.read(answer[1]))})")
+            raise self.end(f"the program ended ({_describe_exit(self.read(answer[1]))})")
         if answer[0] == b"E":
-            raise error_of(self.read(answer[1]))
+            raise rebuild_error(self.read(answer[1]))
         return answer
 
     def read(self, data: bytes) -> Any:
         """What the program said; Over where that is no plain data."""
         try:
-            return values.loads(data)
-        except (ValueError, values.NotPlain) as error:
+            return plain_data.loads(data)
+        except (ValueError, plain_data.NotPlain) as error:
             raise self.end(f"it answered nonsense: {error}") from None
 
-    def end(self, why: str) -> Over:
+    def end(self, why: str) -> ProgramOver:
         """Nothing passes from here on, even if a test catches everything."""
-        self.over = Over(why)
+        self.over = ProgramOver(why)
         return self.over
 
-    def _send(self, data: bytes) -> None:
-        self._socket.settimeout(self._left())
+    def _send_bytes(self, data: bytes) -> None:
+        self._socket.settimeout(self._compute_time_left())
         self._socket.sendall(data)
 
-    def _read(self, size: int) -> bytes:
-        self._socket.settimeout(self._left())
+    def _receive_bytes(self, size: int) -> bytes:
+        self._socket.settimeout(self._compute_time_left())
         return self._socket.recv(size)
 
-    def _left(self) -> float:
+    def _compute_time_left(self) -> float:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -110,22 +110,22 @@ class Line:
         self._socket.close()
 
 
-def _ending(code: Any) -> str:
+def _describe_exit(code: Any) -> str:
     return ENDINGS.get(code, "by itself") if isinstance(code, int) else "by itself"
 
 
-class Proxy:
+class FunctionProxy:
     """The program's function, as the tests see it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ProgramConnection) -> None:
         self._line = line
         self.unplain = ""
         """What kind of thing could not cross, if anything."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            kind, value = self._line.ask(b"C", (args, kwargs))
-        except values.NotPlain as fault:
+            kind, value = self._line.send_request(b"C", (args, kwargs))
+        except plain_data.NotPlain as fault:
             self.unplain = f"an argument is {fault}"
             raise self._line.end(self.unplain) from None
         found = self._line.read(value)
@@ -136,7 +136,7 @@ class Proxy:
         raise self._line.end(self.unplain or "it answered nonsense")
 
 
-def error_of(found: Any) -> Exception:
+def rebuild_error(found: Any) -> Exception:
     """The program's error as the tests see it: a builtin one as such, any other as a ProgramError."""
     told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
     name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
@@ -147,19 +147,19 @@ def error_of(found: Any) -> Exception:
     return ProgramError(f"{name}: {text}")
 
 
-def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
+def judge_program(job: dict[str, Any], path: str) -> dict[str, Any]:
     """The verdict on one program."""
-    line = Line(path)
-    proxy = Proxy(line)
+    line = ProgramConnection(path)
+    proxy = FunctionProxy(line)
     try:
-        with _alarm(line), contextlib.redirect_stdout(io.StringIO()):
+        with _limit_time(line), contextlib.redirect_stdout(io.StringIO()):
             if job["inside"]:
-                _inside(job, line)
+                _test_inside(job, line)
             else:
-                _outside(job, line, proxy)
-    except (Exception, Over) as error:
-        note = _note(error)
-        lost = isinstance(error, Over) and str(error) == LOST
+                _test_outside(job, line, proxy)
+    except (Exception, ProgramOver) as error:
+        note = _format_note(error)
+        lost = isinstance(error, ProgramOver) and str(error) == LOST
         note = f"{INSIDE}. {note}" if job["inside"] else note
         return {
             "passed": False,
@@ -173,22 +173,22 @@ def judge(job: dict[str, Any], path: str) -> dict[str, Any]:
     return {"passed": True, "note": INSIDE if job["inside"] else "", "inside": job["inside"]}
 
 
-def _note(error: BaseException) -> str:
+def _format_note(error: BaseException) -> str:
     """Why it failed, in text that can be written down. What a program says of itself may be any text."""
     try:
-        said = str(error) if isinstance(error, Over) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, ProgramOver) else f"{type(error).__name__}: {error}"
     except ValueError:  # an int with too many digits
         said = type(error).__name__
     return said.encode("utf-8", errors="replace").decode()
 
 
-def _outside(job: dict[str, Any], line: Line, proxy: Proxy) -> None:
+def _test_outside(job: dict[str, Any], line: ProgramConnection, proxy: FunctionProxy) -> None:
     """The tests here. They see what the reference defines, with the proxy in its function's place."""
     namespace: dict[str, Any] = {"__name__": "tests"}
-    exec(_compiled(job["reference"]), namespace)
+    exec(_compile_tests(job["reference"]), namespace)
     namespace[job["entry"]] = proxy
-    exec(_compiled(job["test"]), namespace)
-    line.ask(b"P", (job["program"], job["entry"], None))
+    exec(_compile_tests(job["test"]), namespace)
+    line.send_request(b"P", (job["program"], job["entry"], None))
     random.seed(0)
     namespace["check"](proxy)
     if line.over:
@@ -196,19 +196,19 @@ def _outside(job: dict[str, Any], line: Line, proxy: Proxy) -> None:
 
 
 @functools.lru_cache(1024)
-def _compiled(source: str) -> types.CodeType:
+def _compile_tests(source: str) -> types.CodeType:
     return compile(source, "<tests>", "exec")
 
 
-def _inside(job: dict[str, Any], line: Line) -> None:
+def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
     """The tests where the program is, because their data cannot leave: it could forge this."""
-    kind, _ = line.ask(b"P", (job["program"], job["entry"], job["test"]))
+    kind, _ = line.send_request(b"P", (job["program"], job["entry"], job["test"]))
     if kind != b"R":
-        raise Over("it answered nonsense")
+        raise ProgramOver("it answered nonsense")
 
 
 @contextlib.contextmanager
-def _alarm(line: Line) -> Any:
+def _limit_time(line: ProgramConnection) -> Any:
     """Ends tests that go on computing by themselves."""
 
     def ring(*_: object) -> None:
@@ -227,7 +227,7 @@ def main(path: str) -> None:
     answers, sys.stdout = sys.stdout, io.StringIO()
     for text in sys.stdin:
         try:
-            verdict = judge(json.loads(text), path)
+            verdict = judge_program(json.loads(text), path)
         except OSError:  # nobody serves there, at the moment
             verdict = {"passed": False, "absent": True}
         answers.write(json.dumps(verdict) + "\n")

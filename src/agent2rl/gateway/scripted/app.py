@@ -20,17 +20,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agent2rl.core.llm import Tokens, Wire
-from agent2rl.gateway.scripted.answer import Answer
-from agent2rl.gateway.scripted.player import Player
-from agent2rl.gateway.scripted.record import Kind, Line, Log, Outcome
-from agent2rl.gateway.scripted.script import Script
-from agent2rl.gateway.scripted.speech import ScriptFault
-from agent2rl.gateway.scripted.talk import Format, Trouble, dumped
+from agent2rl.core.llm import TokenCounts, Wire
+from agent2rl.gateway.scripted.messages import ProviderError, WireFormat, dump_json
+from agent2rl.gateway.scripted.request_log import Kind, Outcome, RequestLog, RequestLogLine
+from agent2rl.gateway.scripted.response import ScriptedResponse
+from agent2rl.gateway.scripted.script import DriverScript
+from agent2rl.gateway.scripted.script_player import ScriptPlayer
+from agent2rl.gateway.scripted.step_replies import ScriptFault
 from agent2rl.gateway.scripted.wires import anthropic, chat, gemini, responses
 
 BODY_BYTES = 64 << 20
-FORMATS: dict[Wire, Format] = {
+FORMATS: dict[Wire, WireFormat] = {
     "anthropic": anthropic.FORMAT,
     "openai-chat": chat.FORMAT,
     "openai-responses": responses.FORMAT,
@@ -49,63 +49,67 @@ NAMES = ("scripted",)
 METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH"]
 
 
-class Driver:
-    def __init__(self, script: Script, log: Log, name: str = "script", key: str | None = None) -> None:
+class ScriptedDriver:
+    def __init__(
+        self, script: DriverScript, log: RequestLog, name: str = "script", key: str | None = None
+    ) -> None:
         """With a key, only requests that have it are answered."""
-        self._player, self._log, self._name, self._key = Player(script), log, name, key
+        self._player, self._log, self._name, self._key = ScriptPlayer(script), log, name, key
         self._kinds: Counter[str] = Counter()
-        self._tokens = Tokens()
+        self._tokens = TokenCounts()
         self.application = Starlette(
             routes=[
-                Route("/script", self._state),
-                Route("/{path:path}", self._ask, methods=METHODS),
+                Route("/script", self._get_state),
+                Route("/{path:path}", self._handle_request, methods=METHODS),
             ]
         )
 
-    async def _state(self, _: Request) -> Response:
-        states = [state.model_dump() for state in self._player.states()]
+    async def _get_state(self, _: Request) -> Response:
+        states = [state.model_dump() for state in self._player.list_states()]
         found = {
             "script": self._name,
             "requests": dict(self._kinds),
             "tokens": self._tokens.model_dump(),
             "conversations": states,
         }
-        return Response(dumped(found), media_type="application/json")
+        return Response(dump_json(found), media_type="application/json")
 
-    def _note(self, line: Line) -> None:
+    def _log_request(self, line: RequestLogLine) -> None:
         self._kinds[line.kind] += 1
-        self._tokens += line.tokens or Tokens()
-        self._log.add(line)
+        self._tokens += line.tokens or TokenCounts()
+        self._log.add_line(line)
 
-    async def _ask(self, request: Request) -> Response | Answer:
+    async def _handle_request(self, request: Request) -> Response | ScriptedResponse:
         path, began = request.url.path, time.time()
         for wire, pattern in PATHS.items():
             if request.method == "POST" and (found := pattern.search(path)):
-                return await self._generate(request, wire, found.groupdict(), began)
+                return await self._handle_generation(request, wire, found.groupdict(), began)
         models = MODELS.search(path) if request.method == "GET" else None
         kind: Kind = "models" if models else "unknown"
         status = 200 if models or request.method == "HEAD" or path == "/" else 404
-        self._note(_line(began, kind, request, status, "answered" if status == 200 else "failed"))
+        self._log_request(
+            _build_log_line(began, kind, request, status, "answered" if status == 200 else "failed")
+        )
         if models:
-            return JSONResponse(_models(models["model"]))
+            return JSONResponse(_render_model_list(models["model"]))
         if status == 200:
             return JSONResponse({"script": self._name})
-        trouble = Trouble(404, "", f"The scripted LLM knows no {request.method} {path}.")
-        return JSONResponse(chat.failed(trouble)[1], 404)
+        trouble = ProviderError(404, "", f"The scripted LLM knows no {request.method} {path}.")
+        return JSONResponse(chat.render_openai_error(trouble)[1], 404)
 
-    async def _generate(
+    async def _handle_generation(
         self, request: Request, wire: Wire, named: Mapping[str, str | None], began: float
-    ) -> Response | Answer:
+    ) -> Response | ScriptedResponse:
         wired = FORMATS[wire]
-        if self._key is not None and _key(request) != self._key:
-            status, answer = wired.fail(Trouble(401, "", "The key is not valid."))
-            self._note(_line(began, "unknown", request, status, "failed"))
+        if self._key is not None and _extract_key(request) != self._key:
+            status, answer = wired.fail(ProviderError(401, "", "The key is not valid."))
+            self._log_request(_build_log_line(began, "unknown", request, status, "failed"))
             return JSONResponse(answer, status)
         try:
-            body = await _body(request)
+            body = await _read_body(request)
             if named.get("count"):
-                self._note(_line(began, "count", request, 200, "answered"))
-                many = max(1, len(dumped(body)) // 4)
+                self._log_request(_build_log_line(began, "count", request, 200, "answered"))
+                many = max(1, len(dump_json(body)) // 4)
                 return JSONResponse({"input_tokens" if wire == "anthropic" else "totalTokens": many})
             given = (
                 {}
@@ -117,22 +121,22 @@ class Driver:
                 }
             )
             asked = wired.read({**body, **given})
-            play = self._player.play(asked)
+            play = self._player.answer_request(asked)
         except (ValueError, ScriptFault) as error:
-            status, answer = wired.fail(Trouble(400, "", str(error)))
-            self._note(_line(began, "unknown", request, status, "failed"))
+            status, answer = wired.fail(ProviderError(400, "", str(error)))
+            self._log_request(_build_log_line(began, "unknown", request, status, "failed"))
             return JSONResponse(answer, status)
-        return Answer(asked, play, wired, request.url.path, began, self._note)
+        return ScriptedResponse(asked, play, wired, request.url.path, began, self._log_request)
 
 
-def _key(request: Request) -> str | None:
+def _extract_key(request: Request) -> str | None:
     """Where each of the wire formats has it."""
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     given = (bearer, *(request.headers.get(name) for name in ("x-api-key", "x-goog-api-key")))
     return next(filter(None, given), request.query_params.get("key"))
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request) -> dict[str, Any]:
     data = b""
     async for chunk in request.stream():
         data += chunk
@@ -147,7 +151,7 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _models(name: str | None) -> dict[str, Any]:
+def _render_model_list(name: str | None) -> dict[str, Any]:
     """A list that OpenAI's, Anthropic's and Gemini's clients all take, or one of it."""
     entries = [
         {
@@ -168,8 +172,10 @@ def _models(name: str | None) -> dict[str, Any]:
     return {"object": "list", "data": entries, "models": entries, **ends}
 
 
-def _line(began: float, kind: Kind, request: Request, status: int, outcome: Outcome) -> Line:
-    return Line(
+def _build_log_line(
+    began: float, kind: Kind, request: Request, status: int, outcome: Outcome
+) -> RequestLogLine:
+    return RequestLogLine(
         at=began,
         seconds=round(time.time() - began, 6),
         kind=kind,

@@ -8,28 +8,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent2rl.gateway.scripted.talk import Asked, Reply, Said
+from agent2rl.gateway.scripted.messages import AssistantMessage, LlmReply, LlmRequest
 
 
 @dataclass
-class Turn:
+class ScriptedTurn:
     """One answer, and how often it was asked for."""
 
     step: int | None
     """Counted from 0; None: the script was over."""
-    reply: Reply
+    reply: LlmReply
     attempts: int = 0
     waits: bool = False
     """For a command of the step to end: it is no answer of the step's own."""
 
 
 @dataclass
-class Conversation:
+class ScriptedConversation:
     number: int
-    first: Asked
+    first: LlmRequest
     start: int | None = 0
     """The step that it begins with; None: the script was over before."""
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ScriptedTurn] = field(default_factory=list)
     captured: dict[str, str] = field(default_factory=dict)
     plays: Counter[int] = field(default_factory=Counter)
     """Of each step in a row."""
@@ -46,32 +46,34 @@ class Conversation:
         return f"c{self.number}t{len(self.turns) + 1}"
 
 
-def find(conversations: Sequence[Conversation], asked: Asked) -> tuple[Conversation, int] | None:
+def find_conversation(
+    conversations: Sequence[ScriptedConversation], asked: LlmRequest
+) -> tuple[ScriptedConversation, int] | None:
     """The conversation, and how many of its turns were heard. None: a new one begins."""
     calls = {call.id for said in asked.turns for call in said.calls}
 
-    def likeness(talk: Conversation) -> tuple[bool, bool, int]:
+    def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
         return bool(calls & talk.calls), talk.first.beginning == asked.beginning, talk.number
 
     for talk in sorted(conversations, key=likeness, reverse=True):
-        if (heard := _heard(talk, asked)) is not None:
+        if (heard := _count_heard_turns(talk, asked)) is not None:
             return talk, heard
     return None
 
 
-def _heard(talk: Conversation, asked: Asked) -> int | None:
+def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | None:
     """Of its turns; None: it is another conversation."""
     if asked.after:
         return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == asked.after), None)
     for place in range(len(asked.turns), 0, -1):
-        heard = _place(talk, asked.turns[place - 1], place)
+        heard = _match_turn(talk, asked.turns[place - 1], place)
         if heard is not None:
             return heard
     again = len(talk.turns) <= 1 and talk.first.beginning == asked.beginning
     return 0 if again and len(talk.first.turns) == len(asked.turns) else None
 
 
-def _place(talk: Conversation, said: Said, place: int) -> int | None:
+def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
     """How many turns were heard with this one, which is the request's so manieth."""
     replies = [(number, turn.reply) for number, turn in enumerate(talk.turns, 1)]
     calls = {call.id for call in said.calls}

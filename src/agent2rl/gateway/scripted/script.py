@@ -8,7 +8,7 @@
     when = 'loss (?P<loss>[0-9.]+)'      # in what the last command gave back; else the next step
     end = "It came to {{loss}}."
 
-`library` reads it.
+`script_loader` reads it.
 """
 
 import re
@@ -17,31 +17,31 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from agent2rl.core.llm import Tokens
+from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record
 
-SLOT = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+CAPTURE_SLOT = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 """What a captured group is put in place of."""
 Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(ge=0, le=86400)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=60)]
 Times = Annotated[int, Field(ge=1)] | Literal["always"]
-Trouble = Literal["overloaded", "context-too-long"]
-USAGE = Tokens(input=100, output=10)
+ProviderErrorName = Literal["overloaded", "context-too-long"]
+DEFAULT_USAGE = TokenCounts(input=100, output=10)
 
 
-class File(Record):
+class FileToWrite(Record):
     path: Text
     text: str
     """A last line end is added where there is none."""
 
 
-class Call(Record):
+class ScriptCall(Record):
     """One of: a shell command, a file to write, any tool by name."""
 
     shell: Text | None = None
     """Runs in whatever tool the agent has for it."""
-    write_file: File | None = None
+    write_file: FileToWrite | None = None
     """Written by a shell command."""
     tool: Text | None = None
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
@@ -54,7 +54,7 @@ class Call(Record):
         return [name for name in ("shell", "write_file", "tool") if getattr(self, name) is not None]
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_single_call(self) -> Self:
         if len(self.kinds) > 1:
             raise ValueError(f"{' and '.join(self.kinds)} are two calls: put them into `calls`")
         if self.arguments and self.tool is None:
@@ -66,10 +66,10 @@ class Call(Record):
         return self
 
 
-class Fail(Record):
+class ScriptedFailure(Record):
     """Answer with an error first."""
 
-    status: Annotated[int, Field(ge=400, le=599)] | Trouble
+    status: Annotated[int, Field(ge=400, le=599)] | ProviderErrorName
     """`overloaded` and `context-too-long` are what each provider says in that case."""
     times: Times = 1
     midway: bool = False
@@ -79,11 +79,11 @@ class Fail(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, value: Any) -> Any:
+    def _expand_short_form(cls, value: Any) -> Any:
         return {"status": value} if isinstance(value, int | str) else value
 
 
-class When(Record):
+class StepCondition(Record):
     """Patterns that must be found somewhere; their named groups are captured."""
 
     result: re.Pattern[str] | None = None
@@ -98,18 +98,18 @@ class When(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, value: Any) -> Any:
+    def _expand_short_form(cls, value: Any) -> Any:
         return {"result": value} if isinstance(value, str) else value
 
 
-class Step(Call):
+class ScriptStep(ScriptCall):
     label: Label | None = None
-    when: When | None = None
+    when: StepCondition | None = None
     """Play this step only then; else go to `else`, or to the next step."""
     otherwise: Label | None = Field(None, alias="else")
     think: Text | None = None
     say: Text | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptCall, ...] = ()
     """Several at once."""
     end: Text | None = None
     """Last words: the agent ends."""
@@ -117,13 +117,13 @@ class Step(Call):
     """Before the first byte."""
     pause: Seconds = 0.0
     """In the middle of the answer."""
-    fail: Fail | None = None
+    fail: ScriptedFailure | None = None
     hang: Times | None = None
     """So many requests are never answered."""
     cut: Times | None = None
     """So many answers break off in the middle."""
-    usage: Tokens | None = None
-    until: When | None = None
+    usage: TokenCounts | None = None
+    until: StepCondition | None = None
     """Play this step again until what comes back matches."""
     most: Annotated[int, Field(ge=1)] = 100
     """How often at most; then go on."""
@@ -131,7 +131,7 @@ class Step(Call):
     """The step after this one."""
 
     @property
-    def asks(self) -> tuple[Call, ...]:
+    def asks(self) -> tuple[ScriptCall, ...]:
         return (self, *self.calls) if self.kinds else self.calls
 
     @property
@@ -149,11 +149,11 @@ class Step(Call):
         for call in self.asks:
             written = (call.write_file.path, call.write_file.text) if call.write_file else ()
             said += [text for text in (call.shell, *written) if text]
-            said += _strings(call.arguments)
+            said += _collect_strings(call.arguments)
         return said
 
     @model_validator(mode="after")
-    def _sensible(self) -> Self:
+    def _check_step(self) -> Self:
         if any(not call.kinds for call in self.calls):
             raise ValueError("each of `calls` has a shell, a write_file or a tool")
         if self.end and (self.say or self.asks):
@@ -171,26 +171,26 @@ class Step(Call):
         if self.otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.usage:
-            _check(self.usage)
+            _check_usage(self.usage)
         return self
 
 
-class Script(Record):
+class DriverScript(Record):
     about: str = ""
     audience: Literal["agents", "anyone"] = "agents"
     """Who plays the script on: requests that offer a shell, or all. Others get a short answer at no step."""
     sessions: Literal["apart", "joined"] = "apart"
     """Whether a new conversation begins the script anew or goes on where the one before it was."""
-    usage: Tokens = USAGE
+    usage: TokenCounts = DEFAULT_USAGE
     """Of each answer that says nothing of it."""
-    step: Annotated[tuple[Step, ...], Field(min_length=1)]
+    step: Annotated[tuple[ScriptStep, ...], Field(min_length=1)]
 
-    def where(self, label: str) -> int:
+    def find_step(self, label: str) -> int:
         return next(number for number, step in enumerate(self.step) if step.label == label)
 
     @model_validator(mode="after")
-    def _joined(self) -> Self:
-        _check(self.usage)
+    def _check_references(self) -> Self:
+        _check_usage(self.usage)
         labels = [step.label for step in self.step if step.label]
         captured = set[str]()
         for step in self.step:
@@ -200,18 +200,22 @@ class Script(Record):
         for number, step in enumerate(self.step, 1):
             for label in (step.otherwise, step.goto):
                 if label and label not in labels:
-                    raise ValueError(f"step {number}: there is no step {label!r}; labels: {_list(labels)}")
-            for name in sorted({name for text in step.texts for name in SLOT.findall(text)} - captured):
+                    raise ValueError(
+                        f"step {number}: there is no step {label!r}; labels: {_join_words(labels)}"
+                    )
+            for name in sorted(
+                {name for text in step.texts for name in CAPTURE_SLOT.findall(text)} - captured
+            ):
                 raise ValueError(
                     f"step {number}: nothing captures {name!r}; groups (?P<name>…) of when and until: "
-                    + _list(sorted(captured))
+                    + _join_words(sorted(captured))
                 )
         for label in {label for label in labels if labels.count(label) > 1}:
             raise ValueError(f"two steps are labelled {label!r}")
         return self
 
 
-def _check(tokens: Tokens) -> None:
+def _check_usage(tokens: TokenCounts) -> None:
     if min(tokens.model_dump().values()) < 0:
         raise ValueError("usage: tokens are not negative")
     if tokens.cached + tokens.written > tokens.input:
@@ -222,13 +226,13 @@ def _check(tokens: Tokens) -> None:
         raise ValueError("usage: `output` holds `reasoning`, and is less")
 
 
-def _strings(value: JsonValue) -> list[str]:
+def _collect_strings(value: JsonValue) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [text for part in value for text in _strings(part)] if isinstance(value, list) else []
+    return [text for part in value for text in _collect_strings(part)] if isinstance(value, list) else []
 
 
-def _list(words: list[str]) -> str:
+def _join_words(words: list[str]) -> str:
     return ", ".join(words) or "none"

@@ -9,17 +9,17 @@ from pathlib import Path
 import uvicorn
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.ports import LOOPBACK, bound
-from agent2rl.gateway.scripted.app import Driver
-from agent2rl.gateway.scripted.record import Log
-from agent2rl.gateway.scripted.script import Script
+from agent2rl.core.ports import LOOPBACK, open_listening_socket
+from agent2rl.gateway.scripted.app import ScriptedDriver
+from agent2rl.gateway.scripted.request_log import RequestLog
+from agent2rl.gateway.scripted.script import DriverScript
 
 LEAVE_SECONDS = 1
 """For answers on their way when it is ended; some are never to come."""
 
 
-def serve(
-    script: Script,
+def serve_script(
+    script: DriverScript,
     name: str,
     tell: Callable[[str], None],
     port: int = 0,
@@ -28,20 +28,20 @@ def serve(
     key: str | None = None,
 ) -> None:
     """Until Ctrl-C. `tell` gets the address."""
-    with closing(Log(record)) as log, _bound(port, path) as (line, address):
-        server = _server(Driver(script, log, name, key))
+    with closing(RequestLog(record)) as log, _bind_listener(port, path) as (line, address):
+        server = _build_server(ScriptedDriver(script, log, name, key))
         tell(address)
         with suppress(KeyboardInterrupt):
             server.run(sockets=[line])
 
 
 @contextmanager
-def running(
-    script: Script, path: Path | None = None, record: Path | None = None, key: str | None = None
+def run_in_thread(
+    script: DriverScript, path: Path | None = None, record: Path | None = None, key: str | None = None
 ) -> Iterator[str]:
     """The address of a server that runs beside, in a thread."""
-    with closing(Log(record)) as log, _bound(0, path) as (line, address):
-        server = _server(Driver(script, log, key=key))
+    with closing(RequestLog(record)) as log, _bind_listener(0, path) as (line, address):
+        server = _build_server(ScriptedDriver(script, log, key=key))
         thread = threading.Thread(target=server.run, args=([line],), name="scripted-llm", daemon=True)
         thread.start()
         try:
@@ -51,7 +51,7 @@ def running(
             thread.join()
 
 
-def _server(driver: Driver) -> uvicorn.Server:
+def _build_server(driver: ScriptedDriver) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             driver.application,
@@ -66,8 +66,8 @@ def _server(driver: Driver) -> uvicorn.Server:
 
 
 @contextmanager
-def _bound(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
-    line = _at(path) if path else bound(port)
+def _bind_listener(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
+    line = _bind_unix_socket(path) if path else open_listening_socket(port)
     try:
         yield line, f"unix:{path}" if path else f"http://{LOOPBACK}:{line.getsockname()[1]}"
     finally:
@@ -76,7 +76,7 @@ def _bound(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
             path.unlink(missing_ok=True)
 
 
-def _at(path: Path) -> socket.socket:
+def _bind_unix_socket(path: Path) -> socket.socket:
     line = socket.socket(socket.AF_UNIX)
     try:
         line.bind(str(path))

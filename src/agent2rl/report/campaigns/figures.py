@@ -7,9 +7,9 @@ from functools import partial
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from agent2rl.analysis.campaigns.campaign import Campaign
-from agent2rl.report.campaigns import courses, data, forests, grids
-from agent2rl.report.drawing import STYLE
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
+from agent2rl.report.campaigns import figure_data, forest_plots, grid_charts, trajectory_charts
+from agent2rl.report.chart_style import STYLE
 
 CAPTIONS = {
     "ranking": "Mean gain over tasks with its 95% interval; a hollow point has too few runs for one. The "
@@ -31,55 +31,79 @@ CAPTIONS = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CampaignFigure:
     name: str
     section: str
     title: str
     caption: str
     draw: Callable[[bool], Figure | None]
     """Whether for a telephone; None where there is nothing to draw."""
-    rows: Callable[[], data.Table]
+    rows: Callable[[], figure_data.Table]
 
-    def figure(self, narrow: bool) -> Figure | None:
+    def draw_figure(self, narrow: bool) -> Figure | None:
         with mpl.rc_context(STYLE):
             return self.draw(narrow)
 
 
-def figures(campaign: Campaign) -> Iterator[Drawn]:
+def list_figures(campaign: CampaignAnalysis) -> Iterator[CampaignFigure]:
     """In the order of the page."""
-    one = partial(_of_all, campaign)
-    yield one("ranking", "leaderboard", "The ranking, and how sure it is", forests.ranking, data.ranking)
-    yield one("gains", "cells", "Every run", courses.single_gains, data.single_gains)
+    one = partial(_build_figure, campaign)
+    yield one(
+        "ranking",
+        "leaderboard",
+        "The ranking, and how sure it is",
+        forest_plots.draw_ranking,
+        figure_data.build_ranking_rows,
+    )
+    yield one(
+        "gains", "cells", "Every run", trajectory_charts.draw_single_gains, figure_data.build_single_gain_rows
+    )
     for found in campaign.heatmaps:
-        yield Drawn(
+        yield CampaignFigure(
             f"heatmap-{found.row_axis}",
             "heatmaps",
             f"{found.row_axis.capitalize()} × task",
             CAPTIONS["heatmap"].format(found.tested),
-            partial(grids.gains, found),
-            partial(data.heatmap, found),
+            partial(grid_charts.draw_gains, found),
+            partial(figure_data.build_heatmap_rows, found),
         )
     for family in campaign.families:
-        yield Drawn(
+        yield CampaignFigure(
             f"comparisons-{family.axis}",
             "comparisons",
             f"Each {family.axis} against each other",
             CAPTIONS["comparisons"],
-            partial(forests.comparisons, family),
-            partial(data.comparisons, family),
+            partial(forest_plots.draw_comparisons, family),
+            partial(figure_data.build_comparison_rows, family),
         )
-    yield one("trajectories", "scaling", "Trajectories", courses.trajectories, data.trajectories)
-    yield one("scaling", "scaling", "What it costs", courses.scaling, data.scaling)
-    yield one("best-of-k", "passk", "The best of k runs", courses.best_of, data.best_of)
-    yield one("routes", "routes", "Routes", grids.routes, data.routes)
+    yield one(
+        "trajectories",
+        "scaling",
+        "Trajectories",
+        trajectory_charts.draw_trajectories,
+        figure_data.build_trajectory_rows,
+    )
+    yield one(
+        "scaling", "scaling", "What it costs", trajectory_charts.draw_scaling, figure_data.build_scaling_rows
+    )
+    yield one(
+        "best-of-k",
+        "passk",
+        "The best of k runs",
+        trajectory_charts.draw_best_of,
+        figure_data.build_best_of_rows,
+    )
+    yield one("routes", "routes", "Routes", grid_charts.draw_routes, figure_data.build_route_rows)
 
 
-def _of_all(
-    campaign: Campaign,
+def _build_figure(
+    campaign: CampaignAnalysis,
     name: str,
     section: str,
     title: str,
-    draw: Callable[[Campaign, bool], Figure | None],
-    rows: Callable[[Campaign], data.Table],
-) -> Drawn:
-    return Drawn(name, section, title, CAPTIONS[name], partial(draw, campaign), partial(rows, campaign))
+    draw: Callable[[CampaignAnalysis, bool], Figure | None],
+    rows: Callable[[CampaignAnalysis], figure_data.Table],
+) -> CampaignFigure:
+    return CampaignFigure(
+        name, section, title, CAPTIONS[name], partial(draw, campaign), partial(rows, campaign)
+    )

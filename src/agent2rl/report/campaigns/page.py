@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from agent2rl.analysis.campaigns.campaign import Campaign
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
 from agent2rl.core.errors import UserError
-from agent2rl.report import images, sheets, words
-from agent2rl.report.campaigns import board, data
-from agent2rl.report.campaigns.figures import Drawn, figures
+from agent2rl.report import figure_files, formatting, page_templates
+from agent2rl.report.campaigns import figure_data, leaderboard_table
+from agent2rl.report.campaigns.figures import CampaignFigure, list_figures
 from agent2rl.store.files import move_into, write_atomically
 
 SECTIONS = {
@@ -28,18 +28,23 @@ SHOWN = 5
 """Runs that could not be read, by name."""
 
 
-def write(campaign: Campaign, target: Path) -> Path:
+def write(campaign: CampaignAnalysis, target: Path) -> Path:
     """Write all of it; what stops it before the end leaves an earlier one whole. Returns the page."""
     try:
         target.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=target) as aside:
             made = Path(aside)
-            texts, drawn = _figures(campaign, made / "figures")
+            texts, drawn = _draw_figures(campaign, made / "figures")
             write_atomically(made / "campaign.json", campaign.model_dump_json() + "\n")
-            write_atomically(made / "campaign.md", markdown(campaign, drawn))
-            write_atomically(made / PAGE, html(campaign, drawn, texts))
-            write_atomically(made / "leaderboard.csv", data.text(data.leaderboard(campaign.leaderboard)))
-            write_atomically(made / "cells.csv", data.text(data.cells(campaign.leaderboard)))
+            write_atomically(made / "campaign.md", render_markdown(campaign, drawn))
+            write_atomically(made / PAGE, render_html(campaign, drawn, texts))
+            write_atomically(
+                made / "leaderboard.csv",
+                figure_data.render_csv(figure_data.build_leaderboard_rows(campaign.leaderboard)),
+            )
+            write_atomically(
+                made / "cells.csv", figure_data.render_csv(figure_data.build_cell_rows(campaign.leaderboard))
+            )
             move_into(made, target)
     except OSError as error:
         raise UserError(
@@ -49,50 +54,52 @@ def write(campaign: Campaign, target: Path) -> Path:
     return target / PAGE
 
 
-def _figures(campaign: Campaign, folder: Path) -> tuple[dict[str, str], list[Drawn]]:
+def _draw_figures(campaign: CampaignAnalysis, folder: Path) -> tuple[dict[str, str], list[CampaignFigure]]:
     """Those that there is something to draw in, as SVG for desks and telephones; the files are written."""
-    wide = {each.name: (each, each.figure(narrow=False)) for each in figures(campaign)}
+    wide = {each.name: (each, each.draw_figure(narrow=False)) for each in list_figures(campaign)}
     drawn = [each for each, found in wide.values() if found]
-    texts = images.save({each.name: found for each, found in wide.values() if found}, folder)
-    narrow = {each.name + images.NARROW: each.figure(narrow=True) for each in drawn}
+    texts = figure_files.save_figures({each.name: found for each, found in wide.values() if found}, folder)
+    narrow = {each.name + figure_files.NARROW: each.draw_figure(narrow=True) for each in drawn}
     for each in drawn:
-        write_atomically(folder / f"{each.name}.csv", data.text(each.rows()))
-    return texts | images.texts({name: found for name, found in narrow.items() if found}), drawn
+        write_atomically(folder / f"{each.name}.csv", figure_data.render_csv(each.rows()))
+    return texts | figure_files.render_svgs({name: found for name, found in narrow.items() if found}), drawn
 
 
-def html(campaign: Campaign, drawn: list[Drawn], texts: Mapping[str, str]) -> str:
-    return sheets.render(
+def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: Mapping[str, str]) -> str:
+    return page_templates.render_page(
         "campaign.html.jinja",
         {
-            "figure_text": board.figure,
-            "told": board.told,
-            "succeeded": board.succeeded,
-            "counted": board.counted,
-            "short_name": words.name,
-            "marked_name": board.marked_name,
+            "figure_text": leaderboard_table.format_figure,
+            "told": leaderboard_table.format_exclusions,
+            "succeeded": leaderboard_table.format_success,
+            "counted": leaderboard_table.format_run_count,
+            "short_name": formatting.shorten_name,
+            "marked_name": leaderboard_table.mark_name,
         },
         campaign=campaign,
-        title=title(campaign),
+        title=build_title(campaign),
         sentence=sentence(campaign),
         notes=notes(campaign),
-        columns=board.columns(campaign.leaderboard),
-        rows=board.rows(campaign.leaderboard),
+        columns=leaderboard_table.list_columns(campaign.leaderboard),
+        rows=leaderboard_table.build_rows(campaign.leaderboard),
         cells=[
             (row, task, found) for row in campaign.leaderboard.rows for task, found in row.by_task.items()
         ],
-        board_notes=board.table_notes(campaign.leaderboard),
+        board_notes=leaderboard_table.table_notes(campaign.leaderboard),
         drawn={section: [each for each in drawn if each.section == section] for section in SECTIONS},
-        figures=sheets.figures(texts),
+        figures=page_templates.inline_figures(texts),
         sections=SECTIONS.items(),
     )
 
 
-def markdown(campaign: Campaign, drawn: list[Drawn]) -> str:
+def render_markdown(campaign: CampaignAnalysis, drawn: list[CampaignFigure]) -> str:
     parts = [
-        f"# {title(campaign)}",
+        f"# {build_title(campaign)}",
         sentence(campaign),
         *notes(campaign),
-        board.markdown(campaign.leaderboard, board.table_notes(campaign.leaderboard)),
+        leaderboard_table.render_markdown(
+            campaign.leaderboard, leaderboard_table.table_notes(campaign.leaderboard)
+        ),
     ]
     for each in drawn:
         parts.append(f"## {each.title}\n\n![{each.title}](figures/{each.name}.svg)\n\n{each.caption}")
@@ -100,18 +107,18 @@ def markdown(campaign: Campaign, drawn: list[Drawn]) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def title(campaign: Campaign) -> str:
+def build_title(campaign: CampaignAnalysis) -> str:
     return f"Campaign {campaign.name}" if campaign.name else "All runs"
 
 
-def sentence(campaign: Campaign) -> str:
+def sentence(campaign: CampaignAnalysis) -> str:
     """What came of it, in one."""
     found = campaign.leaderboard
     counted = found.runs - sum(found.excluded.values())
     if not counted:
         return f"{found.runs} runs, none of which has a gain yet."
     said, first = f"{counted} runs of {len(found.tasks)} tasks", found.rows[0]
-    gained = f"{board.figure(first.place.mean)} points on average over tasks"
+    gained = f"{leaderboard_table.format_figure(first.place.mean)} points on average over tasks"
     if len(found.rows) == 1:
         return f"{said}: {first.name} gains {gained}."
     if first.place.chances:
@@ -120,8 +127,8 @@ def sentence(campaign: Campaign) -> str:
     return f"{said}, {len(found.rows)} entries, none of which has enough runs to be ranked."
 
 
-def notes(campaign: Campaign) -> list[str]:
-    found = board.contamination_notes(campaign.leaderboard)
+def notes(campaign: CampaignAnalysis) -> list[str]:
+    found = leaderboard_table.contamination_notes(campaign.leaderboard)
     if many := campaign.other_protocol:
         other = "paper" if campaign.protocol == "heldout" else "heldout"
         found.append(f"{many} runs under protocol {other} are left out: their gains are another quantity.")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.task import Splits, Task
-from agent2rl.environments.alfworld.household import Household
+from agent2rl.environments.alfworld.environment import AlfworldEnvironment
 from agent2rl.environments.alfworld.world import GAMES
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.evaluators.telling import Telling
 from agent2rl.tasks.alfworld import games
 
 RULE = "alfworld-1"
@@ -23,19 +23,19 @@ RULE = "alfworld-1"
 
 EVALUATOR = Episodes(
     rule=RULE,
-    world=Household,
-    telling=Telling(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
+    world=AlfworldEnvironment,
+    telling=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
     group="task_type",
     sampling=Sampling(max_tokens=100),
 )
 
 
 def load(data_dir: Path | None) -> Splits:
-    root = games.root(data_dir)
-    unseen = games.scoring(root / games.UNSEEN)
+    root = games.find_games_root(data_dir)
+    unseen = games.load_scoring_examples(root / games.UNSEEN)
     return Splits(
-        train=games.training(root / games.TRAIN),
-        feedback=games.scoring(root / games.SEEN),
+        train=games.load_training_examples(root / games.TRAIN),
+        feedback=games.load_scoring_examples(root / games.SEEN),
         heldout=unseen,
         test=unseen,
         folders={GAMES: root / games.TRAIN},
@@ -49,5 +49,5 @@ TASK: Task = Task(
     load=load,
     evaluator=EVALUATOR,
     world="alfworld",
-    withhold=games.withhold,
+    withhold=games.withhold_walkthroughs,
 )

@@ -15,10 +15,10 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits
-from agent2rl.environments.alfworld import Game, Play
-from agent2rl.environments.alfworld.household import GAME_FILE, STEPS
+from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
+from agent2rl.environments.alfworld.environment import GAME_FILE, STEPS
 from agent2rl.environments.alfworld.world import GAMES
-from agent2rl.evaluators.release import unpacked
+from agent2rl.evaluators.release_archive import fetch_archive
 
 RELEASE = "https://github.com/alfworld/alfworld/releases/download/0.4.0/json_2.1.2_tw-pddl.zip"
 FOLDER = "json_2.1.1"
@@ -27,10 +27,10 @@ HOME = Path("~/.cache/alfworld")
 TRAIN, SEEN, UNSEEN = "train", "valid_seen", "valid_unseen"
 
 
-def root(data_dir: Path | None) -> Path:
+def find_games_root(data_dir: Path | None) -> Path:
     """The folder that holds the splits."""
     if data_dir is None:
-        return unpacked(RELEASE, HOME.expanduser(), FOLDER, f"*/{GAME_FILE}")
+        return fetch_archive(RELEASE, HOME.expanduser(), FOLDER, f"*/{GAME_FILE}")
     found = data_dir / FOLDER if (data_dir / FOLDER).is_dir() else data_dir
     for split in (TRAIN, SEEN, UNSEEN):
         if not (found / split).is_dir():
@@ -41,18 +41,18 @@ def root(data_dir: Path | None) -> Path:
     return found
 
 
-def training(folder: Path) -> tuple[Example, ...]:
-    return tuple(example(data, name) for name, data in _each(folder))
+def load_training_examples(folder: Path) -> tuple[Example, ...]:
+    return tuple(build_example(data, name) for name, data in _iterate_games(folder))
 
 
-def scoring(folder: Path) -> tuple[Example, ...]:
-    return tuple(carrying(example(data, name), data) for name, data in _each(folder))
+def load_scoring_examples(folder: Path) -> tuple[Example, ...]:
+    return tuple(attach_game(build_example(data, name), data) for name, data in _iterate_games(folder))
 
 
-def example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Example:
+def build_example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Example:
     """A game as an example: it asks with what is seen first, and commands that win are its answer."""
     try:
-        game = Game.read(data, name)
+        game = AlfworldGame.from_data(data, name)
     except UserError as error:  # which does not say which of thousands
         raise UserError(f"{name}: {error.message}", error.mend) from error
     if not game.walkthrough:
@@ -60,7 +60,7 @@ def example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Exa
     problem = json.dumps([data["pddl_problem"], game.task])
     return Example(
         id=name,
-        prompt=Play(game).observation,
+        prompt=AlfworldEpisode(game).observation,
         target="\n".join(game.walkthrough),
         meta={
             "task_type": game.task_type,
@@ -70,19 +70,19 @@ def example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Exa
     )
 
 
-def carrying(one: Example, data: Mapping[str, JsonValue]) -> Example:
+def attach_game(one: Example, data: Mapping[str, JsonValue]) -> Example:
     return replace(one, meta={**one.meta, "game": dict(data)})
 
 
-def withhold(splits: Splits) -> Splits:
+def withhold_walkthroughs(splits: Splits) -> Splits:
     """The training games without the commands that win them."""
     shown = splits.folders[GAMES]
 
     def write(place: Path) -> None:
         if not isinstance(shown, Path):
             shown(place)
-        for name, data in _each(shown if isinstance(shown, Path) else place):
-            put(place, name, {**data, "walkthrough": []})
+        for name, data in _iterate_games(shown if isinstance(shown, Path) else place):
+            write_game(place, name, {**data, "walkthrough": []})
 
     return replace(
         splits,
@@ -91,14 +91,14 @@ def withhold(splits: Splits) -> Splits:
     )
 
 
-def put(folder: Path, name: str, data: Mapping[str, JsonValue]) -> None:
+def write_game(folder: Path, name: str, data: Mapping[str, JsonValue]) -> None:
     """Write a game where its name says."""
     path = folder / name / GAME_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data), encoding="utf-8")
 
 
-def _each(folder: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+def _iterate_games(folder: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
     """Every game below a folder, by its name `<task>/<trial>`, in order."""
     paths = sorted(folder.glob(f"*/*/{GAME_FILE}"))
     if not paths:

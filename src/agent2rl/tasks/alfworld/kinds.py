@@ -24,7 +24,7 @@ APPLIANCES = {"clean": "sink", "heat": "microwave", "cool": "fridge"}
 
 
 @dataclass(frozen=True)
-class Thing:
+class ThingKind:
     """A kind of things."""
 
     rooms: frozenset[str]
@@ -34,9 +34,9 @@ class Thing:
     """What can be done to one."""
 
 
-def _read() -> tuple[dict[str, dict[str, int]], dict[str, Thing]]:
+def _read_kinds() -> tuple[dict[str, dict[str, int]], dict[str, ThingKind]]:
     rooms: dict[str, dict[str, int]] = {}
-    things: dict[str, Thing] = {}
+    things: dict[str, ThingKind] = {}
     text = Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
         name, _, rest = line.partition(": ")
@@ -44,15 +44,15 @@ def _read() -> tuple[dict[str, dict[str, int]], dict[str, Thing]]:
             continue
         if "|" in rest:
             where, places, uses = (part.split() for part in rest.split("|"))
-            things[name] = Thing(frozenset(where), tuple(places), frozenset(uses))
+            things[name] = ThingKind(frozenset(where), tuple(places), frozenset(uses))
         else:
             pairs = (entry.partition(" ") for entry in rest.split(", "))
             rooms[name] = {kind: int(most or 1) for kind, _, most in pairs}
     return rooms, things
 
 
-_rooms, _things = _read()
+_rooms, _things = _read_kinds()
 ROOMS: Mapping[str, Mapping[str, int]] = _rooms
 """Room → its kinds of fixtures → how many of the kind there may be."""
 FIXTURES = tuple(dict.fromkeys(kind for room in ROOMS.values() for kind in room))
-THINGS: Mapping[str, Thing] = _things
+THINGS: Mapping[str, ThingKind] = _things

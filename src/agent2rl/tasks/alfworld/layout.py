@@ -27,7 +27,7 @@ SHARES: tuple[Part, ...] = ("train", "train", "train", "feedback", "heldout")
 
 
 @dataclass(frozen=True)
-class Difficulty:
+class HomeDifficulty:
     """How large a home is and how much of it misleads."""
 
     fixtures: Range = (4, 6)
@@ -51,16 +51,16 @@ class Difficulty:
             raise UserError("The shares of a difficulty are between 0 and 1.")
 
 
-EASY = Difficulty()
-LEVELS: Mapping[str, Difficulty] = {
+EASY = HomeDifficulty()
+LEVELS: Mapping[str, HomeDifficulty] = {
     "easy": EASY,
-    "medium": Difficulty(fixtures=(6, 8), things=(6, 10), alike=(0, 2), openable=0.45, shut=0.9),
-    "hard": Difficulty(fixtures=(9, 12), things=(10, 18), alike=(0, 3), openable=0.55, shut=1.0),
+    "medium": HomeDifficulty(fixtures=(6, 8), things=(6, 10), alike=(0, 2), openable=0.45, shut=0.9),
+    "hard": HomeDifficulty(fixtures=(9, 12), things=(10, 18), alike=(0, 3), openable=0.55, shut=1.0),
 }
 
 
 @dataclass(frozen=True)
-class Goal:
+class HomeGoal:
     """Things of a kind are wanted in a kind of fixture, or one in hand under a lamp."""
 
     type: TaskType
@@ -84,17 +84,17 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Layout:
+class HomeLayout:
     """A home by names, "drawer 2" or "mug 1"; of each kind they are numbered from 1."""
 
-    goal: Goal
+    goal: HomeGoal
     fixtures: tuple[str, ...]
     shut: frozenset[str]
     """The fixtures that are closed at first."""
     things: Mapping[str, str]
     """Each thing, and the fixture that it is in or on."""
 
-    def of(self, kind: str) -> list[str]:
+    def list_of_kind(self, kind: str) -> list[str]:
         """The fixtures or things of a kind."""
         return [name for name in (*self.fixtures, *self.things) if kind_of(name) == kind]
 
@@ -114,67 +114,67 @@ def split_of_pair(thing: str, place: str) -> Part:
 
 
 @cache
-def goals(task: TaskType, split: Part) -> tuple[Goal, ...]:
+def list_goals(task: TaskType, split: Part) -> tuple[HomeGoal, ...]:
     """All that a split may ask for. The thing could lie somewhere other than where it is wanted."""
     found = []
     for room, fixtures in ROOMS.items():
         for thing, kind in THINGS.items():
             places = (LAMP,) if task == "look_at_obj_in_light" else kind.places
             for place in places:
-                goal = Goal(task, room, thing, place)
-                if split_of_pair(thing, place) == split and _makes_sense(goal, fixtures):
+                goal = HomeGoal(task, room, thing, place)
+                if split_of_pair(thing, place) == split and _is_sensible_goal(goal, fixtures):
                     found.append(goal)
     return tuple(found)
 
 
-def _makes_sense(goal: Goal, fixtures: Mapping[str, int]) -> bool:
+def _is_sensible_goal(goal: HomeGoal, fixtures: Mapping[str, int]) -> bool:
     kind = THINGS[goal.thing]
     return (
         {"take", goal.verb or "take"} <= kind.uses
         and goal.room in kind.rooms
         and (goal.place in fixtures or (goal.place == LAMP and goal.room in THINGS[LAMP].rooms))
         and (not goal.verb or (goal.appliance in fixtures and goal.appliance != goal.place))
-        and bool(_sources(goal))
+        and bool(_list_source_kinds(goal))
     )
 
 
-def _sources(goal: Goal) -> list[str]:
+def _list_source_kinds(goal: HomeGoal) -> list[str]:
     """The kinds of fixtures where a wanted thing may lie at first."""
     return [kind for kind in THINGS[goal.thing].places if kind in ROOMS[goal.room] and kind != goal.place]
 
 
-def furnish(dice: random.Random, task: TaskType, split: Part, difficulty: Difficulty) -> Layout:
+def furnish_home(dice: random.Random, task: TaskType, split: Part, difficulty: HomeDifficulty) -> HomeLayout:
     """A home of a split in which a task can be done, and is not done yet."""
     while True:
-        goal = pick(dice, goals(task, split))
-        kinds = _kinds(dice, goal, difficulty)
+        goal = pick_one(dice, list_goals(task, split))
+        kinds = _choose_fixture_kinds(dice, goal, difficulty)
         if split_of_room(kinds) == split:
-            fixtures = _named(sorted(kinds))
+            fixtures = _number_names(sorted(kinds))
             openable = (name for name in fixtures if kind_of(name) in OPENABLE)
             shut = frozenset(name for name in openable if dice.random() < difficulty.shut)
-            return Layout(goal, fixtures, shut, _strewn(dice, goal, fixtures, difficulty))
+            return HomeLayout(goal, fixtures, shut, _place_things(dice, goal, fixtures, difficulty))
 
 
-def _kinds(dice: random.Random, goal: Goal, difficulty: Difficulty) -> list[str]:
+def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeDifficulty) -> list[str]:
     """The kinds of a home's fixtures: first what the task needs, then others."""
-    needs = {pick(dice, _sources(goal)), goal.place, goal.appliance} - {LAMP, ""}
+    needs = {pick_one(dice, _list_source_kinds(goal)), goal.place, goal.appliance} - {LAMP, ""}
     kinds = sorted(needs)
     if goal.place == LAMP and not needs.intersection(THINGS[LAMP].places):
-        kinds.append(pick(dice, [kind for kind in THINGS[LAMP].places if kind in ROOMS[goal.room]]))
+        kinds.append(pick_one(dice, [kind for kind in THINGS[LAMP].places if kind in ROOMS[goal.room]]))
     left = Counter(ROOMS[goal.room])
     left.subtract(kinds)
-    size = _between(dice, difficulty.fixtures)
+    size = _draw_between(dice, difficulty.fixtures)
     while len(kinds) < size:
         wanted = dice.random() < difficulty.openable
         free = [kind for kind, count in left.items() if count > 0]
-        kind = pick(dice, [kind for kind in free if (kind in OPENABLE) == wanted] or free)
+        kind = pick_one(dice, [kind for kind in free if (kind in OPENABLE) == wanted] or free)
         left[kind] -= 1
         kinds.append(kind)
     return kinds
 
 
-def _strewn(
-    dice: random.Random, goal: Goal, fixtures: Sequence[str], difficulty: Difficulty
+def _place_things(
+    dice: random.Random, goal: HomeGoal, fixtures: Sequence[str], difficulty: HomeDifficulty
 ) -> dict[str, str]:
     """What lies where: the wanted things, others of their kind, and what has nothing to do with the task."""
 
@@ -189,20 +189,20 @@ def _strewn(
         for kind, thing in THINGS.items()
         if goal.room in thing.rooms and kind not in (goal.thing, LAMP) and spots(kind)
     ]
-    lying = [(goal.thing, pick(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
-    for _ in range(_between(dice, difficulty.alike)):
+    lying = [(goal.thing, pick_one(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
+    for _ in range(_draw_between(dice, difficulty.alike)):
         # One that must be treated first may lie where it is wanted.
-        lying.append((goal.thing, pick(dice, (spots if goal.verb else elsewhere)(goal.thing))))
+        lying.append((goal.thing, pick_one(dice, (spots if goal.verb else elsewhere)(goal.thing))))
     if goal.place == LAMP:
-        lying.append((LAMP, pick(dice, spots(LAMP))))
-    for _ in range(_between(dice, difficulty.things) - len(lying)):
-        kind = pick(dice, others)
-        lying.append((kind, pick(dice, spots(kind))))
+        lying.append((LAMP, pick_one(dice, spots(LAMP))))
+    for _ in range(_draw_between(dice, difficulty.things) - len(lying)):
+        kind = pick_one(dice, others)
+        lying.append((kind, pick_one(dice, spots(kind))))
     lying.sort(key=lambda one: one[0])
-    return dict(zip(_named([kind for kind, _ in lying]), (place for _, place in lying), strict=True))
+    return dict(zip(_number_names([kind for kind, _ in lying]), (place for _, place in lying), strict=True))
 
 
-def _named(kinds: Iterable[str]) -> tuple[str, ...]:
+def _number_names(kinds: Iterable[str]) -> tuple[str, ...]:
     """Numbered by kind, from 1."""
     seen: Counter[str] = Counter()
     names = []
@@ -212,10 +212,10 @@ def _named(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _between(dice: random.Random, limits: Range) -> int:
-    return pick(dice, range(limits[0], limits[1] + 1))
+def _draw_between(dice: random.Random, limits: Range) -> int:
+    return pick_one(dice, range(limits[0], limits[1] + 1))
 
 
-def pick(dice: random.Random, choices: Sequence[T]) -> T:
+def pick_one(dice: random.Random, choices: Sequence[T]) -> T:
     """By `random()`, the only method whose numbers every Python promises to keep."""
     return choices[int(dice.random() * len(choices))]

@@ -10,13 +10,13 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Splits, Task
-from agent2rl.environments.alfworld.household import STEPS
+from agent2rl.environments.alfworld.environment import STEPS
 from agent2rl.environments.alfworld.world import GAMES
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.alfworld import EVALUATOR, games
 from agent2rl.tasks.alfworld import TASK as ALFWORLD
-from agent2rl.tasks.alfworld.homes import Home, homes
-from agent2rl.tasks.alfworld.layout import EASY, LEVELS, Difficulty
+from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
+from agent2rl.tasks.alfworld.layout import EASY, LEVELS, HomeDifficulty
 
 TRAIN, SCORING = 1200, 120
 EASY_STEPS = 20
@@ -24,21 +24,26 @@ EASY_STEPS = 20
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
-def mini(name: str, difficulty: Difficulty, steps: int) -> Task:
+def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
     def load(data_dir: Path | None) -> Splits:
         if data_dir is not None:
             raise UserError(f"{name} is generated and reads no files.", "Leave out --data-dir.")
-        train = homes("train", TRAIN, difficulty)
-        parts = (homes("feedback", SCORING, difficulty), homes("heldout", SCORING, difficulty))
+        train = generate_homes("train", TRAIN, difficulty)
+        parts = (
+            generate_homes("feedback", SCORING, difficulty),
+            generate_homes("heldout", SCORING, difficulty),
+        )
         feedback, heldout = (
-            tuple(games.carrying(games.example(home.data, home.id, steps), home.data) for home in part)
+            tuple(
+                games.attach_game(games.build_example(home.data, home.id, steps), home.data) for home in part
+            )
             for part in parts
         )
         return Splits(
-            train=tuple(games.example(home.data, home.id, steps) for home in train),
+            train=tuple(games.build_example(home.data, home.id, steps) for home in train),
             feedback=feedback,
             heldout=heldout,
-            folders={GAMES: lambda place: _write(place, train)},
+            folders={GAMES: lambda place: _write_homes(place, train)},
         )
 
     return replace(
@@ -60,15 +65,15 @@ thing and a place, in the same words.
     )
 
 
-def _write(place: Path, train: tuple[Home, ...]) -> None:
+def _write_homes(place: Path, train: tuple[GeneratedHome, ...]) -> None:
     for home in train:
-        games.put(place, home.id, home.data)
+        games.write_game(place, home.id, home.data)
 
 
 def parse(argument: str) -> Task:
     if argument not in LEVELS:
         raise UserError(f"There is no difficulty {argument!r}.", f"Known: {', '.join(LEVELS)}.")
-    return mini(f"alfworld-mini-{argument}", LEVELS[argument], STEPS)
+    return build_mini_task(f"alfworld-mini-{argument}", LEVELS[argument], STEPS)
 
 
-TASK: Task = mini("alfworld-mini", EASY, EASY_STEPS)
+TASK: Task = build_mini_task("alfworld-mini", EASY, EASY_STEPS)

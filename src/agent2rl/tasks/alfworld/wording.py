@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent2rl.environments.alfworld.goal import TaskType
 from agent2rl.tasks.alfworld.kinds import HOLLOW
-from agent2rl.tasks.alfworld.layout import Goal, pick
+from agent2rl.tasks.alfworld.layout import HomeGoal, pick_one
 
 SENTENCES: dict[TaskType, tuple[str, ...]] = {
     "pick_and_place_simple": ("put {a} {thing} {in_} the {place}",),
@@ -37,19 +37,19 @@ SENTENCES: dict[TaskType, tuple[str, ...]] = {
 }
 
 
-def grammar(task: str) -> str:
+def write_grammar(task: str) -> str:
     """With the sentence that states the task."""
-    return _grammar().replace("TASK", f"Your task is to: {task}.")
+    return _read_grammar().replace("TASK", f"Your task is to: {task}.")
 
 
 @cache
-def _grammar() -> str:
+def _read_grammar() -> str:
     return Path(__file__).with_name("grammar.txt").read_text(encoding="utf-8")
 
 
-def sentence(dice: random.Random, goal: Goal) -> str:
+def write_task_sentence(dice: random.Random, goal: HomeGoal) -> str:
     """What is to be done, in one of the ways to say it."""
-    return pick(dice, SENTENCES[goal.type]).format(
+    return pick_one(dice, SENTENCES[goal.type]).format(
         a="an" if goal.thing[0] in "aeiou" else "a",
         thing=goal.thing,
         in_="in" if goal.place in HOLLOW else "on",

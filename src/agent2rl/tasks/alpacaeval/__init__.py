@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.task import Task
-from agent2rl.evaluators.asking import Asking
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
 from agent2rl.evaluators.pairwise import Pairwise
 from agent2rl.tasks.alpacaeval import official
 
@@ -17,8 +17,8 @@ PLAIN = Path(__file__).with_name("shots.txt").read_text(encoding="utf-8")
 
 EVALUATOR = Pairwise(
     rule="alpacaeval-1",
-    reference=official.reference,
-    asking=Asking(
+    reference=official.get_reference,
+    asking=QuestionPrompt(
         plain=PLAIN + "\nInstruction: {question}\nAnswer:",
         shots=2,
         stop=("\nInstruction:",),
@@ -35,5 +35,5 @@ TASK: Task = Task(
     evaluator=EVALUATOR,
     desk=frozenset({"judge"}),
     judged=True,
-    published=official.Annotations(),
+    published=official.AlpacaAnnotations(),
 )

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from agent2rl.evaluators.rubric import share
+from agent2rl.evaluators.rubric import score_qualities
 
 
 def evaluate(model_answer: str, **asked: Any) -> float:
     """The share of the five qualities that the answer has; `asked` is the rest of a training row."""
-    return share(model_answer, asked)
+    return score_qualities(model_answer, asked)

@@ -8,34 +8,34 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators import rubric
-from agent2rl.evaluators.asking import Asking
-from agent2rl.evaluators.length_control import require_library
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.evaluators.length_control import require_sklearn
 from agent2rl.evaluators.pairwise import FILE, FOLDER, Pairwise
 from agent2rl.tasks.alpacaeval import EVALUATOR
 from agent2rl.tasks.alpacaeval import TASK as ALPACAEVAL
-from agent2rl.tasks.alpacaeval.lengths import RULE, difficulties
-from agent2rl.tasks.alpacaeval.requests import requests
+from agent2rl.tasks.alpacaeval.mini_difficulties import RULE, write_difficulties
+from agent2rl.tasks.alpacaeval.mini_instructions import generate_instructions
 
 
 def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("alpacaeval-mini is generated and reads no files.", "Leave out --data-dir.")
-    require_library()
-    feedback, heldout = requests("feedback", 150), requests("heldout", 150)
+    require_sklearn()
+    feedback, heldout = generate_instructions("feedback", 150), generate_instructions("heldout", 150)
     numbered = [replace(one, meta={**one.meta, "row": row}) for row, one in enumerate((*feedback, *heldout))]
     return Splits(
-        requests("train", 2000),
+        generate_instructions("train", 2000),
         tuple(numbered[: len(feedback)]),
         tuple(numbered[len(feedback) :]),
-        beside={FOLDER: lambda place: _put(numbered, place)},
+        beside={FOLDER: lambda place: _write_difficulties_file(numbered, place)},
     )
 
 
-def _put(numbered: Sequence[Example], place: Path) -> None:
-    (place / FILE).write_text(difficulties(numbered), encoding="utf-8")
+def _write_difficulties_file(numbered: Sequence[Example], place: Path) -> None:
+    (place / FILE).write_text(write_difficulties(numbered), encoding="utf-8")
 
 
-def reference(example: Example) -> str:
+def get_reference(example: Example) -> str:
     return str(example.meta["reference"])
 
 
@@ -46,8 +46,8 @@ TASK: Task = replace(
     load=load,
     evaluator=Pairwise(
         rule=f"alpacaeval-mini-2-{rubric.NAME}",
-        reference=reference,
-        asking=Asking(
+        reference=get_reference,
+        asking=QuestionPrompt(
             plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
         ),
         referee=RULE,

@@ -20,11 +20,11 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import WinRates
-from agent2rl.core.task import Example, Preferred, Splits
-from agent2rl.evaluators import hub
-from agent2rl.evaluators.annotations import loaded, read, win_rates
-from agent2rl.evaluators.examples import halves
-from agent2rl.evaluators.length_control import Difficulties, require_library
+from agent2rl.core.task import Example, JudgePreference, Splits
+from agent2rl.evaluators import hub_datasets
+from agent2rl.evaluators.annotations import compute_win_rates, load_json, read_annotations
+from agent2rl.evaluators.examples import split_halves
+from agent2rl.evaluators.length_control import InstructionDifficulties, require_sklearn
 from agent2rl.evaluators.pairwise import FILE, FOLDER
 
 HUB_DATASET = "tatsu-lab/alpaca_eval"
@@ -43,69 +43,72 @@ FEWEST = 4
 
 
 def load(data_dir: Path | None) -> Splits:
-    difficulties = difficulties_file(data_dir)
+    difficulties = find_difficulties_file(data_dir)
     if difficulties:
-        require_library()
-        Difficulties.read(difficulties)
-    feedback, heldout = halves(instructions(references_file(data_dir)), SPLIT_SEED)
+        require_sklearn()
+        InstructionDifficulties.from_csv(difficulties)
+    feedback, heldout = split_halves(read_instructions(find_references_file(data_dir)), SPLIT_SEED)
     return Splits(
-        train(data_dir), feedback, heldout, beside={FOLDER: lambda place: _put(difficulties, place)}
+        load_training_examples(data_dir),
+        feedback,
+        heldout,
+        beside={FOLDER: lambda place: _write_difficulties(difficulties, place)},
     )
 
 
-def reference(example: Example) -> str:
+def get_reference(example: Example) -> str:
     return example.target
 
 
 @dataclass(frozen=True)
-class Annotations:
+class AlpacaAnnotations:
     """Preferences in the official format; in a directory those of several models lie in `annotations/`."""
 
     def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
-        rows = instructions(references_file(data_dir))
-        known = difficulties_file(data_dir)
+        rows = read_instructions(find_references_file(data_dir))
+        known = find_difficulties_file(data_dir)
         texts = {row.prompt: row.target for row in rows}
-        return win_rates(file, texts, Difficulties.read(known) if known else None)
+        return compute_win_rates(file, texts, InstructionDifficulties.from_csv(known) if known else None)
 
-    def preferences(self, data_dir: Path | None) -> Sequence[Preferred]:
+    def preferences(self, data_dir: Path | None) -> Sequence[JudgePreference]:
         files = sorted((data_dir / ANNOTATIONS).glob("*.json*")) if data_dir else []
         if not files:
             raise UserError(
                 f"There are no preferences in {ANNOTATIONS}/ of {data_dir}.",
                 "--data-dir wants a directory that has a file for each model there, in the official format.",
             )
-        known = {row.prompt: row for row in instructions(references_file(data_dir))}
+        known = {row.prompt: row for row in read_instructions(find_references_file(data_dir))}
         return [
-            Preferred(known[row.instruction], row.output_2, row.share)
+            JudgePreference(known[row.instruction], row.output_2, row.share)
             for file in files
-            for row in read(file)
+            for row in read_annotations(file)
             if row.share is not None and row.instruction in known
         ]
 
 
-def references_file(data_dir: Path | None) -> Path:
+def find_references_file(data_dir: Path | None) -> Path:
     if data_dir is None:
-        return hub.downloaded(HUB_DATASET, HUB_REVISION, REFERENCES[0])
-    found = _one_of(data_dir, REFERENCES)
+        return hub_datasets.download_file(HUB_DATASET, HUB_REVISION, REFERENCES[0])
+    found = _find_first_file(data_dir, REFERENCES)
     if found is None:
         raise UserError(f"There is no {REFERENCES[0]} in {data_dir}.", "--data-dir wants the official file.")
     return found
 
 
-def difficulties_file(data_dir: Path | None) -> Path | None:
+def find_difficulties_file(data_dir: Path | None) -> Path | None:
     """The official file, and nothing else under its name; or, in a directory, one that the user named."""
     if data_dir is None:
-        return _pinned(hub.downloaded(HUB_DATASET, HUB_REVISION, DIFFICULTIES))
+        return _require_official(hub_datasets.download_file(HUB_DATASET, HUB_REVISION, DIFFICULTIES))
     if (data_dir / DIFFICULTIES).is_file():
-        return _pinned(data_dir / DIFFICULTIES)
+        return _require_official(data_dir / DIFFICULTIES)
     others = sorted(data_dir.glob(OTHERS))
     if len(others) > 1:
         raise UserError(f"{data_dir} has several difficulties: {', '.join(one.name for one in others)}.")
     return others[0] if others else None
 
 
-def _pinned(path: Path) -> Path:
-    found = Difficulties.read(path)
+def _require_official(path: Path) -> Path:
+    found = InstructionDifficulties.from_csv(path)
     if not found.official:
         raise UserError(
             f"{path} is not the official file: its sha256 is {found.sha256}.",
@@ -114,9 +117,9 @@ def _pinned(path: Path) -> Path:
     return path
 
 
-def instructions(path: Path) -> tuple[Example, ...]:
+def read_instructions(path: Path) -> tuple[Example, ...]:
     found = []
-    for row, entry in enumerate(_entries(path, ("instruction", "output"))):
+    for row, entry in enumerate(_read_entries(path, ("instruction", "output"))):
         meta: dict[str, JsonValue] = {"row": row, "dataset": str(entry.get("dataset", ""))}
         found.append(Example(f"alpacaeval-{row:04d}", entry["instruction"], entry["output"], meta))
     if len(found) < FEWEST:
@@ -124,14 +127,14 @@ def instructions(path: Path) -> tuple[Example, ...]:
     return tuple(found)
 
 
-def train(data_dir: Path | None) -> tuple[Example, ...]:
+def load_training_examples(data_dir: Path | None) -> tuple[Example, ...]:
     """Instructions with answers; an input belongs to its instruction."""
     columns = ("instruction", "input", "output")
     if data_dir is None:
-        rows = hub.parquet_rows(TRAIN_DATASET, TRAIN_REVISION, TRAIN_PARQUET, columns)
+        rows = hub_datasets.read_parquet_rows(TRAIN_DATASET, TRAIN_REVISION, TRAIN_PARQUET, columns)
         entries: Sequence[Any] = [row for _, row in rows]
     elif (data_dir / TRAIN).is_file():
-        entries = _entries(data_dir / TRAIN, columns)
+        entries = _read_entries(data_dir / TRAIN, columns)
     else:
         raise UserError(
             f"There is no {TRAIN} in {data_dir}.",
@@ -143,9 +146,9 @@ def train(data_dir: Path | None) -> tuple[Example, ...]:
     )
 
 
-def _entries(path: Path, columns: Sequence[str]) -> list[Any]:
+def _read_entries(path: Path, columns: Sequence[str]) -> list[Any]:
     form = f"It is a JSON list of objects with the texts {', '.join(columns)}."
-    found = loaded(path, form)
+    found = load_json(path, form)
     if not isinstance(found, list):
         raise UserError(f"{path} is no list.", form)
     for place, entry in enumerate(found):
@@ -154,11 +157,11 @@ def _entries(path: Path, columns: Sequence[str]) -> list[Any]:
     return found
 
 
-def _one_of(folder: Path, names: Sequence[str]) -> Path | None:
+def _find_first_file(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _put(difficulties: Path | None, place: Path) -> None:
+def _write_difficulties(difficulties: Path | None, place: Path) -> None:
     """What gradings see beside the instructions."""
     if difficulties:
         shutil.copyfile(difficulties, place / FILE)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.task import Task
-from agent2rl.environments.search.actions import spoken
-from agent2rl.environments.search.answers import MATCHER
-from agent2rl.environments.search.world import graded
-from agent2rl.evaluators.answers import settle
+from agent2rl.environments.search.actions import normalize_action
+from agent2rl.environments.search.answer_matching import MATCHER
+from agent2rl.environments.search.world import make_graded_environment
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.evaluators.telling import Telling
+from agent2rl.evaluators.search_grading import settle_searches
 from agent2rl.tasks.deepsearchqa import official
 
 RULE = f"deepsearchqa-2-{MATCHER}"
@@ -22,16 +22,16 @@ RULE = f"deepsearchqa-2-{MATCHER}"
 
 EVALUATOR = Episodes(
     rule=RULE,
-    world=graded,
+    world=make_graded_environment,
     # A thought may stand on a line of its own before its action, so the end of a line ends nothing.
-    telling=Telling(chat="", stop=("\nQuestion:", "\n>")).prompted(
+    telling=EpisodePrompt(chat="", stop=("\nQuestion:", "\n>")).prompted(
         read_prompts(Path(__file__).with_name("prompts.toml"))
     ),
     group="problem_category",
     sampling=Sampling(max_tokens=512),
     slow=True,
-    action=spoken,
-    settle=settle,
+    action=normalize_action,
+    settle=settle_searches,
 )
 
 TASK: Task = Task(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Folder, Splits, Task
+from agent2rl.core.task import DataFolder, Splits, Task
 from agent2rl.environments.search.local import write_corpus
 from agent2rl.environments.search.world import FOLDER
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.deepsearchqa import EVALUATOR
 from agent2rl.tasks.deepsearchqa import TASK as DEEPSEARCHQA
-from agent2rl.tasks.deepsearchqa.library import Library, library
+from agent2rl.tasks.deepsearchqa.library import MiniLibrary, build_library
 from agent2rl.tasks.deepsearchqa.names import Part
 
 COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}
@@ -20,27 +20,27 @@ PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
 @cache
-def shelf(part: Part) -> Library:
-    return library(part, COUNTS[part])
+def load_library(part: Part) -> MiniLibrary:
+    return build_library(part, COUNTS[part])
 
 
 def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("deepsearchqa-mini is generated and reads no files.", "Leave out --data-dir.")
     return Splits(
-        train=shelf("train").examples,
-        feedback=shelf("feedback").examples,
-        heldout=shelf("heldout").examples,
-        folders={FOLDER: _written("train")},
-        beside={part: _written(part) for part in COUNTS},
+        train=load_library("train").examples,
+        feedback=load_library("feedback").examples,
+        heldout=load_library("heldout").examples,
+        folders={FOLDER: _make_corpus_writer("train")},
+        beside={part: _make_corpus_writer(part) for part in COUNTS},
     )
 
 
-def _written(part: Part) -> Folder:
-    return lambda place: write_corpus(place, shelf(part).search)
+def _make_corpus_writer(part: Part) -> DataFolder:
+    return lambda place: write_corpus(place, load_library(part).search)
 
 
-def withhold(splits: Splits) -> Splits:
+def withhold_walkthroughs(splits: Splits) -> Splits:
     """The training questions without the actions that lead to their answers."""
     return replace(splits, train=tuple(replace(one, target="") for one in splits.train))
 
@@ -62,5 +62,5 @@ run without expert), `items` what is right, each item under all its names, `docu
         EVALUATOR.prompted(PROMPTS), group="kind", sampling=Sampling(max_tokens=96), slow=False
     ),
     desk=frozenset({"judge"}),
-    withhold=withhold,
+    withhold=withhold_walkthroughs,
 )

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from agent2rl.environments.search.answers import normal
+from agent2rl.environments.search.answer_matching import normalize_text
 
 Part = Literal["train", "feedback", "heldout"]
 T = TypeVar("T")
@@ -58,7 +58,7 @@ NOUNS = (
 )
 
 
-class Names:
+class NameGenerator:
     """Makes up names, no two of them alike."""
 
     def __init__(self, split: Part, dice: random.Random) -> None:
@@ -67,53 +67,63 @@ class Names:
         self._given = GIVEN[split].split()
         self._adjectives, self._nouns = ADJECTIVES[split].split(), NOUNS.split()
         self._taken: set[str] = set()
-        self._surnames = [self._root("surname") for _ in range(130)]
+        self._surnames = [self._make_root("surname") for _ in range(130)]
 
-    def person(self) -> str:
-        return self._new(lambda: f"{self._pick(self._given)} {self._pick(self._surnames)}")
+    def make_person(self) -> str:
+        return self._make_unique(lambda: f"{self._pick_one(self._given)} {self._pick_one(self._surnames)}")
 
-    def town(self) -> str:
-        return self._new(lambda: self._root("town"))
+    def make_town(self) -> str:
+        return self._make_unique(lambda: self._make_root("town"))
 
-    def old_town(self) -> str:
+    def make_old_town(self) -> str:
         """A former name, easily taken for another's."""
-        return self._new(lambda: f"{self._pick(('Old', 'Upper', 'Saint', 'Castle'))} {self._root('town')}")
-
-    def country(self) -> str:
-        return self._new(lambda: self._root("country"))
-
-    def company(self, trade: str) -> str:
-        return self._new(lambda: f"{self._root('company')} {trade}")
-
-    def university(self, town: str) -> str:
-        forms = ("University of {}", "{} College", "{} Institute of Technology", "{} Academy")
-        return self._new(lambda: self._pick(forms).format(self._pick((town, self._pick(self._surnames)))))
-
-    def museum(self, town: str) -> str:
-        of = ("Art", "Glass", "Maritime", "Natural History", "Railway", "Folk", "Science", "Textile")
-        return self._new(lambda: f"{self._pick((town, self._pick(self._surnames)))} {self._pick(of)} Museum")
-
-    def work(self) -> str:
-        forms = ("The {} {}", "{} {}", "{} {}s")
-        return self._new(
-            lambda: self._pick(forms).format(self._pick(self._adjectives), self._pick(self._nouns))
+        return self._make_unique(
+            lambda: f"{self._pick_one(('Old', 'Upper', 'Saint', 'Castle'))} {self._make_root('town')}"
         )
 
-    def _new(self, make: Callable[[], str]) -> str:
+    def make_country(self) -> str:
+        return self._make_unique(lambda: self._make_root("country"))
+
+    def make_company(self, trade: str) -> str:
+        return self._make_unique(lambda: f"{self._make_root('company')} {trade}")
+
+    def make_university(self, town: str) -> str:
+        forms = ("University of {}", "{} College", "{} Institute of Technology", "{} Academy")
+        return self._make_unique(
+            lambda: self._pick_one(forms).format(self._pick_one((town, self._pick_one(self._surnames))))
+        )
+
+    def make_museum(self, town: str) -> str:
+        of = ("Art", "Glass", "Maritime", "Natural History", "Railway", "Folk", "Science", "Textile")
+        return self._make_unique(
+            lambda: f"{self._pick_one((town, self._pick_one(self._surnames)))} {self._pick_one(of)} Museum"
+        )
+
+    def make_work_title(self) -> str:
+        forms = ("The {} {}", "{} {}", "{} {}s")
+        return self._make_unique(
+            lambda: self._pick_one(forms).format(
+                self._pick_one(self._adjectives), self._pick_one(self._nouns)
+            )
+        )
+
+    def _make_unique(self, make: Callable[[], str]) -> str:
         while True:
             name = make()
-            if normal(name) not in self._taken:
-                self._taken.add(normal(name))
+            if normalize_text(name) not in self._taken:
+                self._taken.add(normalize_text(name))
                 return name
 
-    def _root(self, kind: str) -> str:
-        middle = self._pick(MIDDLES) + (self._pick(VOWELS) if self._dice.random() < 0.4 else "")
-        return (self._pick(self._onsets) + self._pick(VOWELS) + middle + self._pick(ENDS[kind])).capitalize()
+    def _make_root(self, kind: str) -> str:
+        middle = self._pick_one(MIDDLES) + (self._pick_one(VOWELS) if self._dice.random() < 0.4 else "")
+        return (
+            self._pick_one(self._onsets) + self._pick_one(VOWELS) + middle + self._pick_one(ENDS[kind])
+        ).capitalize()
 
-    def _pick(self, choices: Sequence[T]) -> T:
-        return pick(self._dice, choices)
+    def _pick_one(self, choices: Sequence[T]) -> T:
+        return pick_one(self._dice, choices)
 
 
-def pick(dice: random.Random, choices: Sequence[T]) -> T:
+def pick_one(dice: random.Random, choices: Sequence[T]) -> T:
     """By `random()`, the only method whose numbers every Python promises to keep."""
     return choices[int(dice.random() * len(choices))]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits
-from agent2rl.environments.search.actions import read
-from agent2rl.environments.search.answers import SET, Gold, gold, mark
-from agent2rl.environments.search.research import STEPS
-from agent2rl.evaluators import hub
-from agent2rl.evaluators.examples import halves
+from agent2rl.environments.search.actions import parse_action
+from agent2rl.environments.search.answer_matching import SET, GoldAnswer, mark_answer, parse_gold_answer
+from agent2rl.environments.search.environment import STEPS
+from agent2rl.evaluators import hub_datasets
+from agent2rl.evaluators.examples import split_halves
 
 HUB_DATASET = "google/deepsearchqa"
 HUB_REVISION = "b2623f8653065c2672de6d941fc5434cd652376c"
@@ -27,56 +27,58 @@ SEED = 0
 
 
 def load(data_dir: Path | None) -> Splits:
-    path = hub.downloaded(HUB_DATASET, HUB_REVISION, FILE) if data_dir is None else data_dir / FILE
+    path = (
+        hub_datasets.download_file(HUB_DATASET, HUB_REVISION, FILE) if data_dir is None else data_dir / FILE
+    )
     if not path.is_file():
         raise UserError(f"There is no {FILE} in {data_dir}.", "--data-dir wants the official file.")
-    return divided(examples(path))
+    return split_questions(read_examples(path))
 
 
-def divided(questions: Sequence[Example]) -> Splits:
+def split_questions(questions: Sequence[Example]) -> Splits:
     """Of a smaller file a third is for training."""
     if len(questions) < 6:
         raise UserError("There are fewer than six questions.")
     dealt = sorted(questions, key=lambda one: hashlib.sha256(f"{SEED}:{one.id}".encode()).hexdigest())
     train = min(TRAIN, len(dealt) // 3)
     scoring = sorted(dealt[train : train + SCORING], key=lambda one: one.id)
-    return Splits(tuple(sorted(dealt[:train], key=lambda one: one.id)), *halves(scoring, SEED))
+    return Splits(tuple(sorted(dealt[:train], key=lambda one: one.id)), *split_halves(scoring, SEED))
 
 
-def examples(path: Path) -> tuple[Example, ...]:
+def read_examples(path: Path) -> tuple[Example, ...]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
             if not set(COLUMNS) <= set(table.fieldnames or ()):
                 raise UserError(f"{path} has not the columns {', '.join(COLUMNS)}.")
-            return tuple(_example(number, row, path) for number, row in enumerate(table))
+            return tuple(_parse_example(number, row, path) for number, row in enumerate(table))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"Cannot read {path}: {error}.") from error
 
 
-def _example(number: int, row: dict[str, str], path: Path) -> Example:
+def _parse_example(number: int, row: dict[str, str], path: Path) -> Example:
     place = f"{path}, row {number}"
     problem, category, answer, kind = (row.get(name) or "" for name in COLUMNS)
     if not problem.strip() or kind not in TYPES:
         raise UserError(f"{place} has no problem, or another type of answer than {' or '.join(TYPES)}.")
     try:
-        right = gold(answer, kind)
+        right = parse_gold_answer(answer, kind)
     except ValueError as error:
         raise UserError(f"{place} has no answer: {error}.") from error
     return Example(
         f"deepsearchqa-{number:04d}",
         problem,
-        action(answer, right),
+        write_answer_action(answer, right),
         {"problem_category": category, "answer_type": kind, "gold": answer, "steps": STEPS},
     )
 
 
-def action(answer: str, right: Gold) -> str:
+def write_answer_action(answer: str, right: GoldAnswer) -> str:
     """The answer as an action in one line that is marked as right, its items apart where it has several."""
     named = [" ".join(names[0].split()) for names in right.items]
     written = [f"answer[{text}]" for text in ("; ".join(named), ", ".join(named), " ".join(answer.split()))]
     for said in written:
-        found = read(said)
-        if found and mark(found.text, right).correct:
+        found = parse_action(said)
+        if found and mark_answer(found.text, right).correct:
             return said
     return written[0]

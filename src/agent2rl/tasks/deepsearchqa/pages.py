@@ -7,9 +7,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent2rl.environments.search.backend import Document
-from agent2rl.tasks.deepsearchqa.facts import Facts, Thing
-from agent2rl.tasks.deepsearchqa.names import Part, pick
+from agent2rl.environments.search.backend import SearchDocument
+from agent2rl.tasks.deepsearchqa.facts import FactEntity, FactWorld
+from agent2rl.tasks.deepsearchqa.names import Part, pick_one
 
 SENTENCES = {
     "capital": ("Its capital is {}.", "The capital is {}."),
@@ -58,59 +58,63 @@ NOTES = 250
 
 
 @dataclass(frozen=True)
-class Pages:
-    documents: tuple[Document, ...]
+class FactPages:
+    documents: tuple[SearchDocument, ...]
     told: Mapping[tuple[str, str], str]
     """A thing's id and a link or value of it → the id of the document that tells it."""
 
 
-def pages(split: Part, world: Facts) -> Pages:
+def write_pages(split: Part, world: FactWorld) -> FactPages:
     dice = random.Random(f"deepsearchqa-mini:{split}:pages")
     told: dict[tuple[str, str], str] = {}
-    documents = [page for thing in world.things.values() for page in _written(dice, world, thing, told)]
+    documents = [
+        page for thing in world.things.values() for page in _write_entity_pages(dice, world, thing, told)
+    ]
     things = [*world.things.values()]
-    documents += [_note(dice, number, things) for number in range(NOTES)]
-    return Pages(tuple(documents), told)
+    documents += [_write_note(dice, number, things) for number in range(NOTES)]
+    return FactPages(tuple(documents), told)
 
 
-def _written(
-    dice: random.Random, world: Facts, thing: Thing, told: dict[tuple[str, str], str]
-) -> list[Document]:
+def _write_entity_pages(
+    dice: random.Random, world: FactWorld, thing: FactEntity, told: dict[tuple[str, str], str]
+) -> list[SearchDocument]:
     main: list[str] = []
     later: list[str] = []
     for key in (*thing.links, *thing.values):
         second = key in LATER and thing.kind in SECOND
-        (later if second else main).append(_sentence(dice, world, thing, key))
+        (later if second else main).append(_write_sentence(dice, world, thing, key))
         told[thing.id, key] = f"{thing.id}-2" if second else thing.id
-    _shuffle(dice, main)
+    _shuffle_lines(dice, main)
     if thing.aliases:
         main.insert(0, f"Also known as {thing.aliases[0]}.")
     else:
         main.insert(0, f"A {thing.kind}.")
-    found = [Document(thing.id, thing.name, " ".join(main))]
+    found = [SearchDocument(thing.id, thing.name, " ".join(main))]
     if later:
-        _shuffle(dice, later)
+        _shuffle_lines(dice, later)
         title = SECOND[thing.kind].format(name=thing.name)
-        found.append(Document(f"{thing.id}-2", title, " ".join(later)))
+        found.append(SearchDocument(f"{thing.id}-2", title, " ".join(later)))
     return found
 
 
-def _sentence(dice: random.Random, world: Facts, thing: Thing, key: str) -> str:
+def _write_sentence(dice: random.Random, world: FactWorld, thing: FactEntity, key: str) -> str:
     if key in thing.links:
         other = world.things[thing.links[key]]
-        return pick(dice, SENTENCES[key]).format(pick(dice, (other.name, *other.names)))
+        return pick_one(dice, SENTENCES[key]).format(pick_one(dice, (other.name, *other.names)))
     return VALUES[key].format(thing.values[key])
 
 
-def _note(dice: random.Random, number: int, things: list[Thing]) -> Document:
+def _write_note(dice: random.Random, number: int, things: list[FactEntity]) -> SearchDocument:
     said = [
-        pick(dice, NOISE).format(pick(dice, pick(dice, things).names), pick(dice, pick(dice, things).names))
+        pick_one(dice, NOISE).format(
+            pick_one(dice, pick_one(dice, things).names), pick_one(dice, pick_one(dice, things).names)
+        )
         for _ in range(3)
     ]
-    return Document(f"note-{number:03d}", f"Notes of the week, no. {number + 1}", " ".join(said))
+    return SearchDocument(f"note-{number:03d}", f"Notes of the week, no. {number + 1}", " ".join(said))
 
 
-def _shuffle(dice: random.Random, lines: list[str]) -> None:
+def _shuffle_lines(dice: random.Random, lines: list[str]) -> None:
     for place in range(len(lines) - 1, 0, -1):
         other = int(dice.random() * (place + 1))
         lines[place], lines[other] = lines[other], lines[place]

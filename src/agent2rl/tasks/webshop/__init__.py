@@ -16,12 +16,12 @@ from typing import get_args
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Splits, Task
+from agent2rl.environments.webshop.environment import SHOP, WebshopEnvironment
 from agent2rl.environments.webshop.goal import TEST, TRAIN, Kind
 from agent2rl.environments.webshop.nouns import by
-from agent2rl.environments.webshop.store import SHOP, Store
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.evaluators.telling import Telling
 from agent2rl.tasks.webshop import goals, official
 
 RULE = f"webshop-2-nouns-by-{by()}"
@@ -29,8 +29,8 @@ RULE = f"webshop-2-nouns-by-{by()}"
 
 EVALUATOR = Episodes(
     rule=RULE,
-    world=Store,
-    telling=Telling(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
+    world=WebshopEnvironment,
+    telling=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
     group="category",
     sampling=Sampling(max_tokens=64),
     success=1.0,
@@ -39,13 +39,13 @@ EVALUATOR = Episodes(
 
 
 def load(data_dir: Path | None, kind: Kind | None = None) -> Splits:
-    folder = official.folder(data_dir)
-    kind, shop = official.shop(folder, kind)
+    folder = official.find_data_folder(data_dir)
+    kind, shop = official.load_shop(folder, kind)
     numbered = list(enumerate(shop.goals))
     scoring = {goal.instruction for _, goal in (*numbered[TEST], *numbered[official.FEEDBACK])}
     train = [(number, goal) for number, goal in numbered[TRAIN] if goal.instruction not in scoring]
     test, feedback, training = (
-        tuple(goals.example(shop, goal, f"{kind}-{number:05}") for number, goal in part)
+        tuple(goals.build_example(shop, goal, f"{kind}-{number:05}") for number, goal in part)
         for part in (numbered[TEST], numbered[official.FEEDBACK], train)
     )
     return Splits(
@@ -53,7 +53,7 @@ def load(data_dir: Path | None, kind: Kind | None = None) -> Splits:
         feedback=feedback,
         heldout=test,
         test=test,
-        folders={SHOP: partial(official.show, folder)},
+        folders={SHOP: partial(official.write_visible_files, folder)},
         beside={SHOP: folder},
     )
 
@@ -72,5 +72,5 @@ TASK: Task = Task(
     load=load,
     evaluator=EVALUATOR,
     world="webshop",
-    withhold=goals.withhold,
+    withhold=goals.withhold_walkthroughs,
 )

@@ -20,7 +20,7 @@ from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, REVIEW
 Part = Literal["train", "feedback", "heldout"]
 PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback", "heldout", None, None)
 """Who buys the products of a thing; nobody buys the look-alikes."""
-DEAR = 90
+LOOK_ALIKE_EXTRA_PRICE = 90
 """Above every bound: these lie at most 40 above a price."""
 
 KITCHEN, BEDROOM, CLOTHES, OFFICE = (
@@ -48,7 +48,7 @@ OPINIONS = (("Good", 5, "I like it."), ("Fine", 4, "It holds."), ("Lost it", 2, 
 
 
 @dataclass(frozen=True)
-class Stock:
+class ProductStock:
     """The products, and who buys them."""
 
     rows: tuple[Mapping[str, JsonValue], ...]
@@ -56,7 +56,7 @@ class Stock:
     reviews: tuple[Mapping[str, JsonValue], ...]
     parts: Mapping[str, Part | None]
 
-    def files(self, parts: Iterable[Part] = ()) -> dict[str, JsonValue]:
+    def build_files(self, parts: Iterable[Part] = ()) -> dict[str, JsonValue]:
         """What each file holds; what is asked for only of the parts' products."""
         shown = {*parts}
         known: dict[str, JsonValue] = {
@@ -69,23 +69,23 @@ class Stock:
             REVIEWS: [dict(review) for review in self.reviews],
         }
 
-    def write(self, folder: Path, parts: Iterable[Part] = ()) -> None:
+    def write_files(self, folder: Path, parts: Iterable[Part] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, held in self.files(parts).items():
+        for name, held in self.build_files(parts).items():
             (folder / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
 
 
 @cache
-def stock() -> Stock:
+def generate_stock() -> ProductStock:
     dice = random.Random("webshop-mini")
     kinds = [(category, thing) for category, things in THINGS.items() for thing in things]
-    made = [one for category, thing in kinds for one in _line(dice, category, thing)]
+    made = [one for category, thing in kinds for one in _make_product_line(dice, category, thing)]
     dice.shuffle(made)
     named = {f"B{number:03}": one for number, one in enumerate(made, 101)}
-    return Stock(
+    return ProductStock(
         rows=tuple({"asin": asin, **row} for asin, (row, _, _) in named.items()),
         known={asin: known for asin, (_, known, _) in named.items()},
-        reviews=tuple(_review(dice, asin) for asin in named),
+        reviews=tuple(_draw_review(dice, asin) for asin in named),
         parts={asin: part for asin, (_, _, part) in named.items()},
     )
 
@@ -93,20 +93,20 @@ def stock() -> Stock:
 _Made = tuple[dict[str, JsonValue], dict[str, JsonValue], Part | None]
 
 
-def _line(dice: random.Random, category: str, thing: str) -> list[_Made]:
+def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_Made]:
     """The products of one thing: no two the same but for the look-alikes, each like one that is bought."""
     pairs = [(material, look) for material in MATERIALS[category] for look in LOOKS]
     bought = dice.sample(pairs, sum(part is not None for part in PARTS))
     alike = dice.sample(bought, len(PARTS) - len(bought))
     line: list[_Made] = []
     for part, (material, look) in zip(PARTS, [*bought, *alike], strict=True):
-        price = dice.randint(5, 45) + (DEAR if part is None else 0)
+        price = dice.randint(5, 45) + (LOOK_ALIKE_EXTRA_PRICE if part is None else 0)
         row: dict[str, JsonValue] = {
             "name": thing,
             "full_description": f"A {material} {thing} by {dice.choice(BRANDS)}.",
             "small_description": [f"{material} {thing}", f"it is {look}"],
             "pricing": f"${price}.0",
-            "customization_options": _options(dice, category),
+            "customization_options": _draw_options(dice, category),
             "category": category.split(" › ")[0].lower(),
             "query": thing,
             "product_category": f"{category} › {thing}",
@@ -120,14 +120,14 @@ def _line(dice: random.Random, category: str, thing: str) -> list[_Made]:
     return line
 
 
-def _options(dice: random.Random, category: str) -> dict[str, JsonValue]:
+def _draw_options(dice: random.Random, category: str) -> dict[str, JsonValue]:
     options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in dice.sample(COLOURS, 4)]}
     if category == CLOTHES:
         options["size"] = [{"value": "small"}, {"value": "large"}]
     return options
 
 
-def _review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
+def _draw_review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
     title, stars, said = dice.choice(OPINIONS)
     return {
         "asin": asin,

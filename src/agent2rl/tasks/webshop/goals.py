@@ -3,19 +3,21 @@
 from dataclasses import asdict, replace
 
 from agent2rl.core.task import Example, Splits
-from agent2rl.environments.webshop import Goal, Shop, Visit
-from agent2rl.environments.webshop.pages import OFFICIAL, Layout
-from agent2rl.environments.webshop.store import STEPS
+from agent2rl.environments.webshop import Shop, ShoppingGoal, WebshopEpisode
+from agent2rl.environments.webshop.environment import STEPS
+from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
 
 
-def example(shop: Shop, goal: Goal, name: str, steps: int = STEPS, layout: Layout = OFFICIAL) -> Example:
+def build_example(
+    shop: Shop, goal: ShoppingGoal, name: str, steps: int = STEPS, layout: PageLayout = OFFICIAL
+) -> Example:
     """Asks with what is seen first; actions that buy the product it was made from are its answer."""
     return Example(
         id=name,
-        prompt=Visit(shop, goal, layout=layout).observation,
-        target="\n".join(walkthrough(shop, goal, layout)),
+        prompt=WebshopEpisode(shop, goal, layout=layout).observation,
+        target="\n".join(find_walkthrough(shop, goal, layout)),
         meta={
-            "goal": goal.record(),
+            "goal": goal.to_record(),
             "steps": steps,
             "category": shop.products[goal.asin].category,
             "layout": asdict(layout),
@@ -23,15 +25,15 @@ def example(shop: Shop, goal: Goal, name: str, steps: int = STEPS, layout: Layou
     )
 
 
-def walkthrough(shop: Shop, goal: Goal, layout: Layout = OFFICIAL) -> tuple[str, ...]:
+def find_walkthrough(shop: Shop, goal: ShoppingGoal, layout: PageLayout = OFFICIAL) -> tuple[str, ...]:
     """Searches for what is wanted, turns pages until it is there, chooses and buys.
 
     Somebody who knows the product wrote it: it is no proof that its features were read. Empty where nothing
     finds it: among many products with one title, some are on nobody's list.
     """
-    visit = Visit(shop, goal, layout=layout)
+    visit = WebshopEpisode(shop, goal, layout=layout)
     wanted = shop.products[goal.asin]
-    query = _query(shop, goal)
+    query = _find_query(shop, goal)
     if query is None:
         return ()
     actions = [f"search[{query}]"]
@@ -43,7 +45,7 @@ def walkthrough(shop: Shop, goal: Goal, layout: Layout = OFFICIAL) -> tuple[str,
     return (*actions, *(f"click[{name}]" for name in (wanted.asin.lower(), *chosen, "buy now")))
 
 
-def _query(shop: Shop, goal: Goal) -> str | None:
+def _find_query(shop: Shop, goal: ShoppingGoal) -> str | None:
     """The first that finds the product: what is asked for in a few words, in its own, or the very title."""
     wanted = shop.products[goal.asin]
     queries = (" ".join([*goal.attributes, wanted.query]), goal.instruction, wanted.title)
@@ -53,6 +55,6 @@ def _query(shop: Shop, goal: Goal) -> str | None:
     return None
 
 
-def withhold(splits: Splits) -> Splits:
+def withhold_walkthroughs(splits: Splits) -> Splits:
     """The training goals without the actions that fulfil them."""
     return replace(splits, train=tuple(replace(one, target="") for one in splits.train))

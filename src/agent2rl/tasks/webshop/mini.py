@@ -8,47 +8,47 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.environments.webshop import Shop
-from agent2rl.environments.webshop.pages import Layout
+from agent2rl.environments.webshop.environment import SHOP
+from agent2rl.environments.webshop.pages import PageLayout
 from agent2rl.environments.webshop.product import read_products
-from agent2rl.environments.webshop.store import SHOP
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.webshop import EVALUATOR, goals
 from agent2rl.tasks.webshop import TASK as WEBSHOP
-from agent2rl.tasks.webshop.catalogue import Part, stock
+from agent2rl.tasks.webshop.catalogue import Part, generate_stock
 
 STEPS = 12
 SCORING = 120
-LAYOUT = Layout(separator=" | ", shown=4, head=False)
+LAYOUT = PageLayout(separator=" | ", shown=4, head=False)
 """A tiny model has a small context, and the official separator is five tokens to it."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
-BOUNDS = 90417
+PRICE_BOUNDS_SEED = 90417
 """Draws what a goal may cost, in a package that the agent does not see: it cannot foretell what is asked."""
 
 
 @cache
-def shop() -> Shop:
-    products = read_products(stock().files(("train", "feedback", "heldout")), "the miniature")
-    return Shop.of(products, seed=BOUNDS)
+def build_shop() -> Shop:
+    products = read_products(generate_stock().build_files(("train", "feedback", "heldout")), "the miniature")
+    return Shop.from_products(products, seed=PRICE_BOUNDS_SEED)
 
 
 def load(data_dir: Path | None) -> Splits:
     if data_dir is not None:
         raise UserError("webshop-mini is generated and reads no files.", "Leave out --data-dir.")
     return Splits(
-        train=_examples("train"),
-        feedback=_examples("feedback")[:SCORING],
-        heldout=_examples("heldout")[:SCORING],
-        folders={SHOP: lambda place: stock().write(place, ("train",))},
-        beside={SHOP: lambda place: stock().write(place)},
+        train=_build_examples("train"),
+        feedback=_build_examples("feedback")[:SCORING],
+        heldout=_build_examples("heldout")[:SCORING],
+        folders={SHOP: lambda place: generate_stock().write_files(place, ("train",))},
+        beside={SHOP: lambda place: generate_stock().write_files(place)},
     )
 
 
-def _examples(part: Part) -> tuple[Example, ...]:
-    wanted = [goal for goal in shop().goals if stock().parts[goal.asin] == part]
+def _build_examples(part: Part) -> tuple[Example, ...]:
+    wanted = [goal for goal in build_shop().goals if generate_stock().parts[goal.asin] == part]
     return tuple(
-        goals.example(shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
+        goals.build_example(build_shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
         for number, goal in enumerate(wanted)
     )
 

@@ -11,9 +11,9 @@ from agent2rl.environments.webshop.product import (
     INSTRUCTIONS,
     PRODUCTS,
     REVIEWS,
+    find_official_file,
     load_products,
-    official_file,
-    read_file,
+    read_json_file,
 )
 
 FEEDBACK = slice(VALIDATION.start, VALIDATION.start + TEST.stop)
@@ -24,40 +24,40 @@ FILES = (
 )
 
 
-def folder(data_dir: Path | None) -> Path:
+def find_data_folder(data_dir: Path | None) -> Path:
     """The folder that holds the files. No download: their source wants a person to agree to large ones."""
     if data_dir is None:
         raise UserError("webshop has no data of its own.", f"Name a folder with --data-dir. {FILES}")
     for name in (PRODUCTS, INSTRUCTIONS):
-        if official_file(data_dir, name) is None:
+        if find_official_file(data_dir, name) is None:
             raise UserError(f"There is no {name}*.json in {data_dir}.", FILES)
     return data_dir
 
 
-def shop(place: Path, kind: Kind | None) -> tuple[Kind, Shop]:
+def load_shop(place: Path, kind: Kind | None) -> tuple[Kind, Shop]:
     """The shop with its goals: of the kind that is asked for, or what people wrote where that is enough."""
     kinds: tuple[Kind, ...] = ("human", "generated") if kind is None else (kind,)
     products = load_products(place)
     for each in kinds:
         count = len(build_goals(products, each)[0])
         if count > TRAIN.start:
-            return each, Shop.of(products, each)
+            return each, Shop.from_products(products, each)
     raise UserError(
         f"There are {count} {each} goals in {place}: all of them would be for scoring.",
         f"Training begins with number {TRAIN.start}.",
     )
 
 
-def show(place: Path, target: Path) -> None:
+def write_visible_files(place: Path, target: Path) -> None:
     """Write what an agent may see: all products, and their attributes without what anybody asks for."""
     for name in (PRODUCTS, REVIEWS):
-        if (path := official_file(place, name)) is not None:
+        if (path := find_official_file(place, name)) is not None:
             shutil.copyfile(path, target / path.name)
-    path = official_file(place, INSTRUCTIONS)
+    path = find_official_file(place, INSTRUCTIONS)
     assert path is not None
     known = {
         asin: {"attributes": row["attributes"]}
-        for asin, row in read_file(path, dict).items()
+        for asin, row in read_json_file(path, dict).items()
         if "attributes" in row
     }
     (target / f"{INSTRUCTIONS}.json").write_text(json.dumps(known), encoding="utf-8")

@@ -9,6 +9,6 @@ TEMPLATE = (
 )
 
 
-def conversation(turns: list[tuple[str, str]]) -> str:
+def write_conversation(turns: list[tuple[str, str]]) -> str:
     """Questions and answers as one document, without the end of the last answer."""
     return f"{END}\n".join(f"user:\n{asked}\nassistant:\n{said}" for asked, said in turns)

@@ -10,55 +10,61 @@ but in other words than any task's, in whose own words nobody plays a game well 
 import random
 from collections.abc import Callable, Iterator
 
-from agent2rl.training.seedling.amounts import (
-    asked,
-    chain,
-    comparing,
-    counting,
-    equations,
-    gist,
-    packing,
-    spelling,
-    stock,
+from agent2rl.training.seedling.arithmetic import (
+    write_comparisons,
+    write_counting,
+    write_equations,
+    write_number_recall,
+    write_packing_story,
+    write_spelled_numbers,
+    write_stock_story,
+    write_sum_chain,
+    write_word_problem,
 )
-from agent2rl.training.seedling.errands import errand
-from agent2rl.training.seedling.prose import land, notes, person, scene
-from agent2rl.training.seedling.recall import copying, owners, pairs, record, talk
-from agent2rl.training.seedling.worlds import household, program, shop
+from agent2rl.training.seedling.errands import write_errand
+from agent2rl.training.seedling.prose import write_biography, write_country, write_notes, write_scene
+from agent2rl.training.seedling.recall import (
+    write_copying,
+    write_lookup_table,
+    write_ownership,
+    write_record,
+    write_small_talk,
+)
+from agent2rl.training.seedling.worlds import write_household, write_program, write_shop_visit
 
 FAMILIES: dict[Callable[[random.Random], str], int] = {
-    equations: 14,
-    chain: 10,
-    counting: 3,
-    spelling: 3,
-    comparing: 3,
-    stock: 12,
-    packing: 10,
-    asked: 14,
-    gist: 20,
-    owners: 8,
-    copying: 8,
-    record: 5,
-    pairs: 5,
-    talk: 8,
-    person: 4,
-    land: 4,
-    scene: 6,
-    notes: 3,
-    household: 8,
-    shop: 6,
-    program: 20,
-    errand: 40,
+    write_equations: 14,
+    write_sum_chain: 10,
+    write_counting: 3,
+    write_spelled_numbers: 3,
+    write_comparisons: 3,
+    write_stock_story: 12,
+    write_packing_story: 10,
+    write_word_problem: 14,
+    write_number_recall: 20,
+    write_ownership: 8,
+    write_copying: 8,
+    write_record: 5,
+    write_lookup_table: 5,
+    write_small_talk: 8,
+    write_biography: 4,
+    write_country: 4,
+    write_scene: 6,
+    write_notes: 3,
+    write_household: 8,
+    write_shop_visit: 6,
+    write_program: 20,
+    write_errand: 40,
 }
 """How often each family is drawn, against the others."""
 
 
-def document(seed: int) -> str:
+def write_document(seed: int) -> str:
     """The document with this number."""
     dice = random.Random(seed)
     (family,) = dice.choices(list(FAMILIES), weights=list(FAMILIES.values()))
     return family(dice)
 
 
-def documents(first: int, count: int) -> Iterator[str]:
-    return (document(seed) for seed in range(first, first + count))
+def write_documents(first: int, count: int) -> Iterator[str]:
+    return (write_document(seed) for seed in range(first, first + count))

@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agent2rl.training.seedling import words
-from agent2rl.training.seedling.chat import conversation
-from agent2rl.training.seedling.sayings import TREATMENTS, Wording, wording
+from agent2rl.training.seedling.chat import write_conversation
+from agent2rl.training.seedling.errand_wording import TREATMENTS, Wording, draw_wording
 
 Dice = random.Random
 
-MOST_STEPS = 15
+MAX_STEPS = 15
 """A longer errand would not fit the context."""
-WRONG = 0.15
+MISTAKE_RATE = 0.15
 """How often somebody who errs does so."""
 
 
 @dataclass
-class Errand:
+class ErrandState:
     """Where everything is, what is wanted, and how far one has come."""
 
     contents: dict[str, list[str]]
@@ -50,34 +50,34 @@ class Errand:
         return self.delivered >= self.count
 
 
-def kind(name: str) -> str:
+def strip_number(name: str) -> str:
     return name.rstrip("0123456789 ")
 
 
-def errand(dice: Dice) -> str:
+def write_errand(dice: Dice) -> str:
     """Somebody does an errand from start to end, in words of their own."""
     while True:
-        said = wording(dice)
-        job, wish = _drawn(dice, said)
-        turns = list(_done(dice, job, said, wish))
-        if job.done and len(turns) <= MOST_STEPS:
-            return _written(dice, turns)
+        said = draw_wording(dice)
+        job, wish = _draw_errand(dice, said)
+        turns = list(_play_errand(dice, job, said, wish))
+        if job.done and len(turns) <= MAX_STEPS:
+            return _format_turns(dice, turns)
 
 
-def _written(dice: Dice, turns: list[tuple[str, str]]) -> str:
+def _format_turns(dice: Dice, turns: list[tuple[str, str]]) -> str:
     """As a conversation, or as a script."""
     if dice.random() < 0.7:
-        return conversation(turns)
+        return write_conversation(turns)
     mark = dice.choice(["* ", "me: ", "- ", "= ", "I "])
     return "\n".join(f"{told}\n{mark}{said}" for told, said in turns)
 
 
-def _named(dice: Dice, kinds: Sequence[str], numbered: bool) -> list[str]:
+def _number_names(dice: Dice, kinds: Sequence[str], numbered: bool) -> list[str]:
     names = [f"{one} {kinds[: at + 1].count(one)}" if numbered else one for at, one in enumerate(kinds)]
     return dice.sample(names, len(names))
 
 
-def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
+def _draw_errand(dice: Dice, said: Wording) -> tuple[ErrandState, str]:
     """Places, things in them, and a wish that can be fulfilled."""
     numbered = dice.random() < 0.7
     form = dice.choice(["bring", "bring", "bring_two", "bring_treated", "bring_treated", "meet", "find"])
@@ -87,7 +87,9 @@ def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
     target = dice.choice(pool)
     others = dice.choices(pool, k=dice.randint(2, 5)) if numbered else dice.sample(pool, dice.randint(3, 5))
     needed = [target, *([TREATMENTS[verb][1]] if verb else [])]
-    places = _named(dice, [*needed, *(one for one in others if numbered or one not in needed)], numbered)
+    places = _number_names(
+        dice, [*needed, *(one for one in others if numbered or one not in needed)], numbered
+    )
     goods = dice.choice(
         [words.THING, words.THING, words.THINGS, words.ANIMALS, words.MATERIALS, words.COLOURS]
     )
@@ -98,9 +100,9 @@ def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
     who = dice.choice(words.NAMES)
     kinds += [who] if form == "meet" else []
     contents: dict[str, list[str]] = {place: [] for place in places}
-    away = [place for place in places if kind(place) != target] or places
-    for name in _named(dice, kinds, numbered):
-        contents[dice.choice(away if kind(name) == thing else places)].append(name)
+    away = [place for place in places if strip_number(place) != target] or places
+    for name in _number_names(dice, kinds, numbered):
+        contents[dice.choice(away if strip_number(name) == thing else places)].append(name)
     locked = {place for place in places if dice.random() < dice.choice([0.0, 0.2, 0.5])}
     place = {"meet": who, "find": ""}.get(form, target)
     wish = said["bring" if form == "bring_two" else form].format(
@@ -111,67 +113,69 @@ def _drawn(dice: Dice, said: Wording) -> tuple[Errand, str]:
         state=TREATMENTS[verb][0] if verb else "",
     )
     handy = dice.random() < 0.6
-    return Errand(contents, locked, thing, place, count, verb, form == "meet", handy), wish
+    return ErrandState(contents, locked, thing, place, count, verb, form == "meet", handy), wish
 
 
-def _done(dice: Dice, job: Errand, said: Wording, wish: str) -> Iterator[tuple[str, str]]:
+def _play_errand(dice: Dice, job: ErrandState, said: Wording, wish: str) -> Iterator[tuple[str, str]]:
     """What is told and what is done about it, in turn."""
     order = list(job.contents)
-    start = said["start"].format(places=_listed(order, said), wish=wish)
+    start = said["start"].format(places=_join_names(order, said), wish=wish)
     told = said["told"] + start
     if dice.random() < 0.6:
         dice.shuffle(order)
     errs = dice.random() < 0.2
-    for _ in range(MOST_STEPS + 1):
-        act, place, thing = _slip(dice, job) if errs and dice.random() < WRONG else _next(job, order)
+    for _ in range(MAX_STEPS + 1):
+        act, place, thing = (
+            _draw_mistake(dice, job) if errs and dice.random() < MISTAKE_RATE else _choose_action(job, order)
+        )
         command = said[act].format(place, thing, job.verb)
         yield told, command
-        told = _after(job, act, place, thing, said)
+        told = _apply_action(job, act, place, thing, said)
         if job.done:
             return
 
 
-def _slip(dice: Dice, job: Errand) -> tuple[str, str, str]:
+def _draw_mistake(dice: Dice, job: ErrandState) -> tuple[str, str, str]:
     """Somewhere one has been, or something that is not to be had."""
     place = dice.choice(list(job.contents))
     every = [thing for things in job.contents.values() for thing in things]
     return dice.choice(["visit", "get", "unlock", "put"]), place, dice.choice([*every, job.thing])
 
 
-def _next(job: Errand, order: Sequence[str]) -> tuple[str, str, str]:
+def _choose_action(job: ErrandState, order: Sequence[str]) -> tuple[str, str, str]:
     """What one who remembers does: carry on with what is held, fetch what was seen, or look further."""
-    if job.held and kind(job.held) != job.thing:
+    if job.held and strip_number(job.held) != job.thing:
         return "put", job.here, job.held
     if job.held and job.verb and job.held not in job.treated:
         station = TREATMENTS[job.verb][1]
-        return _reach(job, [one for one in order if kind(one) == station], "treat", job.held)
+        return _go_and_act(job, [one for one in order if strip_number(one) == station], "treat", job.held)
     if job.held and job.meeting:
         spots = [
             (one, who)
             for one in order
             if one in job.seen
             for who in job.contents[one]
-            if kind(who) == job.place
+            if strip_number(who) == job.place
         ]
         if spots:
-            return _reach(job, [spots[0][0]], "ring", spots[0][1])
-        return _search(job, order)
+            return _go_and_act(job, [spots[0][0]], "ring", spots[0][1])
+        return _search_further(job, order)
     if job.held:
-        return _reach(job, [one for one in order if kind(one) == job.place], "put", job.held)
+        return _go_and_act(job, [one for one in order if strip_number(one) == job.place], "put", job.held)
     known = [
         (one != job.here, one, thing)
         for one in order
-        if one in job.seen and (kind(one) != job.place or job.meeting)
+        if one in job.seen and (strip_number(one) != job.place or job.meeting)
         for thing in job.contents[one]
-        if kind(thing) == job.thing
+        if strip_number(thing) == job.thing
     ]
     if known:
         _, place, thing = min(known, key=lambda spot: spot[0])
-        return _reach(job, [place], "get", thing)
-    return _search(job, order)
+        return _go_and_act(job, [place], "get", thing)
+    return _search_further(job, order)
 
 
-def _reach(job: Errand, places: Sequence[str], act: str, thing: str) -> tuple[str, str, str]:
+def _go_and_act(job: ErrandState, places: Sequence[str], act: str, thing: str) -> tuple[str, str, str]:
     """Be at one of the places, with its lock open, then act."""
     place = job.here if job.here in places else places[0]
     if job.here != place:
@@ -180,16 +184,16 @@ def _reach(job: Errand, places: Sequence[str], act: str, thing: str) -> tuple[st
     return ("unlock", place, "") if shut else (act, place, thing)
 
 
-def _search(job: Errand, order: Sequence[str]) -> tuple[str, str, str]:
+def _search_further(job: ErrandState, order: Sequence[str]) -> tuple[str, str, str]:
     if job.here in job.locked:
         return "unlock", job.here, ""
     unseen = [one for one in order if one not in job.seen]
     return "visit", (unseen or list(order))[0], ""
 
 
-def _after(job: Errand, act: str, place: str, thing: str, said: Wording) -> str:
+def _apply_action(job: ErrandState, act: str, place: str, thing: str, said: Wording) -> str:
     """What comes of it."""
-    if not _possible(job, act, place, thing):
+    if not _is_possible(job, act, place, thing):
         return said["refused"]
     match act:
         case "visit" | "unlock":
@@ -198,7 +202,7 @@ def _after(job: Errand, act: str, place: str, thing: str, said: Wording) -> str:
             if place in job.locked:
                 return said["locked"].format(place)
             job.seen.add(place)
-            told = _listed(job.contents[place], said)
+            told = _join_names(job.contents[place], said)
             return said["found"].format(place, list=told, is_="is" if len(job.contents[place]) < 2 else "are")
         case "get":
             job.contents[place].remove(thing)
@@ -208,7 +212,7 @@ def _after(job: Errand, act: str, place: str, thing: str, said: Wording) -> str:
         case "put":
             job.contents[place].append(thing)
             job.held = ""
-            wanted = kind(thing) == job.thing and kind(place) == job.place
+            wanted = strip_number(thing) == job.thing and strip_number(place) == job.place
             job.delivered += wanted and (not job.verb or thing in job.treated)
             return said["put_down"].format(place, thing)
         case "treat":
@@ -219,7 +223,7 @@ def _after(job: Errand, act: str, place: str, thing: str, said: Wording) -> str:
             return ""
 
 
-def _possible(job: Errand, act: str, place: str, thing: str) -> bool:
+def _is_possible(job: ErrandState, act: str, place: str, thing: str) -> bool:
     match act:
         case "visit":
             return place != job.here
@@ -233,7 +237,7 @@ def _possible(job: Errand, act: str, place: str, thing: str) -> bool:
             return place == job.here
 
 
-def _listed(names: Sequence[str], said: Wording) -> str:
+def _join_names(names: Sequence[str], said: Wording) -> str:
     if not names:
         return said["none"]
     *first, last = (said["article"] + name for name in names)

@@ -49,7 +49,7 @@ SHARE_FOR_TEXT = 0.2
 """Of the minutes."""
 
 
-def tokenizer(seed: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE, trained on the first documents."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -63,7 +63,7 @@ def tokenizer(seed: int) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=[PAD, END], initial_alphabet=alphabet, show_progress=False
     )
-    bpe.train_from_iterator(corpus.documents(seed * 10**9, 60_000), trainer)
+    bpe.train_from_iterator(corpus.write_documents(seed * 10**9, 60_000), trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe,
         eos_token=END,
@@ -75,7 +75,7 @@ def tokenizer(seed: int) -> PreTrainedTokenizerFast:
     )
 
 
-def configuration() -> LlamaConfig:
+def build_config() -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=192,
@@ -91,31 +91,31 @@ def configuration() -> LlamaConfig:
     )
 
 
-def _tokens(job: tuple[str, int]) -> NDArray[np.uint16]:
+def _tokenize_chunk(job: tuple[str, int]) -> NDArray[np.uint16]:
     """One chunk of documents as one row of tokens."""
     path, first = job
     bpe = Tokenizer.from_file(path)
     found: list[int] = []
-    for encoding in bpe.encode_batch(list(corpus.documents(first, CHUNK))):
+    for encoding in bpe.encode_batch(list(corpus.write_documents(first, CHUNK))):
         found += [*encoding.ids, 1]
     return np.array(found, dtype=np.uint16)
 
 
-def text(path: Path, seed: int, seconds: float) -> NDArray[np.uint16]:
+def make_corpus_tokens(path: Path, seed: int, seconds: float) -> NDArray[np.uint16]:
     """As many tokens as all cores make in the time."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     until, rows = time.monotonic() + seconds, []
     jobs = ((str(path), seed * 10**9 + 10**6 + index * CHUNK) for index in range(10**5))
     with ProcessPoolExecutor() as pool:
-        running = [pool.submit(_tokens, next(jobs)) for _ in range(2 * (os.cpu_count() or 1))]
+        running = [pool.submit(_tokenize_chunk, next(jobs)) for _ in range(2 * (os.cpu_count() or 1))]
         while running:
             rows.append(running.pop(0).result())
             if time.monotonic() < until:
-                running.append(pool.submit(_tokens, next(jobs)))
+                running.append(pool.submit(_tokenize_chunk, next(jobs)))
     return np.concatenate(rows)
 
 
-def blocks(tokens: NDArray[np.uint16], seed: int) -> Iterator[torch.Tensor]:
+def sample_blocks(tokens: NDArray[np.uint16], seed: int) -> Iterator[torch.Tensor]:
     """Batches of windows at random places, for ever."""
     random = np.random.default_rng(seed)
     whole = torch.from_numpy(tokens.astype(np.int32)).cuda()
@@ -125,13 +125,13 @@ def blocks(tokens: NDArray[np.uint16], seed: int) -> Iterator[torch.Tensor]:
         yield whole[starts[:, None] + within].long()
 
 
-def rate(step: int, done: float) -> float:
+def compute_learning_rate(step: int, done: float) -> float:
     """Warm-up by steps, then a cosine over the time."""
     warm = min(1.0, (step + 1) / WARM_UP)
     return warm * (FLOOR + (PEAK - FLOOR) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
 
 
-def train(model: PreTrainedModel, batches: Iterator[torch.Tensor], seconds: float, log: TextIO) -> None:
+def train_model(model: PreTrainedModel, batches: Iterator[torch.Tensor], seconds: float, log: TextIO) -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=PEAK, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
@@ -139,7 +139,7 @@ def train(model: PreTrainedModel, batches: Iterator[torch.Tensor], seconds: floa
     begin, step = time.monotonic(), 0
     while (done := (time.monotonic() - begin) / seconds) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, done)
+            group["lr"] = compute_learning_rate(step, done)
         batch = next(batches)
         with torch.autocast("cuda", torch.bfloat16):
             loss = compiled(input_ids=batch, labels=batch).loss
@@ -169,16 +169,16 @@ def main() -> None:
     output.mkdir(parents=True)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
-    words = AutoTokenizer.from_pretrained(arguments.words) if arguments.words else tokenizer(seed)
+    words = AutoTokenizer.from_pretrained(arguments.words) if arguments.words else train_tokenizer(seed)
     words.save_pretrained(output)
-    tokens = text(output / "tokenizer.json", seed, SHARE_FOR_TEXT * seconds)
-    model = AutoModelForCausalLM.from_config(configuration()).to("cuda")  # type: ignore[no-untyped-call]
+    tokens = make_corpus_tokens(output / "tokenizer.json", seed, SHARE_FOR_TEXT * seconds)
+    model = AutoModelForCausalLM.from_config(build_config()).to("cuda")  # type: ignore[no-untyped-call]
     with (output / "log.jsonl").open("w", encoding="utf-8") as log:
         settings = {"version": VERSION, "seed": seed, "minutes": arguments.minutes, "tokens": len(tokens)}
         settings |= {"parameters": model.num_parameters(), "context": CONTEXT, "batch": BATCH, "peak": PEAK}
         print(json.dumps(settings), flush=True)
         log.write(json.dumps(settings) + "\n")
-        train(model, blocks(tokens, seed), (1 - SHARE_FOR_TEXT) * seconds, log)
+        train_model(model, sample_blocks(tokens, seed), (1 - SHARE_FOR_TEXT) * seconds, log)
     model.to(torch.bfloat16).save_pretrained(output)
 
 

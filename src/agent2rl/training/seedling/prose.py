@@ -7,7 +7,7 @@ from agent2rl.training.seedling import words
 Dice = random.Random
 
 
-def person(dice: Dice) -> str:
+def write_biography(dice: Dice) -> str:
     name = f"{dice.choice(words.NAMES)} {dice.choice(words.FIRMS)}"
     born, town, job = dice.randint(1820, 1999), dice.choice(words.TOWNS), dice.choice(words.JOBS)
     title = f"The {dice.choice(words.SIZES).title()} {dice.choice(words.THING).title()}"
@@ -19,7 +19,7 @@ def person(dice: Dice) -> str:
     )
 
 
-def land(dice: Dice) -> str:
+def write_country(dice: Dice) -> str:
     country, towns = dice.choice(words.COUNTRIES), dice.sample(words.TOWNS, 3)
     people = [dice.randint(2, 900) for _ in towns]
     firm, head, year = dice.choice(words.FIRMS), dice.choice(words.NAMES), dice.randint(1850, 2015)
@@ -31,7 +31,7 @@ def land(dice: Dice) -> str:
     )
 
 
-def scene(dice: Dice) -> str:
+def write_scene(dice: Dice) -> str:
     a, b = dice.sample(words.NAMES, 2)
     place, thing, animal = dice.choice(words.PLACES), dice.choice(words.THING), dice.choice(words.ANIMALS)
     colour, mood, day = dice.choice(words.COLOURS), dice.choice(words.ADJECTIVES), dice.choice(words.DAYS)
@@ -47,7 +47,7 @@ def scene(dice: Dice) -> str:
     return " ".join(lines[index] for index in kept)
 
 
-def notes(dice: Dice) -> str:
+def write_notes(dice: Dice) -> str:
     """Headings and lists, as notes have them."""
     mark = "#" * dice.randint(1, 4)
     items = dice.sample(words.THINGS, dice.randint(2, 6))

@@ -3,16 +3,19 @@
 import random
 
 from agent2rl.training.seedling import words
-from agent2rl.training.seedling.amounts import small, sum_of
-from agent2rl.training.seedling.chat import conversation
+from agent2rl.training.seedling.arithmetic import draw_small_number, draw_sum
+from agent2rl.training.seedling.chat import write_conversation
 
 Dice = random.Random
 
 
-def owners(dice: Dice) -> str:
+def write_ownership(dice: Dice) -> str:
     """Who has what, then who has what again, in another order."""
     people = dice.sample(words.NAMES, dice.randint(2, 5))
-    facts = {name: (small(dice), dice.choice(words.COLOURS), dice.choice(words.THINGS)) for name in people}
+    facts = {
+        name: (draw_small_number(dice), dice.choice(words.COLOURS), dice.choice(words.THINGS))
+        for name in people
+    }
     lines = [f"{name} has {n} {colour} {things}." for name, (n, colour, things) in facts.items()]
     for name in dice.sample(people, len(people)):
         n, colour, things = facts[name]
@@ -29,7 +32,7 @@ def owners(dice: Dice) -> str:
     return " ".join(lines)
 
 
-def copying(dice: Dice) -> str:
+def write_copying(dice: Dice) -> str:
     digits, letters = [str(value) for value in range(200)], list("abcdefghijklmnopqrstuvwxyz")
     pool = dice.choice([words.THING, words.NAMES, words.COLOURS, digits, letters])
     items = [dice.choice(pool) for _ in range(dice.randint(3, 10))]
@@ -45,7 +48,7 @@ def copying(dice: Dice) -> str:
     return f"{line}. First: {items[0]}. Last: {items[-1]}. {place}"
 
 
-def record(dice: Dice) -> str:
+def write_record(dice: Dice) -> str:
     """Fields and values, then the same in other words."""
     fields = {
         "name": dice.choice(words.NAMES),
@@ -64,7 +67,7 @@ def record(dice: Dice) -> str:
     return f"{{{shown}}}\n" + "\n".join(f"{key} -> {fields[key]}" for key in again)
 
 
-def pairs(dice: Dice) -> str:
+def write_lookup_table(dice: Dice) -> str:
     """A made-up dictionary, then look-ups in it."""
     keys = dice.sample(words.THING, dice.randint(3, 7))
     table = {
@@ -76,11 +79,11 @@ def pairs(dice: Dice) -> str:
     return "\n".join(lines)
 
 
-def talk(dice: Dice) -> str:
+def write_small_talk(dice: Dice) -> str:
     """A request and its answer, or a few."""
     turns = []
     for _ in range(dice.randint(1, 3)):
-        a, sign, b, c = sum_of(dice)
+        a, sign, b, c = draw_sum(dice)
         things = dice.sample(words.THING, dice.randint(2, 5))
         name, thing = dice.choice(words.NAMES), dice.choice(words.THING)
         colour, size = dice.choice(words.COLOURS), dice.choice(words.SIZES)
@@ -96,4 +99,4 @@ def talk(dice: Dice) -> str:
                 ]
             )
         )
-    return conversation(turns)
+    return write_conversation(turns)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 
-def _read() -> dict[str, list[str]]:
+def _read_word_lists() -> dict[str, list[str]]:
     """A line that is not indented begins a list."""
     text = Path(__file__).with_name("words.txt").read_text(encoding="utf-8").replace("\n  ", " ")
     return {name: listed.split() for name, _, listed in (line.partition(": ") for line in text.splitlines())}
 
 
-_lists = _read()
+_lists = _read_word_lists()
 NAMES = _lists["NAMES"]
 THINGS = _lists["THINGS"]
 THING = _lists["THING"]
@@ -35,7 +35,7 @@ SMALL = _lists["SMALL"]
 VESSELS = [(one, many) for one, _, many in (pair.partition("/") for pair in _lists["VESSELS"])]
 
 
-def in_words(number: int) -> str:
+def spell_number(number: int) -> str:
     """A whole number below 1,000 as people say it."""
     if number < 20:
         return ONES[number]
@@ -43,4 +43,4 @@ def in_words(number: int) -> str:
         tens, ones = divmod(number, 10)
         return TENS[tens - 2] + (f" {ONES[ones]}" if ones else "")
     hundreds, rest = divmod(number, 100)
-    return f"{ONES[hundreds]} hundred" + (f" and {in_words(rest)}" if rest else "")
+    return f"{ONES[hundreds]} hundred" + (f" and {spell_number(rest)}" if rest else "")

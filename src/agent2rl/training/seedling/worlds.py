@@ -4,26 +4,26 @@ import random
 from collections.abc import Sequence
 
 from agent2rl.training.seedling import words
-from agent2rl.training.seedling.amounts import sum_of
+from agent2rl.training.seedling.arithmetic import draw_sum
 
 Dice = random.Random
 
 
-def household(dice: Dice) -> str:
+def write_household(dice: Dice) -> str:
     """Somebody tries commands in a room, with what comes of it."""
     kinds = dice.sample(words.RECEPTACLES, dice.randint(3, 6))
     places = [f"{kind} {index}" for index, kind in enumerate(kinds, start=1)]
-    inside = {place: things(dice) for place in places}
+    inside = {place: draw_things(dice) for place in places}
     thing = dice.choice(words.THING)
     goal = dice.choice(["look around", f"find a {thing}", f"put a {thing} on the {places[0]}"])
-    lines = [f"You are in a room. You see {listed(places)}. Your task is to: {goal}."]
+    lines = [f"You are in a room. You see {join_names(places)}. Your task is to: {goal}."]
     here: str | None = None
     held: str | None = None
     for _ in range(dice.randint(3, 9)):
         act = dice.random()
         if act < 0.45 or here is None:
             here = dice.choice(places)
-            lines += [f"> go to {here}", f"On the {here}, you see {listed(inside[here])}."]
+            lines += [f"> go to {here}", f"On the {here}, you see {join_names(inside[here])}."]
         elif act < 0.65 and held is None and inside[here]:
             held = dice.choice(inside[here])
             inside[here].remove(held)
@@ -40,18 +40,18 @@ def household(dice: Dice) -> str:
     return "\n".join(lines)
 
 
-def things(dice: Dice) -> list[str]:
+def draw_things(dice: Dice) -> list[str]:
     return [f"{thing} {dice.randint(1, 3)}" for thing in dice.sample(words.THING, dice.randint(0, 3))]
 
 
-def listed(items: Sequence[str]) -> str:
+def join_names(items: Sequence[str]) -> str:
     if not items:
         return "nothing"
     named = [f"a {item}" for item in items]
     return named[0] if len(named) == 1 else ", ".join(named[:-1]) + f", and {named[-1]}"
 
 
-def shop(dice: Dice) -> str:
+def write_shop_visit(dice: Dice) -> str:
     """Goods with prices, a search, and sometimes a purchase."""
     kinds = (words.BRANDS, words.COLOURS, words.MATERIALS, words.THING)
     goods = []
@@ -69,10 +69,10 @@ def shop(dice: Dice) -> str:
     return "\n".join(lines)
 
 
-def program(dice: Dice) -> str:
+def write_program(dice: Dice) -> str:
     """Small Python, with what it gives."""
     a, b, c = dice.sample("abcdnmpqxy", 3)
-    n, (left, sign, right, result) = dice.randint(1, 9), sum_of(dice)
+    n, (left, sign, right, result) = dice.randint(1, 9), draw_sum(dice)
     name = dice.choice(["add", "change", "compute", "work", "combine", "step", "mix", "f", "g", "value"])
     items = [dice.randint(0, 20) for _ in range(dice.randint(3, 6))]
     sign = "//" if sign == "/" else sign

@@ -17,7 +17,7 @@ _COMMAND = re.compile(
 _SHUT = re.compile(r"\bis (?:closed|shut)\b", re.IGNORECASE)
 
 
-def listed(text: str) -> list[str]:
+def parse_listed_names(text: str) -> list[str]:
     """The things or fixtures that a text enumerates: "a mug 1, and a mug 2"."""
     return [name.lower() for name in _LISTED.findall(text)]
 
@@ -26,14 +26,14 @@ def kind_of(name: str) -> str:
     return name.partition(" ")[0]
 
 
-def understood(command: str) -> Action:
+def parse_command(command: str) -> Action:
     """What a command comes down to; nothing where it changes nothing that is kept in mind."""
     found = _COMMAND.fullmatch(command.strip())
     verb, *names = (part for part in found.groups() if part) if found else ("",)
     return ("put" if verb == "move" else verb, *names)
 
 
-class Memory:
+class RoomMemory:
     def __init__(self, fixtures: Iterable[str] = ()) -> None:
         self.fixtures = list(dict.fromkeys(fixtures))
         """Receptacles, those to prefer first, less any that turned out to be of no use."""
@@ -47,62 +47,62 @@ class Memory:
         self.treated: set[str] = set()
         """The things that were cleaned, heated or cooled, and those that cannot be."""
 
-    def of(self, kinds: Iterable[str]) -> list[str]:
+    def select_fixtures(self, kinds: Iterable[str]) -> list[str]:
         """The fixtures of some kinds, in the order of the kinds."""
         return [name for kind in kinds for name in self.fixtures if kind_of(name) == kind]
 
-    def unseen(self) -> list[str]:
+    def list_unseen(self) -> list[str]:
         return [name for name in self.fixtures if name not in self.contents]
 
-    def known(self, kind: str) -> list[tuple[str, str]]:
+    def find_known(self, kind: str) -> list[tuple[str, str]]:
         """The things of a kind whose places are known, each with its place; those within reach first."""
         places = sorted(self.contents.items(), key=lambda item: item[0] not in self.near)
         return [(thing, fixture) for fixture, things in places for thing in things if kind_of(thing) == kind]
 
-    def learn(self, action: Action, answer: str) -> None:
+    def record_result(self, action: Action, answer: str) -> None:
         """The action was done."""
         match action:
             case "go to", fixture:
                 self.near = {fixture}
-                self._look(fixture, answer)
+                self._record_contents(fixture, answer)
             case (("open" | "examine"), fixture):
-                self._look(fixture, answer)
+                self._record_contents(fixture, answer)
             case "close", fixture:
                 self.shut.add(fixture)
             case "take", thing, fixture:
                 self.held, self.held_from = thing, fixture
-                self._remove(thing, fixture)
+                self._remove_thing(thing, fixture)
             case "put", thing, fixture:
                 self.held = ""
                 self.contents.setdefault(fixture, []).append(thing)
             case (("clean" | "heat" | "cool"), thing, _):
                 self.treated.add(thing)
 
-    def doubt(self, action: Action) -> None:
+    def record_failure(self, action: Action) -> None:
         """Nothing happened: believe no longer what made the action seem possible."""
         match action:
             case "go to", fixture if fixture not in self.near:
                 self.near.add(fixture)  # one cannot go to what stands in the same place
             case (("go to" | "open" | "examine"), fixture) | ("put", _, fixture):
-                self._forget(fixture)
+                self._forget_fixture(fixture)
             case "take", thing, fixture:
-                self._remove(thing, fixture)
+                self._remove_thing(thing, fixture)
             case (("clean" | "heat" | "cool"), thing, _):
                 self.treated.add(thing)  # it may be of a sort that cannot be: put it away, try another
             case "use", lamp:
                 for fixture in self.contents:
-                    self._remove(lamp, fixture)
+                    self._remove_thing(lamp, fixture)
 
-    def _look(self, fixture: str, text: str) -> None:
+    def _record_contents(self, fixture: str, text: str) -> None:
         if _SHUT.search(text):
             self.shut.add(fixture)
         else:
             self.shut.discard(fixture)
-            self.contents[fixture] = listed(text)
+            self.contents[fixture] = parse_listed_names(text)
 
-    def _forget(self, fixture: str) -> None:
+    def _forget_fixture(self, fixture: str) -> None:
         self.fixtures = [name for name in self.fixtures if name != fixture]
         self.contents.pop(fixture, None)
 
-    def _remove(self, thing: str, fixture: str) -> None:
+    def _remove_thing(self, thing: str, fixture: str) -> None:
         self.contents[fixture] = [name for name in self.contents.get(fixture, []) if name != thing]

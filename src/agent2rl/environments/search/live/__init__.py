@@ -1,10 +1,10 @@
 """Search engines of the world outside: ddgs, Tavily, Brave, SerpAPI, SearXNG, and the pages that they find.
 
 `engines` asks them, each at its own pace and with patience; `ddgs` is a package that asks without a key;
-`pages` reads what was found. A key is sent to its engine and is in no message of ours.
+`page_reader` reads what was found. A key is sent to its engine and is in no message of ours.
 """
 
-from agent2rl.environments.search.live.ddgs import Ddgs
-from agent2rl.environments.search.live.engines import ENGINES, Live, searxng
+from agent2rl.environments.search.live.ddgs import DdgsBackend
+from agent2rl.environments.search.live.engines import ENGINES, EngineBackend, make_searxng_engine
 
-__all__ = ["ENGINES", "Ddgs", "Live", "searxng"]
+__all__ = ["ENGINES", "DdgsBackend", "EngineBackend", "make_searxng_engine"]

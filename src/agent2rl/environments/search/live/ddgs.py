@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.core.passing import Passing
-from agent2rl.environments.search.backend import Result
-from agent2rl.environments.search.live.pages import Pages
-from agent2rl.environments.search.live.patience import Patience
+from agent2rl.core.transient_errors import TransientError
+from agent2rl.environments.search.backend import SearchResult
+from agent2rl.environments.search.live.page_reader import PageReader
+from agent2rl.environments.search.live.retry import RateLimitedRetry
 
 SHOWN = 5
 
 
 @dataclass
-class Ddgs:
-    patience: Patience = field(default_factory=lambda: Patience(per_second=0.5))
-    pages: Pages = field(default_factory=Pages)
+class DdgsBackend:
+    patience: RateLimitedRetry = field(default_factory=lambda: RateLimitedRetry(per_second=0.5))
+    pages: PageReader = field(default_factory=PageReader)
 
     def __post_init__(self) -> None:
         try:
@@ -25,10 +25,10 @@ class Ddgs:
         except ImportError as error:
             raise UserError("The package ddgs is not installed.", "Install agent2rl[search].") from error
 
-    def search(self, query: str) -> tuple[Result, ...]:
-        rows = self.patience.ask("ddgs", lambda: self._request(query))
+    def search(self, query: str) -> tuple[SearchResult, ...]:
+        rows = self.patience.call_with_retries("ddgs", lambda: self._send_request(query))
         found = (
-            Result(str(row["href"]), str(row.get("title") or row["href"]), str(row.get("body") or ""))
+            SearchResult(str(row["href"]), str(row.get("title") or row["href"]), str(row.get("body") or ""))
             for row in rows
             if row.get("href")
         )
@@ -37,15 +37,15 @@ class Ddgs:
     def open(self, id: str) -> str:  # noqa: A002
         return self.pages.read(id)
 
-    def _request(self, query: str) -> list[dict[str, Any]]:
+    def _send_request(self, query: str) -> list[dict[str, Any]]:
         try:
             seconds = int(self.patience.answer_seconds)
             rows: list[dict[str, Any]] = self._ddgs.DDGS(timeout=seconds).text(query, max_results=SHOWN)
         except (self._errors.RatelimitException, self._errors.TimeoutException) as error:
-            raise Passing(type(error).__name__) from error
+            raise TransientError(type(error).__name__) from error
         except self._errors.DDGSException as error:
             # "No results found", too: it says so as well where every page that it asked refused to answer.
-            raise Passing(f"{type(error).__name__}: {str(error)[:100]}") from error
+            raise TransientError(f"{type(error).__name__}: {str(error)[:100]}") from error
         except Exception as error:  # of the many libraries below it
             raise WorldError(f"ddgs failed: {type(error).__name__}") from error
         return rows

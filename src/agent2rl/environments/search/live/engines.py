@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.core.passing import Passing, retry_after
-from agent2rl.environments.search.backend import Refused, Result
-from agent2rl.environments.search.live.pages import Pages, Place
-from agent2rl.environments.search.live.patience import Patience
+from agent2rl.core.transient_errors import TransientError, parse_retry_after
+from agent2rl.environments.search.backend import QueryRefused, SearchResult
+from agent2rl.environments.search.live.page_reader import PageReader, ServerAddress
+from agent2rl.environments.search.live.retry import RateLimitedRetry
 
 SHOWN = 5
 """Results of a search."""
@@ -23,7 +23,7 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 
 @dataclass(frozen=True)
-class Engine:
+class SearchEngine:
     """A search engine, as its own documentation has it."""
 
     name: str
@@ -41,10 +41,10 @@ class Engine:
     """Of a query, where the engine has such a limit."""
 
 
-ENGINES: Mapping[str, Engine] = {
+ENGINES: Mapping[str, SearchEngine] = {
     engine.name: engine
     for engine in (
-        Engine(
+        SearchEngine(
             "tavily",
             "https://api.tavily.com/search",
             "TAVILY_API_KEY",
@@ -55,7 +55,7 @@ ENGINES: Mapping[str, Engine] = {
             ("results",),
             per_second=5,
         ),
-        Engine(
+        SearchEngine(
             "brave",
             "https://api.search.brave.com/res/v1/web/search",
             "BRAVE_API_KEY",
@@ -68,7 +68,7 @@ ENGINES: Mapping[str, Engine] = {
             per_second=1,
             most_words=50,
         ),
-        Engine(
+        SearchEngine(
             "serpapi",
             "https://serpapi.com/search.json",
             "SERPAPI_API_KEY",
@@ -83,7 +83,7 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 
-def searxng(url: str) -> Engine:
+def make_searxng_engine(url: str) -> SearchEngine:
     """An instance of SearXNG; its settings must allow the format json."""
     try:
         parsed = httpx.URL(url)
@@ -91,7 +91,7 @@ def searxng(url: str) -> Engine:
         raise UserError(f"{url!r} is no URL: {error}.", "Write searxng:https://HOST.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query:
         raise UserError(f"{url!r} is no address of an instance.", "Write searxng:https://HOST.")
-    return Engine(
+    return SearchEngine(
         "searxng",
         f"{url.rstrip('/')}/search",
         None,
@@ -101,74 +101,74 @@ def searxng(url: str) -> Engine:
 
 
 @dataclass
-class Live:
+class EngineBackend:
     """A search engine as a backend; the ids of its results are their addresses."""
 
-    engine: Engine
+    engine: SearchEngine
     key: str = field(default="", repr=False)
-    patience: Patience | None = None
-    pages: Pages | None = None
+    patience: RateLimitedRetry | None = None
+    pages: PageReader | None = None
     url: str | None = None
     """Another address than the engine's own."""
 
     def __post_init__(self) -> None:
-        self._patience = self.patience or Patience(self.engine.per_second)
+        self._patience = self.patience or RateLimitedRetry(self.engine.per_second)
         self._url = self.url or self.engine.url
         self._client = httpx.Client(timeout=self._patience.answer_seconds)
         # Only an instance of one's own may lie in one's own network, and then its pages may, too.
-        own = Place.of(self._url) if self.engine.key is None else None
-        self._pages = self.pages or Pages(own)
+        own = ServerAddress.from_url(self._url) if self.engine.key is None else None
+        self._pages = self.pages or PageReader(own)
 
-    def search(self, query: str) -> tuple[Result, ...]:
-        answer = self._patience.ask(self.engine.name, lambda: self._request(query))
-        found = (_result(row, self.engine.fields) for row in _rows(answer, self.engine))
+    def search(self, query: str) -> tuple[SearchResult, ...]:
+        answer = self._patience.call_with_retries(self.engine.name, lambda: self._send_request(query))
+        found = (_parse_result(row, self.engine.fields) for row in _find_rows(answer, self.engine))
         return tuple(result for result in found if result)[:SHOWN]
 
     def open(self, id: str) -> str:  # noqa: A002
         return self._pages.read(id)
 
-    def _request(self, query: str) -> Any:
+    def _send_request(self, query: str) -> Any:
         if self.engine.most_words:
             query = " ".join(query.split()[: self.engine.most_words])
         sent = self.engine.ask(query, self.key)
         method = "POST" if "json" in sent else "GET"
         try:
             with self._client.stream(method, self._url, **sent) as answer:
-                self._require(answer)
+                self._check_status(answer)
                 body = b""
                 for part in answer.iter_bytes():
                     body += part
                     if len(body) > ANSWER_BYTES:
                         raise WorldError(f"{self.engine.name} answered with more than 4 MB")
-            return _answered(httpx.Response(200, content=body).json())
+            return _check_engines_answered(httpx.Response(200, content=body).json())
         except httpx.TransportError as error:
-            raise Passing(type(error).__name__) from None
+            raise TransientError(type(error).__name__) from None
         except httpx.HTTPError as error:
             raise WorldError(f"{self.engine.name} cannot be read: {type(error).__name__}") from None
         except (ValueError, RecursionError):
             raise WorldError(f"{self.engine.name} did not answer with JSON") from None
 
-    def _require(self, answer: httpx.Response) -> None:
+    def _check_status(self, answer: httpx.Response) -> None:
         status = answer.status_code
         if status == 429 or status >= 500:
-            raise Passing(f"status {status}", retry_after(answer.headers.get("Retry-After", "")))
+            raise TransientError(f"status {status}", parse_retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
             of = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
             raise WorldError(f"{self.engine.name} refuses {of} (status {status})")
         if status in (400, 414, 422):
-            raise Refused(f"{self.engine.name} does not take this query (status {status})")
+            raise QueryRefused(f"{self.engine.name} does not take this query (status {status})")
         if status != 200:
             raise WorldError(f"{self.engine.name} answered with status {status}")
 
 
-def _answered(answer: Any) -> Any:
+def _check_engines_answered(answer: Any) -> Any:
     """SearXNG says that nothing was found, too, where the engines behind it did not answer."""
     if isinstance(answer, dict) and not answer.get("results") and answer.get("unresponsive_engines"):
-        raise Passing("the engines behind it do not answer")
+        raise TransientError("the engines behind it do not answer")
     return answer
 
 
-def _rows(answer: Any, engine: Engine) -> list[Any]:
+def _find_rows(answer: Any, engine: SearchEngine) -> list[Any]:
     """No list where one should be is a list of none, but an answer that is no object is a failure."""
     if not isinstance(answer, dict):
         raise WorldError(f"{engine.name} answered with something else than results")
@@ -178,8 +178,8 @@ def _rows(answer: Any, engine: Engine) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _result(row: Any, fields: tuple[str, str, str]) -> Result | None:
+def _parse_result(row: Any, fields: tuple[str, str, str]) -> SearchResult | None:
     if not isinstance(row, dict) or not isinstance(row.get(fields[0]), str):
         return None
     title, snippet = (_TAG.sub("", str(row.get(name) or "")) for name in fields[1:])
-    return Result(row[fields[0]], title or row[fields[0]], snippet)
+    return SearchResult(row[fields[0]], title or row[fields[0]], snippet)

@@ -1,5 +1,5 @@
 """An expert for WebShop that has nothing but what it reads; hidden in runs that withhold it."""
 
-from agent2rl.environments.webshop.expert.shopper import Expert
+from agent2rl.environments.webshop.expert.shopper import WebshopExpert
 
-__all__ = ["Expert"]
+__all__ = ["WebshopExpert"]

@@ -7,18 +7,24 @@ it in other words.
 """
 
 from agent2rl.environments.webshop import pages
-from agent2rl.environments.webshop.expert.reading import Offer, Wish, offers, separator, words
+from agent2rl.environments.webshop.expert.page_parser import (
+    ListedProduct,
+    ParsedInstruction,
+    detect_separator,
+    extract_words,
+    parse_offers,
+)
 
 STEPS = 12
 """It buys within so many, the fewest that an episode has."""
 
 
-class Expert:
+class WebshopExpert:
     def __init__(self) -> None:
         self._between = ""
-        self._wish = Wish.read("")
+        self._wish = ParsedInstruction.from_instruction("")
         self._taken = 0
-        self._offers: list[Offer] | None = None
+        self._offers: list[ListedProduct] | None = None
         """What the search found and is cheap enough."""
         self._asin = ""
         """The product that is looked at."""
@@ -32,41 +38,41 @@ class Expert:
 
     def act(self, observation: str) -> str:
         self._taken += 1
-        self._between = self._between or separator(observation)
+        self._between = self._between or detect_separator(observation)
         pieces = observation.split(self._between)
         if pieces[0] == "WebShop":
-            self._wish = Wish.read(pieces[2] if len(pieces) > 2 else "")
-            return self._search()
+            self._wish = ParsedInstruction.from_instruction(pieces[2] if len(pieces) > 2 else "")
+            return self._format_search()
         pieces = pieces[3:] if pieces[0] == "Instruction:" else pieces
         if pages.NEXT in pieces[:3]:
-            return self._pick(pieces)
-        self._seen.setdefault(self._asin, set()).update(words(" ".join(pieces[1:])))
-        return self._consider(pieces) if pieces[-1:] == [pages.BUY] else self._conclude()
+            return self._pick_product(pieces)
+        self._seen.setdefault(self._asin, set()).update(extract_words(" ".join(pieces[1:])))
+        return self._consider_product(pieces) if pieces[-1:] == [pages.BUY] else self._leave_features()
 
-    def _search(self) -> str:
+    def _format_search(self) -> str:
         return f"search[{self._wish.query}]"
 
-    def _pick(self, pieces: list[str]) -> str:
+    def _pick_product(self, pieces: list[str]) -> str:
         """From the results: what is decided on, or the next that could be it."""
         if self._offers is None:
-            listed = offers(pieces)
+            listed = parse_offers(pieces)
             self._offers = [one for one in listed if one.price <= self._wish.most] or listed[:1]
         if not self._decided:
-            left = self._left()
+            left = self._list_unseen()
             if not left:
-                return self._search()  # nothing was found: there is nothing to be done
+                return self._format_search()  # nothing was found: there is nothing to be done
             self._asin = left[0]
         return f"click[{self._asin.lower()}]"
 
-    def _consider(self, pieces: list[str]) -> str:
+    def _consider_product(self, pieces: list[str]) -> str:
         """On a product's page: read its features, choose and buy, or on to one that has the options."""
-        options = [piece.lower() for piece in pieces[1:] if self._wish.chooses(piece)]
+        options = [piece.lower() for piece in pieces[1:] if self._wish.wants_option(piece)]
         self._options[self._asin] = len(set(options))
-        if not self._decided and not self._fits() and self._room(len(options)):
-            if self._whole():
+        if not self._decided and not self._fits_instruction() and self._has_steps_left(len(options)):
+            if self._has_all_options():
                 return f"click[{pages.FEATURES.lower()}]"
-            if not self._stays():
-                return self._search()
+            if not self._decide_on_product():
+                return self._format_search()
         self._decided = True
         for option in options:
             if option not in self._chosen:
@@ -74,36 +80,36 @@ class Expert:
                 return f"click[{option}]"
         return f"click[{pages.BUY.lower()}]"
 
-    def _conclude(self) -> str:
+    def _leave_features(self) -> str:
         """On the page of features: back to buy the product, or on to the next."""
-        return f"click[{pages.PREVIOUS.lower()}]" if self._stays() else self._search()
+        return f"click[{pages.PREVIOUS.lower()}]" if self._decide_on_product() else self._format_search()
 
-    def _stays(self) -> bool:
+    def _decide_on_product(self) -> bool:
         """Whether this product is the one. It is the best that was seen, if no other can be looked at."""
         here = self._asin
-        if self._fits():
+        if self._fits_instruction():
             self._decided = True
-        elif not self._left() or not self._room(len(self._wish.options)):
-            self._asin, self._decided = self._best(), True
+        elif not self._list_unseen() or not self._has_steps_left(len(self._wish.options)):
+            self._asin, self._decided = self._find_best(), True
         return self._decided and self._asin == here
 
-    def _fits(self) -> bool:
-        return self._whole() and self._wish.words <= self._seen[self._asin]
+    def _fits_instruction(self) -> bool:
+        return self._has_all_options() and self._wish.words <= self._seen[self._asin]
 
-    def _whole(self) -> bool:
+    def _has_all_options(self) -> bool:
         """Whether it has all options that are asked for by name."""
         return self._options.get(self._asin, 0) >= len(self._wish.options)
 
-    def _best(self) -> str:
+    def _find_best(self) -> str:
         def worth(asin: str) -> int:
             return len(self._wish.words & self._seen[asin]) + self._options.get(asin, 0)
 
         return max(self._seen, key=worth)
 
-    def _left(self) -> list[str]:
+    def _list_unseen(self) -> list[str]:
         """What has not been looked at."""
         return [offer.asin for offer in self._offers or () if offer.asin not in self._seen]
 
-    def _room(self, choices: int) -> bool:
+    def _has_steps_left(self, choices: int) -> bool:
         """Whether a step can be spared before a product is gone to, chosen for and bought."""
         return self._taken + choices + 2 <= STEPS

@@ -3,32 +3,32 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agent2rl.core.llm import Tokens
-from agent2rl.gateway.scripted.talk import (
-    Asked,
-    Call,
-    Chunk,
-    Format,
+from agent2rl.core.llm import TokenCounts
+from agent2rl.gateway.scripted.messages import (
+    AssistantMessage,
     Item,
-    Reply,
-    Result,
-    Said,
-    Told,
-    Tool,
-    Trouble,
-    array,
-    dumped,
-    event,
-    mapping,
-    messages,
-    model,
-    pieces,
-    string,
-    whole,
-    words,
+    LlmReply,
+    LlmRequest,
+    OfferedTool,
+    ProviderError,
+    ResponseChunk,
+    ToolResultMessage,
+    UserMessage,
+    WireFormat,
+    WireToolCall,
+    as_list,
+    as_mapping,
+    as_string,
+    dump_json,
+    extract_text,
+    render_sse_event,
+    render_whole_answer,
+    require_messages,
+    require_model,
+    split_text,
 )
 
-TYPES = {
+ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -38,81 +38,93 @@ TYPES = {
     529: "overloaded_error",
 }
 STATUSES = {"overloaded": 529, "context-too-long": 400}
-ASIDE = "<system-reminder>"
+SYSTEM_REMINDER = "<system-reminder>"
 """What Claude Code adds to the user's words by itself begins so."""
 
 
-class Messages:
-    def read(self, body: Mapping[str, Any]) -> Asked:
+class AnthropicMessages:
+    def read(self, body: Mapping[str, Any]) -> LlmRequest:
         most = body.get("max_tokens")
         if not isinstance(most, int):
             raise ValueError("max_tokens: Field required")
-        offered = [mapping(tool) for tool in array(body.get("tools"))]
-        wanted = mapping(body.get("output_format")) or mapping(
-            mapping(body.get("output_config")).get("format")
+        offered = [as_mapping(tool) for tool in as_list(body.get("tools"))]
+        wanted = as_mapping(body.get("output_format")) or as_mapping(
+            as_mapping(body.get("output_config")).get("format")
         )
-        return Asked(
+        return LlmRequest(
             wire="anthropic",
-            model=model(body),
+            model=require_model(body),
             stream=body.get("stream") is True,
-            items=tuple(_items(messages(body.get("messages"), "messages"))),
+            items=tuple(_parse_items(require_messages(body.get("messages"), "messages"))),
             tools=tuple(
-                Tool(string(tool.get("name")), mapping(tool.get("input_schema")))
+                OfferedTool(as_string(tool.get("name")), as_mapping(tool.get("input_schema")))
                 for tool in offered
                 if tool.get("type") in (None, "custom")
             ),
-            system=words(body.get("system")),
+            system=extract_text(body.get("system")),
             most_tokens=most,
-            schema=mapping(wanted.get("schema")) or None,
+            schema=as_mapping(wanted.get("schema")) or None,
         )
 
-    def write(self, asked: Asked, reply: Reply) -> tuple[str, list[Chunk]]:
-        told = told_of(reply.tokens)
-        content = [*_content(reply)]
+    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+        told = select_reported_tokens(reply.tokens)
+        content = [*_render_content(reply)]
         if not asked.stream:
-            message = {**_message(asked, reply), "content": content, "usage": _usage(told)}
-            return "application/json", whole({**message, **_stopped(reply)}, told)
+            message = {**_render_message(asked, reply), "content": content, "usage": _render_usage(told)}
+            return "application/json", render_whole_answer({**message, **_render_stop(reply)}, told)
         begun = told.model_copy(update={"output": min(1, told.output)})
         first: dict[str, Any] = {
             "type": "message_start",
-            "message": {**_message(asked, reply), "usage": _usage(begun)},
+            "message": {**_render_message(asked, reply), "usage": _render_usage(begun)},
         }
         chunks = [
-            Chunk(event(one, one["type"]), begun) for one in (first, {"type": "ping"}, *_blocks(content))
+            ResponseChunk(render_sse_event(one, one["type"]), begun)
+            for one in (first, {"type": "ping"}, *_render_block_events(content))
         ]
-        last: dict[str, Any] = {"type": "message_delta", "delta": _stopped(reply), "usage": _usage(told)}
-        chunks += [Chunk(event(one, one["type"]), told) for one in (last, {"type": "message_stop"})]
+        last: dict[str, Any] = {
+            "type": "message_delta",
+            "delta": _render_stop(reply),
+            "usage": _render_usage(told),
+        }
+        chunks += [
+            ResponseChunk(render_sse_event(one, one["type"]), told)
+            for one in (last, {"type": "message_stop"})
+        ]
         return "text/event-stream; charset=utf-8", chunks
 
-    def fail(self, trouble: Trouble) -> tuple[int, dict[str, Any]]:
+    def fail(self, trouble: ProviderError) -> tuple[int, dict[str, Any]]:
         status = STATUSES.get(trouble.kind, trouble.status)
-        error = {"type": TYPES.get(status, "api_error"), "message": trouble.message}
+        error = {"type": ERROR_TYPES.get(status, "api_error"), "message": trouble.message}
         return status, {"type": "error", "error": error, "request_id": "req_scripted"}
 
 
-def told_of(tokens: Tokens) -> Tokens:
+def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
     """Thoughts are not told apart."""
     return tokens.model_copy(update={"reasoning": 0})
 
 
-def _items(said: list[dict[str, Any]]) -> Iterator[Item]:
+def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for message in said:
         content = message.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else array(content)
-        for block in map(mapping, blocks):
-            kind, text = block.get("type"), string(block.get("text"))
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else as_list(content)
+        for block in map(as_mapping, blocks):
+            kind, text = block.get("type"), as_string(block.get("text"))
             if kind == "tool_use":
-                call = Call(string(block.get("id")), string(block.get("name")), block.get("input"))
-                yield Said(calls=(call,))
+                call = WireToolCall(
+                    as_string(block.get("id")), as_string(block.get("name")), block.get("input")
+                )
+                yield AssistantMessage(calls=(call,))
             elif kind == "tool_result":
-                yield Result(string(block.get("tool_use_id")), words(block.get("content")))
+                yield ToolResultMessage(
+                    as_string(block.get("tool_use_id")), extract_text(block.get("content"))
+                )
             elif kind == "text" and message.get("role") == "assistant":
-                yield Said(text)
-            elif kind == "text" and not text.lstrip().startswith(ASIDE):
-                yield Told(text)
+                yield AssistantMessage(text)
+            elif kind == "text" and not text.lstrip().startswith(SYSTEM_REMINDER):
+                yield UserMessage(text)
 
 
-def _message(asked: Asked, reply: Reply) -> dict[str, Any]:
+def _render_message(asked: LlmRequest, reply: LlmReply) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",
@@ -124,11 +136,11 @@ def _message(asked: Asked, reply: Reply) -> dict[str, Any]:
     }
 
 
-def _stopped(reply: Reply) -> dict[str, Any]:
+def _render_stop(reply: LlmReply) -> dict[str, Any]:
     return {"stop_reason": "tool_use" if reply.calls else "end_turn", "stop_sequence": None}
 
 
-def _usage(told: Tokens) -> dict[str, Any]:
+def _render_usage(told: TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": told.input - told.cached - told.written,
         "cache_creation_input_tokens": told.written,
@@ -142,7 +154,7 @@ def _usage(told: Tokens) -> dict[str, Any]:
     }
 
 
-def _content(reply: Reply) -> Iterator[dict[str, Any]]:
+def _render_content(reply: LlmReply) -> Iterator[dict[str, Any]]:
     if reply.think:
         yield {"type": "thinking", "thinking": reply.think, "signature": f"scripted{reply.id}"}
     if reply.text:
@@ -151,23 +163,25 @@ def _content(reply: Reply) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
 
 
-def _blocks(content: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _render_block_events(content: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for index, block in enumerate(content):
         if block["type"] == "thinking":
             empty: dict[str, Any] = {"thinking": "", "signature": ""}
-            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            deltas = [
+                {"type": "thinking_delta", "thinking": piece} for piece in split_text(block["thinking"])
+            ]
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         elif block["type"] == "text":
             empty = {"text": ""}
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+            deltas = [{"type": "text_delta", "text": piece} for piece in split_text(block["text"])]
         else:
             empty = {"input": {}}
-            packed = dumped(block["input"]).decode()
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces(packed)]
+            packed = dump_json(block["input"]).decode()
+            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in split_text(packed)]
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **empty}}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
 
 
-FORMAT: Format = Messages()
+FORMAT: WireFormat = AnthropicMessages()

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from agent2rl.environments.faces import open_world, rollout
+from agent2rl.environments.adapters import open_world, rollout
 from agent2rl.training import models
 from agent2rl.training.sampling import SampleSettings, sample
 

@@ -4,7 +4,7 @@ import torch
 from torch.distributions import Categorical
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent2rl.environments.faces import Gyms
+from agent2rl.environments.adapters import Gyms
 
 LANES, HORIZON = 8, 10
 tok = AutoTokenizer.from_pretrained("models/base", padding_side="left")

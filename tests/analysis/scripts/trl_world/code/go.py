@@ -3,8 +3,8 @@ import os
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from agent2rl.environments.faces import open_world
-from agent2rl.environments.faces.trl import environment_factory, rows
+from agent2rl.environments.adapters import open_world
+from agent2rl.environments.adapters.trl import environment_factory, rows
 
 world = open_world()
 settings = dict(

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from agent2rl.environments.faces import demonstrations, open_world
+from agent2rl.environments.adapters import demonstrations, open_world
 from agent2rl.training import models, prompts
 from agent2rl.training.progress import Progress
 from agent2rl.training.sft import SftSettings, sft

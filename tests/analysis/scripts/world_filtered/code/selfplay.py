@@ -2,7 +2,7 @@
 import os
 from pathlib import Path
 
-from agent2rl.environments.faces import open_world, rollout
+from agent2rl.environments.adapters import open_world, rollout
 from agent2rl.training import models
 from agent2rl.training.progress import Progress
 from agent2rl.training.sampling import SampleSettings, sample

@@ -4,7 +4,7 @@ import random
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent2rl.environments.faces import Gym, open_world
+from agent2rl.environments.adapters import Gym, open_world
 
 MAX_TURNS = 20
 GROUP = 4

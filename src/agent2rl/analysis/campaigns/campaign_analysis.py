@@ -1,0 +1,176 @@
+"""All that is said of many runs together. Pure: the same digests, in any order, give the same record."""
+
+from collections.abc import Mapping, Sequence
+
+from agent2rl.analysis.campaigns.best_of_k import BestOfK, estimate_best_of_k
+from agent2rl.analysis.campaigns.comparison_families import ComparisonFamily, compare_axes
+from agent2rl.analysis.campaigns.heatmap import Heatmap, build_heatmap
+from agent2rl.analysis.campaigns.leaderboard import ENTRY_AXES, Leaderboard, build_leaderboard, name_entries
+from agent2rl.analysis.campaigns.resampling import select_counted
+from agent2rl.analysis.campaigns.route_shares import (
+    DimensionCoverage,
+    RouteShares,
+    TaskTraits,
+    count_routes_by,
+    list_unknown_tasks,
+    measure_coverage,
+)
+from agent2rl.analysis.campaigns.run_digest import RunDigest, count_contaminated, group_by, select_runs
+from agent2rl.analysis.campaigns.scaling import ScalingCurve, compute_all_scalings, compute_scaling
+from agent2rl.core.record import Record
+from agent2rl.core.records import ScoringProtocol
+from agent2rl.core.units import strip_path
+
+MOST_LINES = 6
+"""In one panel of a figure."""
+MOST_COURSES = 60
+"""Of single runs, in one panel."""
+TOGETHER = "all runs"
+
+
+class CampaignLine(Record):
+    """One of several that are shown together: an entry, or an agent, or all runs."""
+
+    name: str
+    best_of: dict[str, BestOfK]
+    """By task."""
+    scaling: dict[str, ScalingCurve]
+    """By what was spent."""
+    contaminated: int = 0
+    """Of its runs."""
+
+
+class GainTrajectory(Record):
+    """One run: the best so far as its agent was told it, and what was left of that."""
+
+    run_id: str
+    line: str
+    points: tuple[tuple[float, float], ...]
+    """Seconds of the agent's time, and points above the untouched model."""
+    seconds: float
+    gain: float
+    contaminated: bool | None = None
+
+
+class TaskTrajectories(Record):
+    task: str
+    courses: tuple[GainTrajectory, ...]
+    """Some of them, evenly chosen, where there are many."""
+    runs: int
+    all: ScalingCurve
+
+
+class CampaignAnalysis(Record):
+    name: str
+    about: str
+    protocol: ScoringProtocol
+    other_protocol: int
+    """Runs under the other protocol, which are not in any figure."""
+    unreadable: tuple[str, ...]
+    """Runs whose directories could not be read, and why."""
+    seeds: int
+    leaderboard: Leaderboard
+    heatmaps: tuple[Heatmap, ...]
+    families: tuple[ComparisonFamily, ...]
+    lines: tuple[CampaignLine, ...]
+    trajectories: tuple[TaskTrajectories, ...]
+    routes_by_task: dict[str, RouteShares]
+    routes_by_agent: dict[str, RouteShares]
+    coverage: tuple[DimensionCoverage, ...]
+    untold: tuple[str, ...]
+    """Tasks whose structure is not known here."""
+
+
+def analyse_campaign(
+    digests: Sequence[RunDigest],
+    tasks: Sequence[TaskTraits],
+    name: str = "",
+    about: str = "",
+    protocol: ScoringProtocol = "heldout",
+    unreadable: Sequence[str] = (),
+    include_contaminated: bool = False,
+) -> CampaignAnalysis:
+    """`tasks` are those that could be run."""
+    selection = select_runs(digests, protocol, include_contaminated)
+    mine = selection.runs
+    by_line = group_lines(mine)
+    return CampaignAnalysis(
+        name=name,
+        about=about,
+        protocol=protocol,
+        other_protocol=selection.other_protocol,
+        unreadable=tuple(unreadable),
+        seeds=len({each.seed for each in mine}),
+        leaderboard=build_leaderboard(digests, protocol, include_contaminated),
+        heatmaps=tuple(build_heatmap(mine, axis, "task") for axis in _list_varying_axes(mine)),
+        families=compare_axes(mine),
+        lines=tuple(_build_line(label, members) for label, members in by_line.items()),
+        trajectories=_build_trajectories(mine, by_line),
+        routes_by_task=_count_routes_on_axis(mine, "task"),
+        routes_by_agent=_count_routes_on_axis(mine, "agent"),
+        coverage=measure_coverage(tasks, mine),
+        untold=list_unknown_tasks(tasks, mine),
+    )
+
+
+def group_lines(digests: Sequence[RunDigest]) -> Mapping[str, Sequence[RunDigest]]:
+    """Entries where they are few enough to be told apart in a figure, else agents, else all in one."""
+    names = name_entries(digests)
+    entries = {names[key]: members for key, members in group_by(digests, ENTRY_AXES).items()}
+    agents = {strip_path(key[0]): members for key, members in group_by(digests, ("agent",)).items()}
+    fitting = [found for found in (entries, agents) if len(found) <= MOST_LINES]
+    return fitting[0] if fitting else {TOGETHER: digests}
+
+
+def _list_varying_axes(digests: Sequence[RunDigest]) -> list[str]:
+    """Agents always, so that there is a table; the others where there is something to compare."""
+    return [axis for axis in ENTRY_AXES if axis == "agent" or len(group_by(digests, (axis,))) > 1]
+
+
+def _build_line(name: str, digests: Sequence[RunDigest]) -> CampaignLine:
+    return CampaignLine(
+        name=name,
+        best_of={
+            task: estimate_best_of_k(members) for (task,), members in group_by(digests, ("task",)).items()
+        },
+        scaling={axis: found for axis, found in compute_all_scalings(digests).items() if found.grid},
+        contaminated=count_contaminated(select_counted(digests)),
+    )
+
+
+def _build_trajectories(
+    digests: Sequence[RunDigest], by_line: Mapping[str, Sequence[RunDigest]]
+) -> tuple[TaskTrajectories, ...]:
+    line = {each.run_id: name for name, members in by_line.items() for each in members}
+    return tuple(
+        TaskTrajectories(
+            task=task,
+            courses=tuple(
+                _build_gain_trajectory(each, line[each.run_id])
+                for each in _thin_runs(select_counted(members))
+            ),
+            runs=len(select_counted(members)),
+            all=compute_scaling(members, "seconds"),
+        )
+        for (task,), members in group_by(digests, ("task",)).items()
+    )
+
+
+def _thin_runs(runs: Sequence[RunDigest]) -> Sequence[RunDigest]:
+    step = max(1, -(-len(runs) // MOST_COURSES))
+    return runs[::step]
+
+
+def _build_gain_trajectory(run: RunDigest, line: str) -> GainTrajectory:
+    return GainTrajectory(
+        run_id=run.run_id,
+        line=line,
+        points=tuple((point.spent.seconds, point.best) for point in run.curve),
+        seconds=max(run.total.seconds, *(point.spent.seconds for point in run.curve), 0.0),
+        gain=run.gain or 0.0,
+        contaminated=run.contaminated,
+    )
+
+
+def _count_routes_on_axis(digests: Sequence[RunDigest], axis: str) -> dict[str, RouteShares]:
+    return {key[0]: found for key, found in count_routes_by(digests, (axis,)).items()}

@@ -1,0 +1,256 @@
+"""What statistics over many runs need of one run, in a few kilobytes.
+
+What a run's gain is. The agent leaves the submission that the split that answers puts first, or, where none
+is better there than the untouched model, the untouched model itself.
+
+- That submission's improvement is the gain: on the held-out split, where it may be negative; under the
+  paper's protocol on the test set that chose it.
+- A run that leaves the untouched model has gained 0. So has one whose agent failed, gave up, or ran out of
+  time, money, memory or disk before it had anything better: that is what the agent is worth.
+- A run that the harness, the machine, the user or the provider broke says nothing of the agent. It has no
+  gain, not 0: `excluded` says why, and whatever is made of many digests counts these runs.
+
+Contaminated runs (evaluation data was found in their workspace) have a gain, but `select_runs` leaves them
+out of whatever is made of many digests unless they are asked for.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent2rl.analysis.campaigns.spending import PLACES, RunSpending, SpendingMeter
+from agent2rl.analysis.findings import Findings
+from agent2rl.analysis.recorded_run import RecordedRun
+from agent2rl.core.record import Record
+from agent2rl.core.records import Ending, Interval, Mode, RunResult, ScoringProtocol, Split, Submission
+from agent2rl.store.reader import State
+
+BROKEN: frozenset[Ending] = frozenset(
+    {"failed", "interrupted", "login-failed", "rate-limited", "driver-failed"}
+)
+"""Endings that are not the agent's doing."""
+
+
+class ScoredPoint(Record):
+    """The run when a submission was scored."""
+
+    spent: RunSpending
+    submissions: int
+    """Accepted so far, this one included, whatever their verdicts."""
+    best: float
+    """Of the submissions so far, on the split that answers: points above the untouched model, at least 0."""
+
+
+class RunDigest(Record):
+    run_id: str
+    task: str
+    agent: str
+    driver: str | None
+    model: str
+    mode: Mode
+    protocol: ScoringProtocol
+    seed: int
+    budget_seconds: float
+    state: State
+    ending: Ending | None
+    """None where the run has no result."""
+    baseline: float | None
+    """Of the untouched model, on the split that ranks where that was graded, else on the one that answers."""
+    score: float | None
+    improvement: float | None
+    """As the run's result has it: of the best submission on the split that ranks. None: there is no score."""
+    chosen_gain: float | None
+    """The same on the split that answers, which chose it. None: nothing was scored that counts."""
+    interval: Interval | None
+    real: bool | None
+    """Whether the interval is above 0 on a split that chose nothing; None where there is no such split."""
+    p_value: float | None
+    submissions: int
+    scored: int
+    route: str | None
+    """Of the best submission."""
+    total: RunSpending
+    curve: tuple[ScoredPoint, ...]
+    """One for each scored submission, as their verdicts came."""
+    differences: tuple[float, ...]
+    """Best less untouched, example by example on the split that ranks, in the order of sorted ids; what was
+    seen, where a score is an expectation. Empty where it is not known."""
+    examples_sha256: str | None
+    """Over those ids: runs with the same can be paired example by example."""
+    contaminated: bool | None
+    """Whether evaluation data was found in its workspace; None: unknown, because nobody searched."""
+
+    @cached_property
+    def points(self) -> NDArray[np.float64]:
+        """The differences as an array, in points: made once, because many statistics want it."""
+        return 100 * np.array(self.differences, dtype=np.float64)
+
+    @cached_property
+    def excluded(self) -> str | None:
+        """Why this run says nothing of its agent; None where it does."""
+        if self.state != "finished":
+            return self.state
+        if self.ending is None or self.ending in BROKEN:
+            return self.ending or "crashed"
+        if self.baseline is None or (self.chosen_gain is not None and self.improvement is None):
+            return "not-graded"
+        return None
+
+    @cached_property
+    def left_base(self) -> bool:
+        """Whether it leaves the untouched model, because nothing was better where it was chosen."""
+        return self.chosen_gain is None or self.chosen_gain <= 0
+
+    @cached_property
+    def gain(self) -> float | None:
+        """In points; see the module. None exactly where the run is excluded."""
+        if self.excluded:
+            return None
+        return 0.0 if self.left_base else self.improvement
+
+    @property
+    def succeeded(self) -> bool | None:
+        """Whether its gain is real; None where that cannot be told."""
+        if self.excluded:
+            return None
+        return False if self.left_base else self.real
+
+
+def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
+    view, result, best = record.view, record.view.result, record.best
+    spec, gain = view.spec, findings.gain
+    ids, differences = _pair_differences(record, best)
+    recorded = result.heldout.ci if result and result.heldout else None
+    return RunDigest(
+        run_id=view.paths.run_id,
+        task=spec.task,
+        agent=spec.agent,
+        driver=spec.driver,
+        model=spec.model,
+        mode=spec.mode,
+        protocol=spec.protocol,
+        seed=spec.seed,
+        budget_seconds=spec.budget.wall_seconds,
+        state=view.state,
+        ending=result.ending if result else None,
+        baseline=_find_baseline(record, result),
+        score=result.score if result else None,
+        improvement=result.improvement if result else None,
+        chosen_gain=best.improvement if best else None,
+        interval=recorded or (gain.comparison.ci if gain else None),
+        real=gain.real if gain else None,
+        p_value=gain.p_value if gain else None,
+        submissions=len(view.submissions),
+        scored=sum(each.verdict == "scored" for each in view.submissions),
+        route=_find_best_route(findings, best),
+        total=_total_spending(record),
+        curve=tuple(_trace_best_so_far(record)),
+        differences=differences,
+        examples_sha256=hashlib.sha256("\n".join(ids).encode()).hexdigest() if ids else None,
+        contaminated=view.contaminated,
+    )
+
+
+def _find_baseline(record: RecordedRun, result: RunResult | None) -> float | None:
+    found = (result.baseline_heldout if result else None) or record.view.baseline
+    return found.value if found else None
+
+
+def _find_best_route(findings: Findings, best: Submission | None) -> str | None:
+    mine = (each for each in findings.attempts if best and each.submission == best.id)
+    return next((each.route.name for each in mine if each.route), None)
+
+
+def _pair_differences(record: RecordedRun, best: Submission | None) -> tuple[list[str], tuple[float, ...]]:
+    split: Split = "heldout" if record.view.spec.protocol == "heldout" else "feedback"
+    results = record.results.get(split, {})
+    after = results.get(best.id) or results.get(best.same_as or 0) if best else None
+    was = {each.id: each.score + each.residual for each in record.read_reference_results(split)}
+    now = {each.id: each.score + each.residual for each in after or ()}
+    ids = sorted(was.keys() & now.keys())
+    return ids, tuple(round(now[each] - was[each], PLACES) for each in ids)
+
+
+def _trace_best_so_far(record: RecordedRun) -> Iterable[ScoredPoint]:
+    view, meter = record.view, SpendingMeter(record)
+    baseline = view.baseline.value if view.baseline else None
+    best = 0.0
+    scored = [(each.verdict_at, each) for each in view.submissions if each.score]
+    for at, each in sorted(scored, key=lambda pair: (pair[0], pair[1].id)):
+        if baseline is None or not each.score:
+            continue
+        if each.lineage not in ("copied", "foreign"):
+            best = max(best, each.improvement or 0.0)
+        yield ScoredPoint(
+            spent=meter.measure_at(record.timeline.seconds_at(at)),
+            submissions=sum(other.accepted_at <= at for other in view.submissions),
+            best=round(best, PLACES),
+        )
+
+
+def _total_spending(record: RecordedRun) -> RunSpending:
+    """By the run's own sums where it has them: they do not end with the last event."""
+    total, result = SpendingMeter(record).measure_at(float("inf")), record.view.result
+    known: dict[str, float | None] = {"seconds": round(record.timeline.seconds, 3)}
+    if result and result.usage:
+        tokens = result.usage.tokens.total
+        known |= {"tokens": tokens, "usd": result.usage.usd if tokens else 0.0}
+    if result and result.rollouts:
+        known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
+    return total.model_copy(update=known)
+
+
+@dataclass(frozen=True)
+class RunSelection:
+    """The runs that are ranked together, and how many are not."""
+
+    runs: tuple[RunDigest, ...]
+    other_protocol: int
+    contaminated_left_out: int
+
+
+def select_runs(
+    digests: Sequence[RunDigest], protocol: ScoringProtocol, include_contaminated: bool = False
+) -> RunSelection:
+    """Every leaderboard, statistic and figure over many runs starts here."""
+    under_protocol = [each for each in digests if each.protocol == protocol]
+    runs = [each for each in under_protocol if include_contaminated or not each.contaminated]
+    return RunSelection(
+        runs=tuple(runs),
+        other_protocol=len(digests) - len(under_protocol),
+        contaminated_left_out=len(under_protocol) - len(runs),
+    )
+
+
+def count_contaminated(digests: Iterable[RunDigest]) -> int:
+    return sum(bool(each.contaminated) for each in digests)
+
+
+def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:
+    """How many runs have no gain, by why."""
+    found: dict[str, int] = {}
+    for why in sorted(each.excluded for each in digests if each.excluded):
+        found[why] = found.get(why, 0) + 1
+    return found
+
+
+def group_by(digests: Sequence[RunDigest], axes: Sequence[str]) -> Mapping[tuple[str, ...], list[RunDigest]]:
+    """Groups by the values of any fields, sorted; no driver is an empty text."""
+    if not axes:
+        return {(): list(digests)} if digests else {}
+    read = attrgetter(*axes)
+    groups: dict[object, list[RunDigest]] = {}
+    for each in digests:
+        groups.setdefault(read(each), []).append(each)
+    found = {_format_key(key if len(axes) > 1 else (key,)): members for key, members in groups.items()}
+    return dict(sorted(found.items()))
+
+
+def _format_key(values: object) -> tuple[str, ...]:
+    assert isinstance(values, tuple)
+    return tuple("" if value is None else str(value) for value in values)

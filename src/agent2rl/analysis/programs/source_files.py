@@ -1,0 +1,204 @@
+"""Files of a workspace as what can be read: Python modules, notebooks, configurations.
+
+What cannot be parsed, is too long or nested too deeply is not read, and said to be so. Python 2 is read where
+only its `print` and `except` stand in the way. Not covered: other languages.
+"""
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import yaml
+from pydantic import JsonValue
+
+from agent2rl.analysis.attempts import AgentSourceFile
+
+LONGEST, LONGEST_NOTEBOOK, LONGEST_CONFIG = 250_000, 1 << 20, 60_000
+DEEPEST, MOST_NODES = 150, 60_000
+"""Of a syntax tree; people's code stays below 40, and 10,000."""
+MOST_LINES, MOST_AHEAD = 10_000, 50
+"""Of a notebook's code, and of its file where the next line of code is looked for."""
+MOST_NESTED, MOST_VALUES = 500, 3000
+"""Brackets and values of a configuration."""
+PRINT = re.compile(r"^([ \t]*)print[ \t]+(?![=(.,:\[])(.*)$", re.M)
+PRINTED_TO = re.compile(r"^([ \t]*)print[ \t]*>>[^,\n]*,?(.*)$", re.M)
+EXCEPT = re.compile(r"^([ \t]*except[ \t]+[\w., ()]+?)[ \t]*,[ \t]*(\w+)[ \t]*:", re.M)
+MAGIC = re.compile(r"^(\s*)(?:%%?|\?)(.*)$")
+SHELL = re.compile(r"^(\s*)!(.*)$")
+SHELL_CELLS = ("%%bash", "%%sh", "%%script", "%%cmd")
+SHELL_CALL = "__shell__"
+"""What a line for the shell in a notebook becomes."""
+
+
+@dataclass(frozen=True)
+class PythonScript:
+    """A file that holds Python."""
+
+    source: AgentSourceFile
+    tree: ast.Module | None
+    """None where it cannot be read."""
+    lines: tuple[str, ...]
+    places: tuple[int, ...] = ()
+    """For each line the one in the file, where they differ."""
+
+    def locate_line(self, number: int) -> tuple[int, str]:
+        """The number in the file, and the text."""
+        text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
+        return (self.places[number - 1] if 0 < number <= len(self.places) else number), text
+
+
+@lru_cache(maxsize=64)
+def parse_script(source: AgentSourceFile) -> PythonScript:
+    text, places = source.text, tuple[int, ...]()
+    if source.path.endswith(".ipynb"):
+        text, places = _extract_cells(text) if len(text) <= LONGEST_NOTEBOOK else ("", ())
+    text = text.removeprefix("\ufeff")
+    tree = parse_python(text) if len(text) <= LONGEST else None
+    return PythonScript(source, tree, tuple(text.split("\n")), places)
+
+
+def parse_python(text: str) -> ast.Module | None:
+    for each in (text, _modernise_python2(text)):
+        if each is None:
+            continue
+        try:
+            tree = ast.parse(each)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return tree if _is_within_limits(tree) else None
+    return None
+
+
+def _modernise_python2(text: str) -> str | None:
+    """Python 2 as Python 3, where that is a matter of two statements."""
+    changed = PRINTED_TO.sub(r"\1print(\2)", text)
+    changed = EXCEPT.sub(r"\1 as \2:", PRINT.sub(r"\1print(\2)", changed)).replace("\t", "        ")
+    return changed if changed != text else None
+
+
+def _is_within_limits(tree: ast.AST) -> bool:
+    level, depth, nodes = [tree], 0, 0
+    while level and depth <= DEEPEST and nodes <= MOST_NODES:
+        nodes += len(level)
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        depth += 1
+    return not level
+
+
+def _extract_cells(text: str) -> tuple[str, tuple[int, ...]]:
+    """The code of a notebook, and where each line of it stands in the file."""
+    try:
+        cells = json.loads(text)["cells"]
+        codes = [_join_source(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "", ()
+    raw, at = text.split("\n"), 0
+    lines, places = list[str](), list[int]()
+    for code in codes:
+        for line, plain in _convert_magics(code) if len(lines) < MOST_LINES else ():
+            key = json.dumps(line)[1:-1]
+            ahead = range(at, min(len(raw), at + MOST_AHEAD)) if key else range(0)
+            at = next((number for number in ahead if key in raw[number]), at)
+            lines.append(plain)
+            places.append(at + 1)
+    return "\n".join(lines), tuple(places)
+
+
+def _join_source(source: object) -> str:
+    return "".join(map(str, source)) if isinstance(source, list) else str(source)
+
+
+def _convert_magics(code: str) -> Iterator[tuple[str, str]]:
+    """Lines of a cell, as they stand and as Python."""
+    lines = code.split("\n")
+    shell = lines[0].startswith(SHELL_CELLS)
+    for number, line in enumerate(lines):
+        if shell:
+            yield line, f"{SHELL_CALL}({line!r})" if number and line.strip() else ""
+        elif match := SHELL.match(line):
+            yield line, f"{match[1]}{SHELL_CALL}({match[2]!r})"
+        elif match := MAGIC.match(line):
+            rest = match[2].strip()
+            run = rest.startswith("run ")
+            yield line, match[1] + (f"{SHELL_CALL}({'python ' + rest[4:]!r})" if run else "pass")
+        else:
+            yield line, line
+
+
+def parse_config(source: AgentSourceFile) -> JsonValue:
+    """What a configuration file holds; None where that cannot be told."""
+    if len(source.text) > LONGEST_CONFIG or len(re.findall(r"[\[{]", source.text)) > MOST_NESTED:
+        return None
+    try:
+        if source.path.endswith((".json", ".jsonl")):
+            found = json.loads(source.text)
+        elif source.path.endswith(".toml"):
+            found = tomllib.loads(source.text)
+        elif source.path.endswith((".yaml", ".yml")):
+            found = yaml.safe_load(source.text)
+        else:
+            return None
+    except (ValueError, yaml.YAMLError, RecursionError, MemoryError, TypeError, AttributeError):
+        return None
+    return _limit_config(found, 6, [MOST_VALUES])
+
+
+def _limit_config(found: object, depth: int, left: list[int]) -> JsonValue:
+    """Without what is too deep or too much, and with dates as text."""
+    left[0] -= 1
+    if isinstance(found, dict | list) and (not depth or left[0] < 0):
+        return None
+    if isinstance(found, dict):
+        return {
+            str(key): _limit_config(value, depth - 1, left) for key, value in list(found.items())[: left[0]]
+        }
+    if isinstance(found, list):
+        return [_limit_config(value, depth - 1, left) for value in found[: left[0]]]
+    return found if isinstance(found, str | int | float | bool) or found is None else str(found)
+
+
+class AgentSourceFiles:
+    """The files of one attempt, by path."""
+
+    def __init__(self, sources: Iterable[AgentSourceFile]) -> None:
+        self.sources = {source.path: source for source in sources}
+        self._ends: dict[str, list[str]] = {}
+        for path in sorted(self.sources, key=lambda path: (path.count("/"), path)):
+            self._ends.setdefault(path.rpartition("/")[2], []).append(path)
+
+    def find_file(self, path: str, near: str = "") -> AgentSourceFile | None:
+        """By the end of its path: who names it may stand anywhere. `near` is a folder to prefer."""
+        wanted = tuple(part for part in path.split("/") if part not in ("", "."))
+        while ".." in wanted:
+            place = wanted.index("..")
+            wanted = wanted[: max(0, place - 1)] + wanted[place + 1 :]
+        if not wanted:
+            return None
+        paths = self._ends.get(wanted[-1], [])
+        best = max(paths, key=lambda each: _rank_path_match(each, wanted, near), default=None)
+        if best is None or not _rank_path_match(best, wanted, near)[0]:
+            return None
+        return self.sources[best]
+
+    def find_module(self, name: str, near: str) -> AgentSourceFile | None:
+        """A module that a script in the folder `near` would import."""
+        path = name.replace(".", "/")
+        for folder in dict.fromkeys([near, "code", "", "agent"]):
+            for end in (f"{path}.py", f"{path}/__init__.py"):
+                if found := self.sources.get(f"{folder}/{end}" if folder else end):
+                    return found
+        if "." not in name:
+            return None
+        return self.find_file(f"{path}.py") or self.find_file(f"{path}/__init__.py")
+
+
+def _rank_path_match(path: str, wanted: tuple[str, ...], near: str) -> tuple[int, bool, int]:
+    """How many parts agree from the end, if one is the end of the other; else 0."""
+    parts = path.split("/")
+    shared = min(len(parts), len(wanted))
+    same = parts[-shared:] == list(wanted[-shared:])
+    return (shared if same else 0), path.startswith(f"{near}/") if near else False, -len(parts)

@@ -1,0 +1,321 @@
+"""Trainers of libraries: what each of them trains by, when it is told to train."""
+
+from agent2rl.analysis.findings import Route
+from agent2rl.analysis.programs import loss_routes, model_calls
+from agent2rl.analysis.programs import marks as m
+from agent2rl.analysis.programs.abstract_values import (
+    NOTHING,
+    UNKNOWN,
+    AbstractObject,
+    AbstractValue,
+    InstanceValue,
+    LibraryObject,
+    ListValue,
+    collect_marks,
+    join_values,
+    make_constant,
+    make_list,
+    make_open_list,
+    make_value,
+)
+from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
+from agent2rl.analysis.programs.loss_routes import RouteGuess
+from agent2rl.analysis.programs.marks import Marks
+
+ROUTES: dict[str, Route | None] = {
+    **dict.fromkeys(
+        ("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer", "IterativeSFTTrainer"), "sft"
+    ),
+    **dict.fromkeys(
+        ("DPOTrainer", "ORPOTrainer", "KTOTrainer", "CPOTrainer", "BCOTrainer", "IPOTrainer", "SimPOTrainer",
+         "OnlineDPOTrainer", "XPOTrainer", "NashMDTrainer", "AlignPropTrainer"),
+        "preference",
+    ),
+    **dict.fromkeys(
+        ("GRPOTrainer", "PPOTrainer", "RLOOTrainer", "PPOv2Trainer", "RLOOv2Trainer", "AsyncGRPOTrainer",
+         "AgentTrainer", "ReinforceTrainer", "RayPPOTrainer", "GSPOTrainer", "DAPOTrainer", "RLTrainer"),
+        "policy-gradient",
+    ),
+    **dict.fromkeys(("GKDTrainer", "MiniLLMTrainer", "DistillationTrainer", "GOLDTrainer"), "other"),
+    **dict.fromkeys(("RewardTrainer", "PRMTrainer", "CrossEncoderTrainer"), None),
+}  # fmt: skip
+STARTS = {"train", "fit", "learn", "run"}
+IMITATING = {"agent2rl.training.sft.sft": 2, "agent2rl.training.sft.imitate": 1}
+"""And which of their arguments is imitated."""
+WORLDLY = ("environment_factory", "env", "environment", "envs", "env_factory")
+LOSSES: dict[str, Route] = {
+    "cross_entropy": "sft",
+    "importance_sampling": "policy-gradient",
+    "ppo": "policy-gradient",
+    "cispo": "policy-gradient",
+    "dro": "policy-gradient",
+}
+STAGES: dict[str, Route] = {
+    "sft": "sft",
+    "pt": "sft",
+    "dpo": "preference",
+    "kto": "preference",
+    "orpo": "preference",
+    "simpo": "preference",
+    "ppo": "policy-gradient",
+    "grpo": "policy-gradient",
+    "rloo": "policy-gradient",
+}
+
+
+def find_trainer_family(name: str) -> str | None:
+    """The trainer that a class is, by its own name; the libraries that wrap others keep them."""
+    last = name.rpartition(".")[2]
+    return last if last in ROUTES else None
+
+
+def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    name, last = call.name, call.last
+    if call.receiver is None and find_trainer_family(name):
+        made = LibraryObject(name, tuple(call.positional), dict(call.keywords), place=call.place)
+        made.attributes["model"] = _load_trainer_model(machine, call.get_argument("model", 0))
+        return make_value(made)
+    if last == "backward":
+        return _interpret_backward(machine, call)
+    trainer = _find_trainer(call.receiver) if call.receiver is not None else None
+    if last == "step" and len(call.positional) >= 3 and trainer and _object_family(trainer) == "PPOTrainer":
+        marks = frozenset[str]().union(*map(collect_marks, call.positional))
+        return _add_stage(
+            machine, loss_routes.classify_policy_gradient(marks, 0.95), marks | _model_marks(trainer), call
+        )
+    if trainer and last in STARTS:
+        return _interpret_train(machine, call, trainer)
+    if last == "forward_backward" and (given := call.get_argument("loss_fn", 1)) and given.text in LOSSES:
+        return _add_named_route(machine, call, LOSSES[given.text])
+    if last in ("run_exp", "train_model") and call.all:
+        stage = machine.read_attribute(call.all[0], "stage").text
+        return _add_named_route(machine, call, STAGES[stage]) if stage in STAGES else None
+    if call.name == "torch.autograd.grad" and call.positional:
+        loss_routes.record_training(machine, call.positional[0], call.place)
+        return make_open_list(AbstractValue(collect_marks(call.positional[0])))
+    return _interpret_own_recipe(machine, call)
+
+
+def attach_trainer_model(machine: AbstractInterpreter, made: InstanceValue) -> None:
+    """An object of the agent's own class, which may be a trainer."""
+    if (
+        any(find_trainer_family(name) for name in made.of.list_library_bases())
+        and "model" not in made.attributes
+    ):
+        given = made.keywords.get("model") or (made.positional[0] if made.positional else NOTHING)
+        made.attributes["model"] = _load_trainer_model(machine, given)
+
+
+def _load_trainer_model(machine: AbstractInterpreter, given: AbstractValue | None) -> AbstractValue:
+    if given is not None and given.text is not None:
+        return model_calls.load_model(machine, given)
+    return (
+        given
+        if given is not None and (given.marks or given.things)
+        else model_calls.load_model(machine, None)
+    )
+
+
+def _interpret_backward(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
+    loss = (
+        call.positional[0]
+        if call.positional and m.select_models(collect_marks(call.positional[0]))
+        else call.receiver
+    )
+    if call.positional and not collect_marks(loss):
+        loss = call.positional[0]
+    loss_routes.record_training(machine, loss or NOTHING, call.place)
+    return make_constant(None)
+
+
+def _find_trainer(receiver: AbstractValue) -> LibraryObject | InstanceValue | None:
+    for one in receiver.things:
+        if isinstance(one, LibraryObject | InstanceValue) and _object_family(one):
+            return one
+    return None
+
+
+def _object_family(one: AbstractObject) -> str | None:
+    if isinstance(one, LibraryObject):
+        return find_trainer_family(one.name)
+    if isinstance(one, InstanceValue):
+        return next(
+            (found for name in one.of.list_library_bases() if (found := find_trainer_family(name))), None
+        )
+    return None
+
+
+def _model_marks(trainer: LibraryObject | InstanceValue) -> Marks:
+    return m.select_models(collect_marks(trainer.attributes.get("model")))
+
+
+def _join_arguments(trainer: LibraryObject | InstanceValue, *names: str) -> AbstractValue:
+    return join_values(trainer.keywords[name] for name in names if name in trainer.keywords)
+
+
+def _interpret_train(
+    machine: AbstractInterpreter, call: LibraryCall, trainer: LibraryObject | InstanceValue
+) -> AbstractValue:
+    name = _object_family(trainer) or ""
+    if call.last == "fit" or "lightning" in str(getattr(trainer, "name", "")):
+        return _interpret_lightning_fit(machine, call)
+    route = ROUTES[name]
+    if route is None:
+        return make_constant(None)
+    kind = _classify_trainer(machine, trainer, route)
+    places = [trainer.place] if isinstance(trainer, LibraryObject) and trainer.place else []
+    if kind:
+        marks = _model_marks(trainer) | (frozenset({m.WORLD}) if kind[0] == "online-rl" else m.NONE)
+        _add_stage(machine, kind, marks, call)
+        for place in places:
+            machine.first.setdefault(f"trainer {place}", place)
+    folder = model_calls.find_trainer_folder(make_value(trainer))
+    if folder is not None and folder.text:
+        machine.trace.save_weights(folder.text, _model_marks(trainer))
+    return make_constant(None)
+
+
+def _classify_trainer(
+    machine: AbstractInterpreter, trainer: LibraryObject | InstanceValue, route: Route
+) -> RouteGuess | None:
+    rows = machine.read_element(_join_arguments(trainer, "train_dataset", "dataset"))
+    collate = _join_arguments(trainer, "data_collator")
+    marks = collect_marks(rows)
+    own = isinstance(trainer, InstanceValue) and trainer.of.find_member("compute_loss") is not None
+    if own or "compute_loss" in trainer.attributes:
+        batch = machine.call_value(collate, [make_open_list(rows)], {}) if collate.things else rows
+        method = machine.read_attribute(make_value(trainer), "compute_loss")
+        loss = machine.call_value(method, [trainer.attributes["model"], batch], {})
+        loss = (
+            machine.read_item(loss, make_constant(0))
+            if any(isinstance(one, ListValue) for one in loss.things)
+            else loss
+        )
+        found = loss_routes.classify_loss(machine, collect_marks(loss))
+        if found and found[0] != "unknown":
+            return found
+    if route == "sft":
+        return loss_routes.classify_imitation(machine, marks, 0.95)
+    if route != "policy-gradient":
+        return route, 0.95, ()
+    return _classify_rewards(machine, trainer)
+
+
+def _classify_rewards(machine: AbstractInterpreter, trainer: LibraryObject | InstanceValue) -> RouteGuess:
+    """Online where the trainer is given a world, or where rewards or rollouts come from it."""
+    given = _join_arguments(trainer, *WORLDLY)
+    if given.things or given.marks:
+        return "online-rl", 0.95, (m.WORLD,)
+    said = AbstractValue(frozenset({m.SAID}))
+    marks = m.NONE
+    functions = _join_arguments(
+        trainer, "reward_funcs", "reward_func", "reward_functions", "rollout_func", "tools"
+    )
+    inner = machine.read_element(functions) if not functions.things else functions
+    for one in {
+        id(each): each
+        for value in (functions, inner, machine.read_element(functions))
+        for each in value.things
+    }.values():
+        words = {
+            "completions": make_open_list(said),
+            "prompts": make_open_list(NOTHING),
+            "**": make_open_list(AbstractValue(frozenset({m.DATA}))),
+        }
+        marks |= collect_marks(machine.call_value(make_value(one), [], words))
+    return loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95)
+
+
+def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
+    """Lightning: the module says what a step is."""
+    module = call.get_argument("model", 0) or NOTHING
+    loader = call.get_argument("train_dataloaders", 1)
+    batch = machine.read_element(loader) if loader is not None else NOTHING
+    if loader is None:
+        data = machine.call_value(machine.read_attribute(module, "train_dataloader"), [], {})
+        batch = machine.read_element(data)
+    for one in module.things:
+        if isinstance(one, InstanceValue) and one.of.find_member("training_step"):
+            found = machine.call_value(
+                machine.read_attribute(make_value(one), "training_step"), [batch, NOTHING], {}
+            )
+            loss = machine.read_item(found, make_constant("loss")) if found.things else found
+            loss_routes.record_training(
+                machine,
+                AbstractValue(collect_marks(loss) | m.select_models(collect_marks(make_value(one)))),
+                call.place,
+            )
+    return make_constant(None)
+
+
+def _add_named_route(machine: AbstractInterpreter, call: LibraryCall, route: Route) -> AbstractValue:
+    marks = frozenset[str]().union(*map(collect_marks, call.all))
+    kind: RouteGuess = (route, 0.9, ())
+    if route == "sft":
+        kind = loss_routes.classify_imitation(machine, marks, 0.9)
+    elif route == "policy-gradient":
+        kind = loss_routes.classify_policy_gradient(marks, 0.9)
+    return _add_stage(machine, kind, marks, call)
+
+
+def _add_stage(
+    machine: AbstractInterpreter, kind: RouteGuess, marks: Marks, call: LibraryCall
+) -> AbstractValue:
+    loss_routes.add_stage(machine, kind, marks, call.place)
+    return AbstractValue(marks & m.select_models(marks), UNKNOWN)
+
+
+def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    """The recipes and the miniature model that come with the harness."""
+    marks = frozenset[str]().union(collect_marks(call.receiver), *map(collect_marks, call.all))
+    given = call.positional[0] if call.positional else NOTHING
+    match call.name:
+        case "agent2rl.training.sft.sft" | "agent2rl.training.sft.imitate":
+            rows = call.get_argument("pairs" if call.last == "sft" else "rows", IMITATING[call.name])
+            kind = loss_routes.classify_imitation(machine, collect_marks(rows), 0.95)
+            return _add_stage(machine, kind, m.select_models(collect_marks(given)), call)
+        case "agent2rl.training.grpo.grpo" | "agent2rl.training.grpo.improve":
+            return _add_stage(
+                machine,
+                loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                m.select_models(collect_marks(given)),
+                call,
+            )
+        case "agent2rl.training.rollouts.grpo_in_world":
+            models = m.select_models(collect_marks(given)) | {m.WORLD}
+            return _add_stage(machine, ("online-rl", 0.95, ()), models, call)
+        case "agent2rl.training.rejection.right_answers":
+            own = frozenset({machine.record_mark(m.SAID), machine.record_mark(m.FILTERED)})
+            return make_open_list(join_values([AbstractValue(own)]))
+        case "agent2rl.training.sampling.sample":
+            return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
+        case "agent2rl.training.demonstrations.demonstrations":
+            return make_open_list(AbstractValue(frozenset({m.EXPERT})))
+        case "agent2rl.training.models.load":
+            model = model_calls.load_model(machine, given)
+            return make_list([model, make_value(LibraryObject("tokenizer"))])
+        case "agent2rl.training.models.save":
+            return model_calls.save_model(
+                machine, call.get_argument("directory", 2), m.select_models(collect_marks(given))
+            )
+        case "agent2rl.models.abacus.Abacus.load":
+            model = model_calls.load_model(machine, given)
+            return make_value(LibraryObject("agent2rl.models.abacus.Abacus"), model.marks)
+        case "agent2rl.models.abacus.Abacus.fit":
+            kind = loss_routes.classify_imitation(
+                machine, collect_marks(call.get_argument("answers", 1)), 0.95
+            )
+            return _add_stage(machine, kind, m.select_models(collect_marks(call.receiver)), call)
+        case "agent2rl.models.abacus.Abacus.reinforce":
+            return _add_stage(
+                machine,
+                loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                m.select_models(collect_marks(call.receiver)),
+                call,
+            )
+        case "agent2rl.models.abacus.Abacus.save":
+            return model_calls.save_model(machine, given, m.select_models(collect_marks(call.receiver)))
+        case "agent2rl.models.abacus.Abacus.answer":
+            return AbstractValue(frozenset({machine.record_mark(m.SAID)}))
+        case _:
+            return None

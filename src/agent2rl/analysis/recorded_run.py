@@ -1,0 +1,108 @@
+"""All that was recorded of a run, read once. What cannot be read is noted, and the rest is read."""
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
+
+from pydantic import ValidationError
+
+from agent2rl.analysis import timeline as timelines
+from agent2rl.analysis.timeline import AgentTimeline
+from agent2rl.core.attempt_claims import AttemptClaims
+from agent2rl.core.events import TimelineEvent
+from agent2rl.core.llm import LlmExchange
+from agent2rl.core.records import ExampleResult, Split, Submission
+from agent2rl.store.paths import RunPaths, SubmissionPaths
+from agent2rl.store.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
+
+Results = dict[Split, dict[int, list[ExampleResult]]]
+"""By split and submission; 0 is the untouched model."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    view: RunView
+    events: tuple[TimelineEvent, ...]
+    timeline: AgentTimeline
+    usage: tuple[LlmExchange, ...]
+    claims: AttemptClaims | None
+    results: Results
+    notes: tuple[str, ...]
+    """What could not be read, beyond what the view says of itself."""
+
+    @cached_property
+    def exchanges(self) -> tuple[tuple[float, LlmExchange], ...]:
+        """With the driver LLM, each with its time in the agent's."""
+        return tuple((self.timeline.seconds_at(each.at), each) for each in self.usage)
+
+    @property
+    def best(self) -> Submission | None:
+        """The one that counts, or would if the run ended now."""
+        if self.view.result:
+            return self.view.result.best
+        trained = [each for each in self.view.submissions if each.lineage not in ("copied", "foreign")]
+        return max(
+            (each for each in trained if each.score),
+            key=lambda each: (each.improvement or 0.0, -each.id),
+            default=None,
+        )
+
+    def read_reference_results(self, split: Split) -> list[ExampleResult]:
+        """The answers that the best submission's gain is counted from: the untouched model's, or those of its
+        weights under the submission's other files, where these score higher."""
+        untouched = self.results.get(split, {}).get(0, [])
+        if self.best is None or self.best.ablation is None:
+            return untouched
+        with suppress(OSError, ValidationError):
+            ablated = read_results(self.view.paths.ablation_paths(self.best.ablation).results_file(split))
+            if math.fsum(one.score for one in ablated) > math.fsum(one.score for one in untouched):
+                return ablated
+        return untouched
+
+
+def read_recorded_run(paths: RunPaths) -> RecordedRun:
+    view = read_run(paths)
+    notes: list[str] = []
+    events = _add_ledger_events(read_events(paths, notes), view)
+    return RecordedRun(
+        view=view,
+        events=tuple(events),
+        timeline=timelines.read_timeline(events),
+        usage=tuple(read_usage(paths, notes)),
+        claims=read_claims(paths, notes),
+        results=_read_results(view, notes),
+        notes=tuple(notes),
+    )
+
+
+def _add_ledger_events(events: list[TimelineEvent], view: RunView) -> list[TimelineEvent]:
+    """Where the timeline lacks the agent's start, the ledger still has it and all that was decided."""
+    decided = [TimelineEvent(time=each.time, kind=each.kind, data=each.data) for each in view.chain.entries]
+    if any(event.kind == "started" for event in events) or not decided:
+        return events
+    kinds = {event.kind for event in decided}
+    others = [event for event in events if event.kind not in kinds]
+    return sorted([*others, *decided], key=lambda event: event.time)
+
+
+def _read_results(view: RunView, notes: list[str]) -> Results:
+    found: Results = {}
+    for split in get_args(Split):
+        for number, where in _list_result_paths(view):
+            path = where.results_file(split)
+            try:
+                found.setdefault(split, {})[number] = read_results(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValidationError) as error:
+                notes.append(f"{view.paths.relative_name(path)} cannot be read ({type(error).__name__})")
+    return found
+
+
+def _list_result_paths(view: RunView) -> Iterable[tuple[int, SubmissionPaths]]:
+    yield 0, view.paths.baseline
+    for each in view.submissions:
+        yield each.id, view.paths.submission_paths(each.id)

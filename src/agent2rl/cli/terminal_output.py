@@ -1,0 +1,231 @@
+"""How runs look in a terminal: progress while they go, tables when they are done.
+
+Progress goes to stderr: a live line on a terminal, plain lines elsewhere, nothing with --json. While the
+agent works, its own last line of output is shown: live on a terminal, every half minute elsewhere.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import JsonValue
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from agent2rl.cli.log_tail import LogTail
+from agent2rl.core.events import TimelineEvent
+from agent2rl.core.records import ContaminationSummary, ExampleResult
+from agent2rl.report import tables
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import RunView
+
+PHASES = {
+    "self-test": "trying the sandbox's promises",
+    "assets": "preparing model and data",
+    "baseline": "grading the untouched model ({split})",
+    "held-out": "grading submission {submission} (heldout)",
+    "contamination": "looking for evaluation data in what the agent left",
+}
+ENDS = {
+    "exited": "exit code {code}",
+    "deadline": "its time is over",
+    "stopped": "the run was stopped",
+}
+
+
+LIVE_SECONDS, PLAIN_SECONDS = 1.0, 30.0
+SAID = 80
+"""Characters of an answer in a list."""
+
+
+class TerminalProgress:
+    """Says what happens, as it happens."""
+
+    def __init__(self, quiet: bool, runs: Path) -> None:
+        self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._live = Status("starting", console=self._console) if self._console.is_terminal else None
+        self._began = time.monotonic()
+        self._runs, self._log = runs, Path()
+        self._following = ExitStack()
+
+    def handle_event(self, event: TimelineEvent) -> None:
+        line = describe_event(event)
+        if event.kind in ("opened", "resumed"):
+            self._log = RunPaths(self._runs / str(event.data["run_id"])).agent_log
+        if event.kind == "started":
+            every = LIVE_SECONDS if self._live else PLAIN_SECONDS
+            self._following.enter_context(LogTail(self._log, self._show_agent_line, every))
+        if event.kind == "ended":
+            self._following.close()
+        if line:
+            self._print_line(_sanitize_line(line))
+            if self._live:
+                self._live.update(escape(_describe_activity(event) or _sanitize_line(line)))
+
+    def _show_agent_line(self, line: str) -> None:
+        if self._live:
+            width = max(20, self._console.width - 20)
+            self._live.update(f"the agent works: [dim]{escape(_sanitize_line(line)[:width])}[/dim]")
+        else:
+            self._print_line(f"agent: {_sanitize_line(line)}")
+
+    def _print_line(self, line: str) -> None:
+        seconds = int(time.monotonic() - self._began)
+        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._following.close()
+        if self._live:
+            self._live.stop()
+
+
+def describe_event(event: TimelineEvent) -> str:
+    """One line for people, or nothing."""
+    data = event.data
+    match event.kind:
+        case "opened":
+            return f"run {data['run_id']}"
+        case "resumed":
+            return _describe_resume(data)
+        case "phase":
+            return PHASES.get(str(data["name"]), "{name}").format(**data)
+        case "preparing":
+            return str(data["text"])
+        case "isolation":
+            promises = data["promises"] if isinstance(data["promises"], list) else []
+            return (
+                f"sandbox {data['sandbox']}: {len(promises)} promises tried"
+                if data["isolates"]
+                else (f"sandbox {data['sandbox']}: isolates NOTHING")
+            )
+        case "baseline":
+            cached = ", cached" if data["cached"] else ""
+            return f"baseline {_format_score(data['score'])} ({data['split']}{cached})"
+        case "started":
+            return "agent started"
+        case "submitted" | "graded":
+            return _describe_submission(event.kind, data["submission"])
+        case "ended":
+            how = ENDS.get(str(data["reason"]), "{reason}").format(**data)
+            return f"agent ended: {data['detail'] or how}"
+        case "heldout":
+            return f"held-out {_format_score(data['score'])} (submission {data['submission']})"
+        case "contamination":
+            summary = {name: data[name] for name in ContaminationSummary.model_fields}
+            found = ContaminationSummary.model_validate(summary)
+            return f"contamination: {tables.describe_contamination(found)}"
+        case "warning":
+            return f"warning: {data['text']}"
+        case "fault":
+            return f"fault in {data['where']}: {data['trace']}"
+    return ""
+
+
+def _describe_activity(event: TimelineEvent) -> str:
+    match event.kind:
+        case "started" | "graded":
+            return "the agent works"
+        case "submitted":
+            return "grading"
+    return ""
+
+
+def _describe_submission(kind: str, submission: object) -> str:
+    if not isinstance(submission, dict):
+        return ""
+    name = f"submission {submission['id']}"
+    if kind == "submitted":
+        return f"{name} taken in: {submission['path']}"
+    score = f" {_format_score(submission['score'])}" if submission["score"] else ""
+    gain = submission["improvement"]
+    change = f" ({gain:+.2f})" if isinstance(gain, float) else ""
+    message = f": {submission['message']}" if submission["message"] else ""
+    return f"{name} {submission['verdict']}{score}{change}{message}"
+
+
+def _describe_resume(data: Mapping[str, JsonValue]) -> str:
+    mended = data["mended"] if isinstance(data["mended"], list) else []
+    told = [f"{data['ungraded']} submissions to grade", *map(str, mended)]
+    return (
+        f"run {data['run_id']} goes on: the agent has used {data['used_seconds']:.0f} s, "
+        f"{data['dead_seconds']:.0f} s were dead time; {'; '.join(told)}"
+    )
+
+
+def _format_score(score: object) -> str:
+    if not isinstance(score, dict) or not isinstance(score["ci"], dict):
+        return ""
+    return f"{score['value']:.2f} [{score['ci']['low']:.1f}, {score['ci']['high']:.1f}]"
+
+
+def print_examples(results: Sequence[ExampleResult]) -> None:
+    """Every example of a submission in a line."""
+    console = Console(highlight=False, soft_wrap=True)
+    wide = max((len(result.group) for result in results), default=0)
+    for number, result in enumerate(results, start=1):
+        turns = f"{len(result.trajectory) - 1} turns" if result.trajectory else ""
+        said = " ".join((result.note or result.output).split())[:SAID]
+        line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{wide}}  {result.id}  {said}"
+        console.print(Text(_sanitize_line(line)))
+
+
+def print_episode(number: int, result: ExampleResult) -> None:
+    """One example, as it was played or answered. What was said is no markup, wherever its lines end."""
+    console = Console(highlight=False, soft_wrap=True)
+    kind = f" ({result.group})" if result.group else ""
+    console.print(Text.assemble((str(number), "bold"), "  ", _sanitize_line(result.id + kind), "\n"))
+    if not result.trajectory:
+        console.print(Text(sanitize_lines(result.output)))
+    for turn in result.trajectory:
+        if turn.reply:
+            console.print(Text(sanitize_lines(turn.reply), "dim"))
+        if turn.action:
+            console.print(Text(f"> {sanitize_lines(turn.action)}", "bold"))
+        console.print(Text(f"{sanitize_lines(turn.observation)}\n"))
+    note = f"; {_sanitize_line(result.note)}" if result.note else ""
+    console.print(Text(f"score {result.score:g}{note}"))
+
+
+def sanitize_lines(text: str) -> str:
+    """A text of several lines, none of which steers the terminal."""
+    return "\n".join(_sanitize_line(line) for line in text.split("\n"))
+
+
+def print_run(view: RunView) -> None:
+    """The result table and the submissions."""
+    console = Console(highlight=False)
+    head = Table(show_header=False, box=None, padding=(0, 1))
+    for row in tables.build_headline_rows(view):
+        head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(_sanitize_line(cell)) for cell in row[1:]))
+    console.print(head)
+    listed = (
+        (tables.SUBMISSION_COLUMNS, tables.build_submission_rows(view)),
+        (tables.KIND_COLUMNS, tables.build_kind_rows(view)),
+    )
+    for columns, rows in listed:
+        if rows:
+            table = Table(*columns)
+            for row in rows:
+                table.add_row(*(escape(_sanitize_line(cell)) for cell in row))
+            console.print(table)
+    for number, message in tables.list_messages(view):
+        console.print(f"[bold]{number}[/bold]: {escape(_sanitize_line(message))}")
+
+
+def _sanitize_line(text: str) -> str:
+    """What an agent wrote must not steer the terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)

@@ -1,0 +1,107 @@
+"""Pages from templates. Everything that an agent or a model wrote is escaped and spelled, as in reports."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from agent2rl import __version__
+from agent2rl.dashboard.run_rows import RunRow
+from agent2rl.dashboard.run_status import LiveRunStatus
+from agent2rl.report import formatting, page_templates, tables
+
+FOLDER = Path(__file__).with_name("templates")
+STATIC = Path(__file__).with_name("static")
+TONES = {"finished": "plain", "running": "accent", "crashed": "bad"}
+GOOD = ("completed", "deadline", "budget-exhausted")
+
+
+def render_template(template: str, **values: Any) -> str:
+    return _ENVIRONMENT.get_template(template).render(**values, version=__version__)
+
+
+def render_response(
+    template: str, standing: LiveRunStatus | None = None, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """A page; one of a run knows the run and its address."""
+    if standing:
+        view = standing.view
+        values |= {"standing": standing, "view": view, "address": f"/runs/{quote(view.paths.run_id)}"}
+    return HTMLResponse(render_template(template, status=status, **values), status)
+
+
+def read_script(name: str) -> str:
+    return (
+        page_templates.read_template_file(name)
+        if name == "report.js"
+        else (STATIC / name).read_text(encoding="utf-8")
+    )
+
+
+def read_style() -> str:
+    """Reports' own, and what only the dashboard has."""
+    return page_templates.read_template_file("report.css") + (STATIC / "dashboard.css").read_text(
+        encoding="utf-8"
+    )
+
+
+def render_sparkline(row: RunRow) -> Markup:
+    """The best gain so far, as a line of a few pixels."""
+    if not row.spark:
+        return Markup("")
+    values = (0.0, *row.spark)
+    top = max(max(values), 1e-9)
+    points = " ".join(
+        f"{72 * at / max(1, len(values) - 1):.1f},{19 - 17 * max(0.0, value) / top:.1f}"
+        for at, value in enumerate(values)
+    )
+    label = f"best gain so far {formatting.format_points(values[-1])}"
+    return Markup(
+        '<svg class="tiny" viewBox="0 0 72 20" role="img" aria-label="{}"><polyline points="{}"/></svg>'
+    ).format(label, points)
+
+
+def render_time(seconds: float) -> Markup:
+    """A time, which a script puts into the reader's own zone."""
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return Markup("–")
+    return Markup('<time datetime="{}">{}</time>').format(
+        at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M")
+    )
+
+
+def choose_tone(row: RunRow) -> str:
+    """How an ending looks."""
+    if row.ending is None:
+        return TONES[row.state]
+    return "good" if row.ending in GOOD else "warn" if row.ending == "interrupted" else "bad"
+
+
+def link(path: str, **query: Any) -> str:
+    """An address with those parameters that are set."""
+    pairs = [
+        (name, each)
+        for name, value in query.items()
+        for each in (value if isinstance(value, list | tuple) else [value])
+        if each is not None and each is not False and each != ""
+    ]
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+_ENVIRONMENT = page_templates.create_environment(
+    {
+        "moment": render_time,
+        "name": formatting.shorten_name,
+        "scored": tables.format_score,
+        "interval": tables.format_interval,
+        "sparkline": render_sparkline,
+        "tone": choose_tone,
+    },
+    FOLDER,
+)
+_ENVIRONMENT.globals |= {"link": link}

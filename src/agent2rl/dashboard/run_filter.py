@@ -1,0 +1,103 @@
+"""Which runs a reader wants to see: all of it is in the address, so that it can be shared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from agent2rl.dashboard.rendering import link
+from agent2rl.dashboard.run_query import FILTER_COLUMNS, SORTABLE_COLUMNS, RunQuery
+
+PAGE = 100
+DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    filters: tuple[tuple[str, str], ...] = ()
+    words: str = ""
+    since: str = ""
+    """A day."""
+    until: str = ""
+    sort: str = "started"
+    descending: bool = True
+    page: int = 1
+
+    def build_query(self, limit: int | None = PAGE) -> RunQuery:
+        return RunQuery(
+            self.filters,
+            self.words,
+            _to_timestamp(_parse_day(self.since)),
+            _to_timestamp(_parse_day(self.until), DAY),
+            self.sort,
+            self.descending,
+            (self.page - 1) * PAGE,
+            limit,
+        )
+
+    def of(self, column: str) -> list[str]:
+        return [value for name, value in self.filters if name == column]
+
+    @property
+    def narrowed(self) -> bool:
+        return bool(self.filters or self.words or self.since or self.until)
+
+    def address(self, path: str = "/") -> str:
+        order = {} if self.sort == "started" and self.descending else {"sort": self.sort}
+        way = {} if self.descending else {"order": "up"}
+        page = {"page": str(self.page)} if self.page > 1 else {}
+        return link(
+            path,
+            **group_by_name(self.filters),
+            q=self.words,
+            since=self.since,
+            until=self.until,
+            **order,
+            **way,
+            **page,
+        )
+
+    def sorted_by(self, column: str) -> str:
+        """The address of the same runs by this column; the other way round where they are already."""
+        turned = (
+            not self.descending if self.sort == column else column in ("started", "score", "gain", "seconds")
+        )
+        return replace(self, sort=column, descending=turned, page=1).address()
+
+    def turned_to(self, page: int) -> str:
+        return replace(self, page=page).address()
+
+
+def parse_filter(query: Iterable[tuple[str, str]]) -> RunFilter:
+    """What an address asks for; what nobody knows in it is passed over."""
+    pairs = list(query)
+    single = dict(pairs)
+    sort = single.get("sort", "started")
+    page = single.get("page", "1")
+    return RunFilter(
+        filters=tuple((name, value) for name, value in pairs if name in FILTER_COLUMNS and value),
+        words=single.get("q", "")[:200],
+        since=single.get("since", "") if _parse_day(single.get("since", "")) else "",
+        until=single.get("until", "") if _parse_day(single.get("until", "")) else "",
+        sort=sort if sort in SORTABLE_COLUMNS else "started",
+        descending=single.get("order") != "up",
+        page=max(1, int(page)) if page.isdigit() and len(page) < 8 else 1,
+    )
+
+
+def group_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The parts of an address by name."""
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _parse_day(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _to_timestamp(day: datetime | None, later: float = 0.0) -> float | None:
+    return day.timestamp() + later if day else None

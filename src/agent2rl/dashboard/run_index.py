@@ -1,0 +1,281 @@
+"""All runs of a directory in a table that is quick to ask: ten thousand of them in milliseconds.
+
+The directories are the truth. The table is an SQLite file in the cache, made of them; whatever has changed
+there since, by the time stamps of a run's files, is read anew beside the pages, which never wait for that.
+Deleting it costs the time to make it.
+
+What is looked through for every page is in one table, and the long texts of each run in another.
+"""
+
+import hashlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.core.errors import UserError
+from agent2rl.dashboard.change_stamps import ChangeStamp, read_stamps
+from agent2rl.dashboard.run_query import FILTER_COLUMNS, NUMERIC_COLUMNS, SORTABLE_COLUMNS, RunQuery
+from agent2rl.dashboard.run_rows import RunRow, build_row_from_digest, build_row_from_view
+from agent2rl.dashboard.run_status import find_run
+from agent2rl.report import digests
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_run
+from agent2rl.store.run_lock import is_held
+
+VERSION = 3
+LOOK_SECONDS = 0.5
+SHARE = 0.1
+"""Of the time, at most, that is spent looking for changes."""
+BATCH = 200
+MOST_VALUES = 200
+"""Of a column, to choose from."""
+
+MISSING_DATABASE_ERRORS = ("no such table", "unable to open")
+"""What SQLite says of a file that is gone."""
+
+Level = Callable[[str], int | None]
+
+
+def read_digests(path: Path, asked: RunQuery) -> list[RunDigest]:
+    """Of all runs that are asked for, but for those that are still going."""
+    where, values = asked.build_where_clause()
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as base:
+        text = f"SELECT digest FROM texts WHERE run_id IN (SELECT run_id FROM runs {where})"
+        found = [text for (text,) in base.execute(text, values)]
+    return [RunDigest.model_validate_json(text) for text in found if text]
+
+
+class RunIndex:
+    def __init__(self, runs: Path, cache: Path, level: Level) -> None:
+        self.runs, self._level = runs, level
+        name = hashlib.sha256(str(runs).encode()).hexdigest()[:16]
+        self.path = cache / "dashboard" / f"{name}-{VERSION}.sqlite"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for old in self.path.parent.glob(f"{name}-*.sqlite*"):
+            if not old.name.startswith(self.path.name):
+                old.unlink(missing_ok=True)
+        self.version = 0
+        """Grows with every change."""
+        self.unreadable: dict[str, str] = {}
+        """Runs whose directories cannot be read, and why."""
+        self.waiting = 0
+        """Runs that are not in the table yet."""
+        self.looked = False
+        """Whether the directory was looked at since this began."""
+        self.gone = ""
+        """Why the directory cannot be looked at, where it cannot; the table is then of what was there."""
+        self._choices: tuple[int, dict[str, list[tuple[str, int]]]] = (-1, {})
+        self._seen = 0
+        """What the table held when it was last looked at: others may write it, too."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._refresh_forever, daemon=True)
+        self._refused: dict[str, str] = {}
+        """The stamps of what could not be read, so that it is not tried again before it has changed."""
+        self._ensure_tables()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # --- asking ---
+
+    def select_rows(self, asked: RunQuery) -> tuple[list[RunRow], int]:
+        """The rows that are asked for, and how many there would be without a limit."""
+        where, values = asked.build_where_clause()
+        order = asked.sort if asked.sort in SORTABLE_COLUMNS else "started"
+        way = "DESC" if asked.descending else "ASC"
+        text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
+        if asked.limit is not None:
+            text += f" LIMIT {int(asked.limit)} OFFSET {int(asked.offset)}"
+        with closing(self._connect()) as base:
+            names = base.execute(text, values).fetchall()
+            found = [
+                base.execute("SELECT row FROM texts WHERE run_id = ?", name).fetchone() for name in names
+            ]
+            (total,) = base.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()
+        return [RunRow.model_validate_json(text) for (text,) in filter(None, found)], total
+
+    def compute_fingerprint(self, asked: RunQuery, *more: str) -> str:
+        """Differs whenever a run that is asked for has changed."""
+        where, values = asked.build_where_clause()
+        found = hashlib.sha256("\n".join(more).encode())
+        with closing(self._connect()) as base:
+            text = f"SELECT run_id, stamp, analysed FROM runs {where} ORDER BY run_id"
+            for row in base.execute(text, values):
+                found.update("\n".join(map(str, row)).encode())
+        return found.hexdigest()[:32]
+
+    def list_filter_values(self) -> dict[str, list[tuple[str, int]]]:
+        """The values of each column that can be filtered by, and how many runs have them."""
+        version, known = self._choices
+        if version == self.version:
+            return known
+        version = self.version
+        with closing(self._connect()) as base:
+            known = {
+                name: [
+                    (str(int(value)) if name == "level" else str(value), count)
+                    for value, count in base.execute(
+                        f"SELECT {name}, COUNT(*) FROM runs WHERE {name} IS NOT NULL AND {name} != '' "
+                        f"GROUP BY {name} ORDER BY {name} LIMIT {MOST_VALUES}"
+                    )
+                ]
+                for name in FILTER_COLUMNS
+            }
+        self._choices = version, known
+        return known
+
+    # --- filling ---
+
+    def list_lacking_digests(self) -> list[tuple[str, str]]:
+        """Runs that are not going on and have no digest yet, with their stamps; the newest first."""
+        with closing(self._connect()) as base:
+            text = "SELECT run_id, stamp FROM runs WHERE NOT analysed AND state != 'running' "
+            return list(base.execute(text + "ORDER BY started DESC"))
+
+    def store_digest(self, name: str, stamp: str, digest: str) -> None:
+        """Unless it has changed meanwhile."""
+        with closing(self._connect()) as base:
+            text = "UPDATE runs SET analysed = 1 WHERE run_id = ? AND stamp = ?"
+            if base.execute(text, (name, stamp)).rowcount:
+                base.execute("UPDATE texts SET digest = ? WHERE run_id = ?", (digest, name))
+            base.commit()
+        self.version += 1
+
+    # --- following ---
+
+    def _ensure_tables(self) -> None:
+        """A table there is after this; a file that is none is made anew."""
+        try:
+            with closing(self._connect()) as base:
+                base.executescript(_render_schema())
+                base.execute(f"SELECT {', '.join(_list_columns())} FROM runs LIMIT 1")
+        except sqlite3.OperationalError as error:
+            if "column" not in str(error):
+                raise  # busy, or not ours to write
+            self._recreate_tables()
+        except sqlite3.DatabaseError:
+            self._recreate_tables()
+
+    def _recreate_tables(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+        with closing(self._connect()) as base:
+            base.executescript(_render_schema())
+
+    def refresh(self) -> None:
+        """Make the table fit the directories."""
+        found = dict(read_stamps(self.runs))
+        with closing(self._connect()) as base:
+            known = dict(base.execute("SELECT run_id, stamp FROM runs"))
+            if gone := known.keys() - found.keys():
+                _delete_runs(base, gone)
+                base.commit()
+            seen = known | self._refused
+            changed = [name for name, stamp in found.items() if seen.get(name) != stamp.text]
+            changed.sort(reverse=True)  # the newest first: they are what is looked at
+            self.waiting = sum(name not in known for name in changed)
+            for first in range(0, len(changed), BATCH):
+                self._store_runs(base, {name: found[name] for name in changed[first : first + BATCH]})
+                if self._end.is_set():
+                    return
+            now = hash(frozenset(base.execute("SELECT run_id, stamp, analysed FROM runs")))
+        if now != self._seen or not self.looked:
+            self.version += 1
+        self._seen, self.looked = now, True
+        self._refused = {name: stamp for name, stamp in self._refused.items() if name in found}
+        self.unreadable = {name: why for name, why in self.unreadable.items() if name in found}
+
+    def _store_runs(self, base: sqlite3.Connection, stamps: dict[str, ChangeStamp]) -> None:
+        marks = ", ".join("?" * len(_list_columns()))
+        for name, stamp in stamps.items():
+            try:
+                row, digest = self._read_row(find_run(self.runs, name), stamp.changed)
+            except (UserError, OSError, ValueError, ArithmeticError, RecursionError) as error:
+                self.unreadable[name], self._refused[name] = str(error), stamp.text
+                _delete_runs(base, [name])
+                continue
+            self.unreadable.pop(name, None)
+            self._refused.pop(name, None)
+            values = [getattr(row, column) for column in _list_stored_columns()]
+            known = (name, stamp.text, digest is not None, *values)
+            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
+            base.execute(
+                "INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (name, row.model_dump_json(), digest)
+            )
+        base.commit()
+        self.version += 1
+        self.waiting = max(0, self.waiting - len(stamps))
+
+    def _read_row(self, paths: RunPaths, changed: float) -> tuple[RunRow, str | None]:
+        if (kept := digests.read_cached_digest(paths)) and not (
+            kept.state != "finished" and is_held(paths.lock)
+        ):
+            kept = kept.model_copy(update={"run_id": paths.run_id})  # the directory may have been renamed
+            return build_row_from_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
+        view = read_run(paths)
+        return build_row_from_view(view, self._level(view.spec.task), changed), None
+
+    def _refresh_forever(self) -> None:
+        while not self._end.is_set():
+            began = time.monotonic()
+            try:
+                self.refresh()
+                self._set_unavailable("")
+            except (OSError, sqlite3.Error) as error:  # a full disk, a directory that is gone: try again
+                self._set_unavailable(f"{type(error).__name__}: {error}")
+                if isinstance(error, sqlite3.Error):
+                    self._recreate_if_damaged(error)
+            self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
+
+    def _recreate_if_damaged(self, error: sqlite3.Error) -> None:
+        """A file that is damaged, or that somebody deleted, is made anew; one that is busy will not be."""
+        if type(error) is sqlite3.DatabaseError or any(
+            sign in str(error) for sign in MISSING_DATABASE_ERRORS
+        ):
+            with suppress(OSError, sqlite3.Error):  # it is tried again at the next look
+                self._recreate_tables()
+
+    def _set_unavailable(self, gone: str) -> None:
+        if gone != self.gone:
+            self.gone = gone
+            self.version += 1
+
+    def _connect(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self.path, timeout=30)
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("PRAGMA synchronous=OFF")  # it can be made again
+        return base
+
+
+def _delete_runs(base: sqlite3.Connection, names: Iterable[str]) -> None:
+    for table in ("runs", "texts"):
+        known = [(name,) for name in names if name.isascii()]  # SQLite knows no name that is not even text
+        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
+
+
+def _list_stored_columns() -> Sequence[str]:
+    return tuple(dict.fromkeys((*FILTER_COLUMNS, *SORTABLE_COLUMNS)))
+
+
+def _list_columns() -> Sequence[str]:
+    return ("run_id", "stamp", "analysed", *_list_stored_columns())
+
+
+def _render_schema() -> str:
+    kinds = {"run_id": "TEXT PRIMARY KEY", "analysed": "INTEGER", **dict.fromkeys(NUMERIC_COLUMNS, "REAL")}
+    columns = ", ".join(f"{name} {kinds.get(name, 'TEXT')}" for name in _list_columns())
+    return (
+        f"CREATE TABLE IF NOT EXISTS runs ({columns});"
+        "CREATE TABLE IF NOT EXISTS texts (run_id TEXT PRIMARY KEY, row TEXT, digest TEXT);"
+        "CREATE INDEX IF NOT EXISTS by_start ON runs (started);"
+    )

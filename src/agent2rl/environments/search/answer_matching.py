@@ -1,0 +1,295 @@
+"""Whether an answer is right, without a judge: one item, or a set of them in any order and any common form.
+
+    marks = mark("Lyon; Paris and Metz", gold("Paris, Lyon"))
+    marks.recall == 1.0 and not marks.correct            # one too many
+
+Two items are the same where they agree without case, accents, articles and punctuation, as numbers or as
+dates, or where one only tells more: a title, a company's legal form, a middle initial, something in brackets.
+Nothing is guessed: a misspelling, a translation or another name is right only as an alias of the gold answer.
+An empty answer is never correct. It stands here and not with the evaluators, since the world itself rewards.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from agent2rl.environments.search.list_splitter import iter_pieces, split_list
+from agent2rl.environments.search.quantities import Date, Quantity, parse_dates, parse_quantity
+
+MATCHER = "matcher-2"
+"""Changes whenever the same answer could be marked otherwise."""
+SET = "Set Answer"
+MOST_CHARACTERS = 4000
+"""Of an answer; what is longer is cut."""
+MOST_ITEMS = 200
+_RUN = 6
+"""How many pieces between separators one item may consist of."""
+
+_LETTERS = str.maketrans(
+    {
+        "ß": "ss",
+        "ø": "o",
+        "ł": "l",
+        "đ": "d",
+        "æ": "ae",
+        "œ": "oe",
+        "ı": "i",
+        "ð": "d",
+        "þ": "th",
+        "&": " and ",
+    }
+)
+_ARTICLE = re.compile(r"\b(?:the|an?)\s+(?=\w)")
+_TITLE = re.compile(r"^(?:dr|mr|mrs|ms|prof|professor|sir|dame|rev)\s+(?=\w)")
+_FORM = re.compile(
+    r"(?<=\w)\s+(?:inc|incorporated|ltd|limited|llc|plc|corp|corporation|co|company|gmbh|ag|sa)$"
+)
+_INITIAL = re.compile(r"(?<=\w\w\s)\w\s(?=\w)")
+_BRACKETS = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
+_INITIALS = re.compile(r"[(\[]([A-Z]{2,8})[)\]]$")
+_ALSO = re.compile(
+    r"[(\[](?:also known as|also called|aka|a\.k\.a\.|or|formerly|now)[\s:]+([^()\[\]]+)[)\]]", re.I
+)
+_SHORT = {
+    "usa": "united states",
+    "us": "united states",
+    "united states of america": "united states",
+    "uk": "united kingdom",
+    "none of them": "none",
+    "no one": "none",
+    "nobody": "none",
+    "nothing": "none",
+    "there are none": "none",
+    "there is none": "none",
+}
+_WORDS = {"st": "saint", "mt": "mount", "ft": "fort", "vs": "v", "versus": "v"}
+
+_LEAD_IN = re.compile(
+    r"^\W*(?:(?:so|thus|therefore|hence)\b,?\s*)?(?:my\s+|the\s+)?(?:final\s+|correct\s+|complete\s+)?"
+    r"answers?(?:\s+to\s+(?:the|this|your)\s+question)?\s*(?:(?:is|are|would\s+be)\b\s*:?|[:=])[\s*]*(?=\S)"
+    r"|^\W*(?:it|they|these|there)\s+(?:is|are|was|were)\b\s*:?\s*(?=\S)",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(
+    r"(?:the|these|those|all|both)\s+(?:[\w'’-]+\s+){1,9}?(?:is|are|was|were)\b\s*:?\s+", re.I
+)
+"""Such as `The founder of the company was `."""
+_HEADING = re.compile(r"^[^\n,;]{1,200}:[ \t*]*\n+(?=\s*\S)")
+_BULLET = re.compile(r"(?m)(?:^|(?<=[;,])[ \t]*)[ \t]*(?:[-*•–]|\(?\d{1,3}[.)])[ \t]+(?=\S)")
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class GoldAnswer:
+    """What is right: items, each under all its names. The first of them is the one that it is shown by."""
+
+    items: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.items or not all(names and all(map(normalize_text, names)) for names in self.items):
+            raise ValueError("a gold answer has items, and every item has names that are not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMarks:
+    """How much of an answer is right, item by item."""
+
+    precision: float
+    recall: float
+    correct: bool
+    """Every item is there, and nothing else."""
+
+    @property
+    def f1(self) -> float:
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+NOTHING = AnswerMarks(0.0, 0.0, False)
+
+
+def parse_gold_answer(
+    answer: str, answer_type: str = SET, aliases: Mapping[str, Sequence[str]] | None = None
+) -> GoldAnswer:
+    """The gold answer of an official record. Its list is taken apart at commas, semicolons and line breaks.
+
+    An item with a comma of its own is best given as `GoldAnswer` itself; read from a list it becomes two
+    items, but an answer that has both is right all the same.
+    """
+    whole = clean_answer(answer)
+    items = split_list(whole) if answer_type == SET else [whole]
+    more = aliases or {}
+    return GoldAnswer(
+        tuple((item, *more.get(item, ()), *_parse_aliases(item)) for item in dict.fromkeys(items))
+    )
+
+
+def mark_answer(predicted: str, right: GoldAnswer) -> AnswerMarks:
+    """How a predicted answer stands to the right one: as it is, or as the end of a sentence."""
+    text = clean_answer(predicted)
+    marks = _mark_text(text, right)
+    sentence = _SENTENCE.match(text)
+    if marks.correct or not sentence:
+        return marks
+    return max(marks, _mark_text(text[sentence.end() :], right), key=lambda marks: (marks.correct, marks.f1))
+
+
+def _mark_text(text: str, right: GoldAnswer) -> AnswerMarks:
+    said = AnswerPieces(text)
+    if not normalize_text(said.text) or len(said.pieces) > MOST_ITEMS:
+        return NOTHING
+    found = sum(map(said.take_item, sorted(right.items, key=lambda names: -max(map(len, names)))))
+    excess = said.count_left_over([name for item in right.items for name in item])
+    recall, precision = found / len(right.items), found / (found + excess) if found else 0.0
+    return AnswerMarks(precision, recall, found == len(right.items) and not excess)
+
+
+def is_same_item(one: str, other: str) -> bool:
+    """Whether two texts name one thing."""
+    first, second = normalize_text(one), normalize_text(other)
+    if not first or not second:
+        return False
+    left, right = _parse_amount(one), _parse_amount(other)
+    if left and right:
+        return left.agrees_with(right)
+    if first == second or (_has_no_digits(first) and first.replace(" ", "") == second.replace(" ", "")):
+        return True
+    if (days := parse_dates(one)) and (others := parse_dates(other)):
+        return bool(days & others)
+    return first in _shorten_name(other) or second in _shorten_name(one)
+
+
+@lru_cache(maxsize=65536)
+def normalize_text(text: str) -> str:
+    """Without case, accents, articles and punctuation; numbers in figures keep their points."""
+    if not (text.isascii() and text.replace(" ", "").isalpha()):  # most names need none of this
+        text = _fold_letters(text)
+    text = _ARTICLE.sub("", " ".join(text.lower().split()))
+    text = " ".join(_WORDS.get(word, word) for word in text.split())
+    return _SHORT.get(text, text)
+
+
+def _fold_letters(text: str) -> str:
+    text = unicodedata.normalize("NFKD", text.casefold()).translate(_LETTERS)
+    text = "".join(letter for letter in text if not unicodedata.combining(letter))
+    text = re.sub(r"['’‘ʻʼ`´]", "", text)
+    text = re.sub(r"\b(?:[^\W\d_]\.)+[^\W\d_]\b\.?", lambda dotted: dotted[0].replace(".", "") + " ", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    text = re.sub(r"(?:(?<=^)|(?<=[\s:(]))[-\u2212](?=\d)", "minus ", text)
+    text = re.sub(r"(?<=\d)\.(?=\d)", "\0", text)
+    return re.sub(r"[\W_]", lambda sign: "." if sign[0] == "\0" else " ", text)
+
+
+def clean_answer(answer: str) -> str:
+    """What is left of an answer without its lead-in, its heading and the marks of a list."""
+    text = answer[:MOST_CHARACTERS].strip()
+    text = _BOXED.sub(r"\1", text)
+    text = re.sub(r"\*\*|__|`+|^#+\s", "", text)
+    text = _LEAD_IN.sub("", text, count=1)
+    text = _HEADING.sub("", text)
+    text = _BULLET.sub(" ", text)
+    text = re.sub(r"^\[([^\[\]]*)\]$", r"\1", text.strip().rstrip(" ."))
+    return re.sub(r'^["“]([^"“”]*)["”]$', r"\1", text).rstrip(" .").strip()
+
+
+class AnswerPieces:
+    """An answer in pieces. An item is one of them or some in a row, and is taken out when it is found."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.pieces = list(iter_pieces(text))[: MOST_ITEMS + 1]
+        self._taken: set[int] = set()
+        self._runs: dict[str, list[range]] = {}
+        for length in range(_RUN, 0, -1):
+            for first in range(len(self.pieces) - length + 1):
+                run = range(first, first + length)
+                self._runs.setdefault(normalize_text(self._join_run(run)), []).append(run)
+
+    def take_item(self, names: Sequence[str]) -> bool:
+        """Whether an item is there, under any of its names."""
+        run = next((run for run in self._iter_matches(names) if self._taken.isdisjoint(run)), None)
+        self._taken.update(run or ())
+        return run is not None
+
+    def count_left_over(self, names: Sequence[str]) -> int:
+        """How many things are left; an item that is said again is nothing new."""
+        found, before = 0, -2
+        for place in range(len(self.pieces)):
+            said = self._join_run(range(place, place + 1))
+            if (
+                place in self._taken
+                or not normalize_text(said)
+                or any(is_same_item(said, name) for name in names)
+            ):
+                continue
+            # "Trinidad and Tobago" is one thing too many, not two; what a further `and` joins is another.
+            joined = before == place - 1 and self._is_joined(before)
+            found += not joined
+            before = -2 if joined else place
+        return found
+
+    def _iter_matches(self, names: Sequence[str]) -> Iterator[range]:
+        keys = dict.fromkeys(
+            key for name in names for key in (normalize_text(name), *sorted(_shorten_name(name)))
+        )
+        alike = [run for key in keys for run in self._runs.get(key, ())]
+        yield from self._iter_value_matches(names)
+        for run in sorted(alike, key=len, reverse=True):
+            if len(run) > 1 or any(is_same_item(self._join_run(run), name) for name in names):
+                yield run
+        for place in range(len(self.pieces)):
+            run = range(place, place + 1)
+            if place not in self._taken and any(is_same_item(self._join_run(run), name) for name in names):
+                yield run
+
+    def _iter_value_matches(self, names: Sequence[str]) -> Iterator[range]:
+        """Dates with commas of their own, and numbers in words with their `and`."""
+        days = frozenset[Date]().union(*map(parse_dates, names))
+        amounts = [amount for amount in map(parse_quantity, names) if amount]
+        for length in (3, 2) if days or amounts else ():
+            for first in range(len(self.pieces) - length + 1):
+                run = range(first, first + length)
+                said = self._join_run(run)
+                amount = parse_quantity(said)
+                if days & parse_dates(said) or (amount and any(map(amount.agrees_with, amounts))):
+                    yield run
+
+    def _join_run(self, run: range) -> str:
+        return self.text[self.pieces[run[0]][0] : self.pieces[run[-1]][1]]
+
+    def _is_joined(self, place: int) -> bool:
+        """Whether `and` stands behind a piece."""
+        return "and" in self.text[self.pieces[place][1] : self.pieces[place + 1][0]].lower()
+
+
+@lru_cache(maxsize=65536)
+def _shorten_name(text: str) -> frozenset[str]:
+    """The same name, telling less."""
+    cuts = (_TITLE, _FORM, _INITIAL)
+    found = set()
+    for told in {text, _BRACKETS.sub("", text)}:
+        plain = normalize_text(told)
+        for number in range(len(cuts) + 1):
+            for chosen in combinations(cuts, number):
+                short = plain
+                for cut in chosen:
+                    short = cut.sub("", short).strip()
+                found.add(short)
+    return frozenset(found) - {""}
+
+
+def _parse_aliases(item: str) -> list[str]:
+    """Other names that an item brings along in brackets."""
+    return [name.strip() for name in (*_ALSO.findall(item), *_INITIALS.findall(item))]
+
+
+def _parse_amount(text: str) -> Quantity | None:
+    """`fourteen (14)` is as good as either."""
+    return parse_quantity(text) or parse_quantity(_BRACKETS.sub("", text))
+
+
+def _has_no_digits(text: str) -> bool:
+    return not any(letter.isdigit() for letter in text)

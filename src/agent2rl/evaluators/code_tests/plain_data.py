@@ -1,0 +1,176 @@
+"""Plain data across the line between trusted tests and an untrusted program.
+
+Plain are None, booleans, ints of any size, floats and complex numbers to the last bit, text, bytes, and
+lists, tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) crosses as
+what it is underneath. So nothing that arrives has a method that somebody else wrote: `==` means what it says.
+
+The tagged binary format is that of `marshal`, version 2: the interpreter writes it in one call that touches
+little memory, which counts in a child that has just been forked. It reads it in one call too, but that is for
+trusted data only. What a program says is read by `loads` below: with limits, and every byte checked.
+"""
+
+import marshal
+import struct
+from collections.abc import Callable
+from typing import Any
+
+FRAME_BYTES = 4 << 20
+DEPTH = 50
+FORMAT = 2
+KINDS = (int, str, float, list, tuple, dict, set, frozenset, bytes, bytearray, complex)
+
+
+class NotPlain(Exception):
+    """A value that cannot cross; says what it is."""
+
+
+def dumps(value: Any) -> bytes:
+    """The value as bytes."""
+    try:
+        return marshal.dumps(value, FORMAT)
+    except ValueError:  # something in it is not exactly of a builtin type
+        return marshal.dumps(make_plain(value), FORMAT)
+
+
+def make_plain(value: Any, depth: int = DEPTH) -> Any:
+    """The same out of builtin types, read by their own methods, whatever a subclass has."""
+    if value is None or value is True or value is False:
+        return value
+    kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
+    if kind is None:
+        raise NotPlain(type(value).__name__)
+    if not depth:
+        raise NotPlain(f"data nested more than {DEPTH} deep")
+    if kind is dict:
+        return {make_plain(key, depth - 1): make_plain(item, depth - 1) for key, item in dict.items(value)}
+    if kind in (list, tuple, set, frozenset):
+        return kind(make_plain(item, depth - 1) for item in kind.__iter__(value))
+    return COPIES[kind](value)
+
+
+COPIES: dict[type, Callable[[Any], Any]] = {
+    int: int.__index__,
+    str: str.__str__,
+    float: lambda value: float.__add__(value, -0.0),
+    complex: lambda value: complex.__add__(value, complex(-0.0, -0.0)),
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    bytearray: lambda value: bytes(bytearray.__getitem__(value, slice(None))),
+}
+
+
+def loads(data: bytes) -> Any:
+    """The value again; ValueError where the bytes are none, NotPlain where it is nested too deeply."""
+    reader = _PlainDataReader(data)
+    value = reader.read_value(DEPTH)
+    if reader.at != len(data):
+        raise ValueError("more bytes than its value has")
+    return value
+
+
+class _PlainDataReader:
+    """Takes bytes off the front, one value at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take_bytes(self, size: int) -> bytes:
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise ValueError("fewer bytes than it says")
+        piece, self.at = self.data[self.at : end], end
+        return piece
+
+    def read_number(self) -> int:
+        return int.from_bytes(self.take_bytes(4), "little", signed=True)
+
+    def read_value(self, depth: int) -> Any:
+        tag = self.take_bytes(1)
+        read = READERS.get(tag)
+        if read is None:
+            raise ValueError(f"the tag {tag!r} is not one of plain data")
+        if depth < 0:
+            raise NotPlain(f"data nested more than {DEPTH} deep")
+        return read(self, depth - 1)
+
+    def items(self, depth: int) -> list[Any]:
+        size = self.read_number()
+        if size > len(self.data) - self.at:
+            raise ValueError("more items than bytes")
+        return [self.read_value(depth) for _ in range(size)]
+
+    def read_pairs(self, depth: int) -> dict[Any, Any]:
+        found = {}
+        while self.data[self.at : self.at + 1] != b"0":
+            key = self.read_value(depth)
+            found[_require_hashable(key)] = self.read_value(depth)
+        self.at += 1
+        return found
+
+    def read_long(self) -> int:
+        """Digits of 15 bits, the lowest first; by way of binary text, which takes linear time."""
+        size = self.read_number()
+        digits = struct.unpack(f"<{abs(size)}H", self.take_bytes(2 * abs(size)))
+        if not digits or max(digits) >> 15:
+            raise ValueError("not the digits of an int")
+        number = int("".join(f"{digit:015b}" for digit in reversed(digits)), 2)
+        return number if size > 0 else -number
+
+
+def _require_hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        raise ValueError("a key or item of a set that cannot be one") from None
+    return value
+
+
+READERS: dict[bytes, Callable[[_PlainDataReader, int], Any]] = {
+    b"N": lambda _, __: None,
+    b"T": lambda _, __: True,
+    b"F": lambda _, __: False,
+    b"i": lambda reader, _: reader.read_number(),
+    b"l": lambda reader, _: reader.read_long(),
+    b"g": lambda reader, _: struct.unpack("<d", reader.take_bytes(8))[0],
+    b"y": lambda reader, _: complex(*struct.unpack("<dd", reader.take_bytes(16))),
+    b"s": lambda reader, _: reader.take_bytes(reader.read_number()),
+    b"u": lambda reader, _: reader.take_bytes(reader.read_number()).decode("utf-8", "surrogatepass"),
+    b"[": lambda reader, depth: reader.items(depth),
+    b"(": lambda reader, depth: tuple(reader.items(depth)),
+    b"<": lambda reader, depth: {_require_hashable(item) for item in reader.items(depth)},
+    b">": lambda reader, depth: frozenset(_require_hashable(item) for item in reader.items(depth)),
+    b"{": lambda reader, depth: reader.read_pairs(depth),
+}
+
+
+def build_frame(kind: bytes, value: Any = None) -> bytes:
+    """A message as it goes over the line: its length, its kind in one byte, and a value."""
+    body = dumps(value)
+    if len(body) > FRAME_BYTES:
+        raise NotPlain(f"{len(body):,} bytes of data; the limit is {FRAME_BYTES:,}")
+    return len(body).to_bytes(4, "big") + kind + body
+
+
+def read_frame(read: Callable[[int], bytes]) -> tuple[bytes, bytes] | None:
+    """The kind and the unread value of the next message; None at the end of the line.
+
+    `read` gives at most so many bytes, and none at the end.
+    """
+    head = _read_exactly(read, 5)
+    if head is None:
+        return None
+    size = int.from_bytes(head[:4], "big")
+    if size > FRAME_BYTES:
+        raise ValueError("a frame that is too long")
+    body = _read_exactly(read, size)
+    return None if body is None else (head[4:], body)
+
+
+def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
+    found = read(size)
+    while 0 < len(found) < size:
+        piece = read(size - len(found))
+        if not piece:
+            return None
+        found += piece
+    return found if len(found) == size else None

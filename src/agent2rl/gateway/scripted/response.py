@@ -1,0 +1,154 @@
+"""Sends what was played, as slowly and as far as the script says, and notes what was told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from agent2rl.core.llm import TokenCounts, Wire
+from agent2rl.gateway.scripted.messages import (
+    LlmRequest,
+    ResponseChunk,
+    WireFormat,
+    dump_json,
+    render_sse_event,
+)
+from agent2rl.gateway.scripted.request_log import Outcome, RequestLogLine
+from agent2rl.gateway.scripted.script_player import PlannedReply
+
+
+@dataclass
+class ScriptedResponse:
+    """An ASGI application of its own."""
+
+    asked: LlmRequest
+    play: PlannedReply
+    wired: WireFormat
+    path: str
+    began: float
+    note: Callable[[RequestLogLine], None]
+    """Called once, before the last byte leaves."""
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        self._noted, self._begun = False, False
+        self._told: TokenCounts | None = None
+        try:
+            await self._send_response(send, gone)
+        finally:
+            gone.cancel()
+            self._log_outcome("silent" if self.play.fault == "hang" else "abandoned")
+
+    async def _send_response(self, send: Send, gone: asyncio.Task[None]) -> None:
+        if self.play.fault == "hang":
+            await gone
+        if await _sleep_or_disconnect(self.play.wait_seconds, gone):
+            return
+        kind, chunks = self._render_chunks()
+        middle = len(chunks) // 2
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self._status,
+                "headers": self._build_headers(kind, chunks),
+            }
+        )
+        self._begun = True
+        for number, chunk in enumerate(chunks):
+            if number == middle and await _sleep_or_disconnect(self.play.pause_seconds, gone):
+                return
+            if number == middle and self.play.fault == "cut":
+                self._log_outcome("cut")  # the server breaks off an answer that does not end
+                return
+            if gone.done():
+                return
+            self._told = chunk.told
+            if number == len(chunks) - 1:
+                self._log_outcome("failed" if self.play.trouble else "answered")
+            await send({"type": "http.response.body", "body": chunk.data, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    @property
+    def _midway(self) -> bool:
+        return self.play.fault == "midway" and self.asked.stream
+
+    @property
+    def _status(self) -> int:
+        trouble = None if self._midway else self.play.trouble
+        return self.wired.fail(trouble)[0] if trouble else 200
+
+    def _render_chunks(self) -> tuple[str, list[ResponseChunk]]:
+        """The content type, and what is sent one after the other."""
+        trouble = self.play.trouble
+        body = self.wired.fail(trouble)[1] if trouble else {}
+        if trouble and not self._midway:
+            return "application/json", [ResponseChunk(dump_json(body), None)]
+        kind, chunks = self.wired.write(self.asked, self.play.reply)
+        if trouble:
+            chunks = chunks[: len(chunks) // 2]
+            told = chunks[-1].told if chunks else None
+            chunks.append(ResponseChunk(_render_stream_error(self.asked.wire, body), told))
+        return kind, chunks
+
+    def _build_headers(self, kind: str, chunks: list[ResponseChunk]) -> list[tuple[bytes, bytes]]:
+        found = {"content-type": kind, "cache-control": "no-cache"}
+        found |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
+        if self.play.trouble and self.play.trouble.retry_after is not None:
+            found["retry-after"] = str(self.play.trouble.retry_after)
+        if not self.asked.stream:
+            found["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
+        return [(name.encode(), value.encode()) for name, value in found.items()]
+
+    def _log_outcome(self, outcome: Outcome) -> None:
+        if not self._noted:
+            self._noted = True
+            self.note(self._build_log_line(self._status if self._begun else None, outcome, self._told))
+
+    def _build_log_line(
+        self, status: int | None, outcome: Outcome, told: TokenCounts | None
+    ) -> RequestLogLine:
+        play, reply = self.play, self.play.reply
+        return RequestLogLine(
+            at=self.began,
+            seconds=round(time.time() - self.began, 6),
+            kind=play.kind,
+            wire=self.asked.wire,
+            model=self.asked.model,
+            path=self.path,
+            stream=self.asked.stream,
+            status=status,
+            outcome=outcome,
+            tokens=told,
+            conversation=play.conversation,
+            step=play.step,
+            label=play.label,
+            attempt=play.attempt,
+            tools=tuple(tool.name for tool in self.asked.tools),
+            result=self.asked.result,
+            text=reply.text,
+            think=reply.think,
+            calls=tuple({"name": call.name, "arguments": call.arguments} for call in reply.calls),
+        )
+
+
+def _render_stream_error(wire: Wire, body: dict[str, Any]) -> bytes:
+    """An error in the middle of a stream."""
+    if wire == "openai-responses":
+        return render_sse_event({"type": "error", "sequence_number": 0, **body["error"]}, "error")
+    return render_sse_event(body, "error" if wire == "anthropic" else None)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Returns when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _sleep_or_disconnect(seconds: float, gone: asyncio.Task[None]) -> bool:
+    """Whether the client went away meanwhile."""
+    if seconds:
+        await asyncio.wait({gone}, timeout=seconds)
+    return gone.done()

@@ -1,0 +1,103 @@
+"""Looks through a workspace for evaluation data, after the agent has ended, in a child process.
+
+A child, because only a child may open evaluation data and because it reads whatever an agent left. It has a
+sandbox of its own and sees the workspace read-only. Where it does not come to an end, nothing is known: that
+is an error, never "none found".
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl.core.errors import GradingError
+from agent2rl.core.records import Contamination
+from agent2rl.core.sandbox import Command, Enclosure, Mount
+from agent2rl.grading.contamination_scanner import ScanJob, ScanOutcome, examples_file
+from agent2rl.grading.grading_child import GradingChild, read_child_answer, require_normal_exit
+from agent2rl.grading.worker import JOB, RESULT
+from agent2rl.store.files import remove_tree, write_record
+
+READ_SECONDS = 300.0
+"""For reading. What is left then is counted as not read."""
+EXTRA_SECONDS = 300.0
+"""For all else: the index, and the walk through a tree of millions."""
+
+
+@dataclass(frozen=True)
+class ContaminationScan:
+    """What is looked for, and where."""
+
+    child: GradingChild
+    """How gradings are run; its splits are what is looked for."""
+    workspace: Path
+    given: tuple[str, ...]
+    """What the agent was given: no evidence."""
+
+    def run(self, log: Path, scratch: Path, stop: threading.Event) -> Contamination:
+        if stop.is_set():
+            raise GradingError("The run was stopped before the check.")
+        _make_readable(self.workspace)
+        scratch.mkdir(parents=True, exist_ok=True)
+        here = Path(tempfile.mkdtemp(prefix="scan-", dir=scratch))
+        try:
+            work = here / "work"
+            work.mkdir()
+            job = ScanJob(
+                workspace=str(self.workspace.resolve()),
+                splits=tuple(self.child.splits),
+                given=self.given,
+                seconds=READ_SECONDS,
+            )
+            write_record(work / JOB, job)
+            enclosure = self._build_enclosure(work, here / "scratch", log)
+            ended = self.child.sandbox.run(self._build_command(), enclosure, stop)
+            require_normal_exit("The check", ended, enclosure.wall_seconds)
+            outcome = read_child_answer(work / RESULT, ScanOutcome)
+        finally:
+            remove_tree(here)
+        if outcome is None or outcome.found is None or ended.code != 0:
+            said = outcome.error if outcome else ""
+            raise GradingError(said or f"The check crashed (exit code {ended.code}).")
+        return outcome.found
+
+    def _build_command(self) -> Command:
+        environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+        if self.child.python_path:
+            environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.child.python_path)
+        return Command((sys.executable, "-m", "agent2rl.grading.contamination_scanner"), environment)
+
+    def _build_enclosure(self, work: Path, scratch: Path, log: Path) -> Enclosure:
+        workspace = self.workspace.resolve()
+        files = [Mount(file.path, examples_file(split)) for split, file in self.child.splits.items()]
+        files += [Mount(path, str(path)) for path in (workspace, *self.child.python_path)]
+        return Enclosure(
+            role="grader",
+            workspace=work,
+            scratch=scratch,
+            log=log,
+            wall_seconds=READ_SECONDS + EXTRA_SECONDS,
+            limits=self.child.limits,
+            mounts=tuple(files),
+            grace_seconds=0,
+        )
+
+
+def _make_readable(workspace: Path) -> None:
+    """Nothing hides by `chmod 0`. A root harness reads as somebody else than the files' owner.
+
+    Nothing is alive in there any more, and no link is followed.
+    """
+    mode = "a+rX" if os.geteuid() == 0 else "u+rX"
+    with suppress(subprocess.TimeoutExpired):  # what stays closed is counted as not read
+        subprocess.run(
+            ["chmod", "-R", mode, "--", workspace],
+            check=False,
+            timeout=EXTRA_SECONDS / 2,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )

@@ -1,0 +1,155 @@
+"""The scanning child: looks for evaluation examples in what an agent left in its workspace.
+
+Started in a sandbox of its own, in a directory with `job.json` and a file of examples for each split; the
+workspace is read-only at the place that the job names. Leaves `result.json`. Its log may quote examples; the
+agent has ended by then and sees neither.
+"""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from agent2rl.analysis.contamination import (
+    ExamplePart,
+    NgramIndex,
+    PassageMatch,
+    overlap_chunks,
+    search_chunks,
+    split_example,
+)
+from agent2rl.core.records import Contamination, ContaminationFinding, Record, SkippedFiles, Split
+from agent2rl.grading.worker import JOB, RESULT, ExampleRow
+from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
+from agent2rl.store.files import write_record
+
+DATA = "data"
+"""The folder of the workspace that holds training data, read-only while the agent worked."""
+MOST_FINDINGS = 100
+TEXT_CHARACTERS = 300
+PATH_CHARACTERS = 1000
+
+
+class ScanJob(Record):
+    """What to look through, and what in it means nothing."""
+
+    workspace: str
+    splits: tuple[Split, ...]
+    given: tuple[str, ...]
+    """Texts that the harness gave to the agent."""
+    seconds: float
+
+
+class ScanOutcome(Record):
+    found: Contamination | None = None
+    error: str = ""
+
+
+class FindingTally:
+    """Findings as they come in: all of them counted, the most telling kept."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.files = 0
+        self.examples: dict[Split, set[str]] = {"feedback": set(), "heldout": set()}
+        self._kept: list[ContaminationFinding] = []
+
+    def add_matches(self, file: str, matches: list[PassageMatch]) -> None:
+        """Matches of one file, best first; an example counts once, by its best part."""
+        best: dict[tuple[str, str], PassageMatch] = {}
+        for match in matches:
+            best.setdefault((match.part.split, match.part.example), match)
+        self.files += bool(best)
+        self.found += len(best)
+        for match in best.values():
+            finding = _make_finding(file, match)
+            self.examples[finding.split].add(finding.example)
+            self._kept.append(finding)
+        if len(self._kept) > 10 * MOST_FINDINGS:
+            self._kept = list(self.findings)
+
+    @property
+    def findings(self) -> tuple[ContaminationFinding, ...]:
+        order = sorted(self._kept, key=lambda each: (each.split != "heldout", -each.words))
+        return tuple(order[:MOST_FINDINGS])
+
+
+def scan_workspace(here: Path) -> Contamination:
+    job = ScanJob.model_validate_json((here / JOB).read_bytes())
+    sought = [part for split in job.splits for part in _read_parts(here, split)]
+    index = NgramIndex(sought, chain(job.given, _read_training_data(job)))
+    leftovers = WorkspaceDocuments(
+        Path(job.workspace), ReadBounds(seconds=job.seconds), skipped=frozenset({DATA})
+    )
+    tally = FindingTally()
+    for document in leftovers.read_documents():
+        if matches := search_chunks(index, document.chunks):
+            tally.add_matches(document.path, matches)
+    left_out = [
+        SkippedFiles(reason=reason, files=left.files, bytes=left.bytes)
+        for reason, left in sorted(leftovers.left_out.items())
+    ]
+    return Contamination(
+        done=True,
+        files=leftovers.read_files,
+        bytes=leftovers.read_bytes,
+        left_out_files=sum(left.files for left in left_out),
+        left_out_bytes=sum(left.bytes for left in left_out),
+        flagged={split: len(tally.examples[split]) for split in job.splits},
+        flagged_files=tally.files,
+        ngram_words=index.rule.n,
+        share=index.rule.share,
+        run_words=index.rule.run_words,
+        examples=index.examples,
+        unchecked=index.unchecked,
+        tensor_bytes=leftovers.texts.tensor_bytes,
+        left_out=tuple(left_out),
+        found=tally.found,
+        findings=tally.findings,
+    )
+
+
+def _read_training_data(job: ScanJob) -> Iterator[str]:
+    """All that the agent was given to train on; it could not write there: what stands there is no find."""
+    folder = Path(job.workspace) / DATA
+    if folder.is_dir():
+        for document in WorkspaceDocuments(folder, ReadBounds(seconds=job.seconds)).read_documents():
+            yield from overlap_chunks(document.chunks)
+
+
+def examples_file(split: Split) -> str:
+    return f"{split}.jsonl"
+
+
+def _read_parts(here: Path, split: Split) -> list[ExamplePart]:
+    lines = (here / examples_file(split)).read_bytes().splitlines()
+    rows = [ExampleRow.model_validate_json(line) for line in lines]
+    return [part for row in rows for part in split_example(split, row.id, row.prompt, row.target, row.meta)]
+
+
+def _make_finding(file: str, match: PassageMatch) -> ContaminationFinding:
+    return ContaminationFinding(
+        file=file[:PATH_CHARACTERS],
+        split="heldout" if match.part.split == "heldout" else "feedback",
+        example=match.part.example,
+        part=match.part.name,
+        words=match.words,
+        share=match.share,
+        text=match.text[:TEXT_CHARACTERS],
+    )
+
+
+def main() -> int:
+    here = Path.cwd()
+    try:
+        outcome = ScanOutcome(found=scan_workspace(here))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = ScanOutcome(error=f"The check crashed ({type(error).__name__}).")
+    write_record(here / RESULT, outcome)
+    return 1 if outcome.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The harness's side of what a grading child may ask for: it has the network and the keys, the child neither.
+
+    GET  /about     what is searched, and who judges
+    POST /search    {"query": …}                     POST /open    {"id": …}, of something that was found
+    POST /chat      a question to the judge            POST /keep    the same: what it said can be read
+
+What a judge has said, if it could be read, is kept, and the same question is not put again. Why it did not
+answer is in the harness's log: the agent reads the child's words, and a server's may tell too much.
+
+What fails is answered with status 502 and the reason. Not covered: who may ask. The socket's directory is
+mounted into grading children alone.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from pydantic import Field, ValidationError
+
+from agent2rl.core.engine import ChatMessage, Engine, LogprobsEngine, Sampling, ScoringEngine
+from agent2rl.core.errors import Agent2RLError, WorldError
+from agent2rl.core.grading_proxy_client import JudgeQuestion, JudgeReply, PageReply, ProxyInfo, SearchReply
+from agent2rl.core.llm import LlmUsage
+from agent2rl.core.records import Record
+from agent2rl.core.transient_errors import RetriesExhausted
+from agent2rl.environments.search.backend import (
+    NOT_RECORDED,
+    PAGE_CHARACTERS,
+    REFUSED,
+    Backend,
+    NotRecorded,
+    QueryRefused,
+)
+from agent2rl.grading.server import serve_on_socket
+from agent2rl.store.files import canonical_json, sha256_file, sha256_text, write_record
+
+JUDGE_SILENT = "the judge did not answer"
+_log = logging.getLogger("agent2rl")
+ATTEMPTS = 3
+"""At an answer of the judge's server that is none."""
+CONNECTIONS = 256
+"""A grading's, and those of the world that is served to the agent."""
+
+
+class SearchQuery(Record):
+    query: str = Field(max_length=2000)
+
+
+class PageRequest(Record):
+    id: str = Field(max_length=4000)
+
+
+@dataclass
+class SearchProxy:
+    """What is searched. Only what a search has found is opened."""
+
+    name: str
+    backend: Backend
+    record: Path | None = None
+    """Where its answers are kept, or come from."""
+    corpus_sha256: str | None = None
+    _found: set[str] = field(default_factory=set)
+    _searched: dict[str, SearchReply] = field(default_factory=dict)
+    _opened: dict[str, PageReply] = field(default_factory=dict)
+    """What worked is not asked twice in a run: gradings of one model after another ask much the same."""
+
+    def search(self, query: str) -> SearchReply:
+        if query not in self._searched:
+            found = self.backend.search(query)
+            self._found.update(one.id for one in found)
+            self._searched[query] = SearchReply(
+                results=tuple((one.id, one.title, one.snippet) for one in found)
+            )
+        return self._searched[query]
+
+    def open(self, id: str) -> PageReply:  # noqa: A002
+        if id not in self._found:
+            raise WorldError("No search has found that.")
+        if id not in self._opened:
+            self._opened[id] = PageReply(page=self.backend.open(id)[:PAGE_CHARACTERS])
+        return self._opened[id]
+
+
+@dataclass
+class JudgeProxy:
+    """A model that is asked, greedily; what it has said, and could be read, it is not asked again."""
+
+    name: str
+    engine: Engine
+    kept: Path
+    """A directory of answers, each under the hash of its question."""
+    usage: Callable[[], LlmUsage] | None = None
+    """What was asked of it so far, where that is metered."""
+    one_by_one: bool = False
+    """Whether the engine answers one question at a time, as one that runs here does."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _said: dict[Path, JudgeReply] = field(default_factory=dict)
+    """What nobody has read yet."""
+
+    def ask_judge(self, asked: JudgeQuestion) -> JudgeReply:
+        path = self._reply_path(asked)
+        try:
+            return JudgeReply.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):  # not there, or not whole: ask anew
+            pass
+        try:
+            said = self._ask_with_retries(asked)
+        except Exception as error:
+            _log.warning("The judge did not answer: %s", error)
+            raise WorldError(JUDGE_SILENT) from None
+        with self._lock:
+            self._said[path] = said
+        return said
+
+    def _ask_with_retries(self, asked: JudgeQuestion) -> JudgeReply:
+        """Nonsense is asked for again; where a server is silent, the engine has been patient already."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                with self._turn if self.one_by_one else nullcontext():
+                    return ask_engine(self.engine, asked)
+            except WorldError as error:
+                if isinstance(error, RetriesExhausted) or not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def keep_reply(self, asked: JudgeQuestion) -> JudgeReply:
+        path = self._reply_path(asked)
+        with self._lock:
+            said = self._said.pop(path, None)
+            if said:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_record(path, said)
+        return said or JudgeReply(text="")
+
+    def _reply_path(self, asked: JudgeQuestion) -> Path:
+        key = sha256_text(canonical_json({"judge": self.name, **asked.model_dump(mode="json")}))
+        return self.kept / key[:2] / f"{key}.json"
+
+
+def ask_engine(engine: Engine, asked: JudgeQuestion) -> JudgeReply:
+    """What an engine says; where it is to choose, how likely each choice is, if the engine can tell."""
+    chat = tuple(ChatMessage(role, text) for role, text in asked.messages)
+    sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
+    if asked.choices and isinstance(engine, ScoringEngine):
+        logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
+        likely = _normalize_choices(dict(zip(asked.choices, logs, strict=True)))
+        return JudgeReply(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
+    if asked.choices and isinstance(engine, LogprobsEngine):
+        weighed = engine.weigh([chat], sampling)[0]
+        return JudgeReply(text=weighed.text, likely=_sum_choice_tokens(weighed.first, asked.choices))
+    return JudgeReply(text=engine.generate([chat], sampling)[0].text)
+
+
+def _normalize_choices(logs: Mapping[str, float]) -> dict[str, float]:
+    """How likely each choice is where one of them is made: nothing else was weighed."""
+    highest = max(logs.values())
+    shares = {choice: math.exp(log - highest) for choice, log in logs.items()}
+    whole = math.fsum(shares.values())
+    return {choice: share / whole for choice, share in shares.items()}
+
+
+def _sum_choice_tokens(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:
+    """Of all first tokens those that are a choice, with or without space around them."""
+    if first is None:
+        return None
+    found: dict[str, float] = {}
+    for token, log in first.items():
+        if token.strip() in choices:
+            found[token.strip()] = found.get(token.strip(), 0.0) + math.exp(log)
+    return found
+
+
+@dataclass(frozen=True)
+class ProxyServices:
+    """What a run's desk has to offer."""
+
+    searching: SearchProxy | None = None
+    judging: JudgeProxy | None = None
+
+    def describe_services(self) -> ProxyInfo:
+        record = self.searching.record if self.searching else None
+        return ProxyInfo(
+            search=self.searching.name if self.searching else None,
+            record_sha256=sha256_file(record) if record and record.exists() else None,
+            corpus_sha256=self.searching.corpus_sha256 if self.searching else None,
+            judge=self.judging.name if self.judging else None,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.searching or self.judging)
+
+
+def create_proxy_app(offer: ProxyServices) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/about")
+    def about() -> JSONResponse:
+        return _respond_with(offer.describe_services)
+
+    if searching := offer.searching:
+
+        @app.post("/search")
+        def search(asked: SearchQuery) -> JSONResponse:
+            return _respond_with(lambda: searching.search(asked.query))
+
+        @app.post("/open")
+        def opened(asked: PageRequest) -> JSONResponse:
+            return _respond_with(lambda: searching.open(asked.id))
+
+    if judging := offer.judging:
+
+        @app.post("/chat")
+        def chat(asked: JudgeQuestion) -> JSONResponse:
+            return _respond_with(lambda: judging.ask_judge(asked))
+
+        @app.post("/keep")
+        def keep(asked: JudgeQuestion) -> JSONResponse:
+            return _respond_with(lambda: judging.keep_reply(asked))
+
+    return app
+
+
+def _respond_with(answer: Callable[[], Record]) -> JSONResponse:
+    try:
+        return JSONResponse(answer().model_dump(mode="json"))
+    except NotRecorded as error:
+        return JSONResponse({"error": error.message, "kind": NOT_RECORDED}, status_code=502)
+    except QueryRefused as error:
+        return JSONResponse({"error": error.message, "kind": REFUSED}, status_code=502)
+    except Agent2RLError as error:
+        return JSONResponse({"error": error.message}, status_code=502)
+    except Exception as error:  # of a backend's library; its words might hold a key
+        return JSONResponse({"error": f"a fault ({type(error).__name__})"}, status_code=502)
+
+
+@contextmanager
+def serve_grading_proxy(offer: ProxyServices) -> Iterator[Path | None]:
+    """The desk's socket; None where there is nothing to offer."""
+    if not offer:
+        yield None
+        return
+    with serve_on_socket(create_proxy_app(offer), CONNECTIONS) as socket:
+        yield socket

@@ -1,0 +1,128 @@
+"""A judge for the agent to train with, where the user offers one. It is never the one that grades.
+
+    POST /v1/chat/completions   a chat, as OpenAI's API has it        GET /v1/models
+
+Every question is counted, and the counts go on record. There are so many and no more: then the status is 429.
+What fails says so: status 502, and no text.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from agent2rl.core.engine import ChatMessage, Sampling
+from agent2rl.core.errors import Agent2RLError, Refusal
+from agent2rl.core.records import JudgeUsage
+from agent2rl.grading.api import BodyLimit
+from agent2rl.grading.grading_proxy import JudgeProxy
+
+BODY_BYTES = 1 << 20
+NOTE_SECONDS = 2.0
+COUNTED = ("questions", "refused", "failed", "characters", "tokens")
+MODEL = "judge"
+"""Its name to the agent; which model it is stands in the run's specification."""
+
+
+class TrainingJudgeMessage(BaseModel):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class TrainingJudgeRequest(BaseModel):
+    """What else clients send is no concern of ours."""
+
+    messages: list[TrainingJudgeMessage] = Field(min_length=1)
+    max_tokens: int = Field(default=512, ge=1, le=8192)
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    seed: int = 0
+
+
+class QuestionsUsedUp(Refusal):
+    """All questions have been asked."""
+
+
+class TrainingJudge:
+    """Counts what it is asked, and answers so many questions."""
+
+    def __init__(
+        self,
+        judging: JudgeProxy,
+        limit: int,
+        before: JudgeUsage | None = None,
+        note: Callable[[JudgeUsage], None] = lambda _: None,
+    ) -> None:
+        """`before` is what was asked of another harness; `note` hears of the counts now and then."""
+        self._judging = judging
+        self._note, self._noted_at = note, 0.0
+        self._limit = limit
+        self._counting = threading.Lock()
+        self._turn = threading.Lock()
+        self._counts: dict[str, int] = {name: getattr(before, name, 0) for name in COUNTED}
+
+    def read_usage(self) -> JudgeUsage:
+        with self._counting:
+            return JudgeUsage(judge=self._judging.name, limit=self._limit, **self._counts)
+
+    def answer_question(self, asked: TrainingJudgeRequest) -> dict[str, Any]:
+        self._count_question(sum(len(said.content) for said in asked.messages))
+        chat = tuple(ChatMessage(said.role, said.content) for said in asked.messages)
+        sampling = Sampling(asked.max_tokens, asked.temperature, asked.seed)
+        try:
+            with self._turn if self._judging.one_by_one else nullcontext():
+                (reply,) = self._judging.engine.generate([chat], sampling)
+        except Exception:
+            self._add_counts(failed=1)
+            raise
+        self._add_counts(tokens=reply.tokens)
+        said = {"role": "assistant", "content": reply.text}
+        return {
+            "object": "chat.completion",
+            "model": MODEL,
+            "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+            "usage": {"completion_tokens": reply.tokens},
+        }
+
+    def _count_question(self, characters: int) -> None:
+        with self._counting:
+            if self._counts["questions"] >= self._limit:
+                self._counts["refused"] += 1
+                raise QuestionsUsedUp(f"All {self._limit:,} questions to this judge have been asked.")
+            self._counts["questions"] += 1
+            self._counts["characters"] += characters
+            due = time.monotonic() - self._noted_at >= NOTE_SECONDS
+            self._noted_at = time.monotonic() if due else self._noted_at
+        if due:
+            self._note(self.read_usage())
+
+    def _add_counts(self, **more: int) -> None:
+        with self._counting:
+            for name, number in more.items():
+                self._counts[name] += number
+
+
+def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.add_middleware(BodyLimit, most=BODY_BYTES, mend="Ask about less at once.")
+
+    @app.get("/v1/models")
+    def models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+
+    @app.post("/v1/chat/completions")
+    def chat(asked: TrainingJudgeRequest) -> JSONResponse:
+        try:
+            return JSONResponse(teacher.answer_question(asked))
+        except QuestionsUsedUp as error:
+            return JSONResponse({"error": {"message": error.message}}, status_code=429)
+        except Agent2RLError as error:
+            return JSONResponse({"error": {"message": error.message}}, status_code=502)
+        except Exception as error:  # of an engine's library; its words might hold a key
+            return JSONResponse({"error": {"message": f"a fault ({type(error).__name__})"}}, status_code=502)
+
+    return app

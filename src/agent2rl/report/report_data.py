@@ -1,0 +1,69 @@
+"""All that a report shows, gathered before anything is drawn. Pages and figures are made from this alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent2rl.analysis.agent_time import AgentTime
+from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.analysis.findings import CumulativeRollouts, EvidenceIds, Findings
+from agent2rl.analysis.timeline import Activity as Activity
+from agent2rl.analysis.timeline import ActivityStretch as ActivityStretch
+from agent2rl.core.attempt_claims import AttemptClaims
+from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
+from agent2rl.core.llm import LlmExchange
+from agent2rl.core.record import Record
+from agent2rl.core.records import ExampleResult, Split
+from agent2rl.store.reader import RunView
+from agent2rl.store.revisions import Revision
+
+Answers = Mapping[int, Sequence[ExampleResult]]
+"""By submission; 0 is the untouched model."""
+
+
+@dataclass(frozen=True)
+class ReportTimeline:
+    """What happened when. Times are of the agent's time, but where a record has its own."""
+
+    started: float | None = None
+    """When the agent started, in seconds since the epoch; None where it never did."""
+    spans: tuple[ActivityStretch, ...] = ()
+    samples: tuple[tuple[float, ResourceSample], ...] = ()
+    played: tuple[CumulativeRollouts, ...] = ()
+    """Counted from the start on."""
+    requests: tuple[tuple[float, DriverRequest], ...] = ()
+    revisions: tuple[Revision, ...] = ()
+    files: tuple[tuple[float, FileSeen], ...] = ()
+    time: AgentTime | None = None
+    """None: the agent was started once."""
+
+    def at(self, time: float) -> float:
+        """A time that is told in seconds since the epoch."""
+        return self.time.seconds_at(time) if self.time else time - (self.started or 0.0)
+
+
+class LlmSummary(Record):
+    """What a model makes of the findings. It may be wrong where they are right."""
+
+    text: str
+    """Cites evidence as `[E12]`."""
+    model: str
+    cited: EvidenceIds = ()
+    problems: tuple[str, ...] = ()
+    """What a check of it found: evidence that does not exist, sentences that cite none."""
+
+
+@dataclass(frozen=True)
+class ReportData:
+    view: RunView
+    findings: Findings
+    timeline: ReportTimeline = ReportTimeline()
+    diffs: Mapping[int, str] = field(default_factory=dict)
+    """By attempt: the code against the attempt before, as a unified diff."""
+    results: Mapping[Split, Answers] = field(default_factory=dict)
+    claims: AttemptClaims | None = None
+    usage: tuple[LlmExchange, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be read, beyond what the view says of itself."""
+    llm_summary: LlmSummary | None = None
+    digest: RunDigest | None = None
+    """What statistics over many runs need of this one."""

@@ -1,0 +1,79 @@
+"""A task's training data as a directory, as the agent sees it.
+
+data/
+  train.jsonl     {"id": …, "question": …, "answer": …, …} a line
+  world.json      names the world that can be trained in, where there is one
+  <name>/         the task's folders
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import JsonValue
+
+from agent2rl import registry
+from agent2rl.core.environment import World
+from agent2rl.core.errors import UserError
+from agent2rl.core.task import ChatEvaluator, DataFolder, Evaluator, Example, Task
+
+
+def write_training_data(
+    data: Path, task: Task, train: Sequence[Example], folders: Mapping[str, DataFolder], templated: bool
+) -> None:
+    """Into an empty directory. Folders that lie somewhere already are left to be mounted."""
+    with (data / "train.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(
+            _format_json_line(_make_training_row(example, task.evaluator, templated)) for example in train
+        )
+    for name, folder in folders.items():
+        if not isinstance(folder, Path):
+            (data / name).mkdir()
+            folder(data / name)
+    if task.world:
+        card = json.dumps({"world": registry.resolve_world_address(task.world)})
+        (data / "world.json").write_text(card + "\n", encoding="utf-8")
+
+
+@contextmanager
+def open_training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task, World]]:
+    """A task and its training games without a run. The examples that score are left alone."""
+    task = registry.find_task(name)
+    if task.world is None:
+        raise UserError(
+            f"The task {name!r} has no world to play in: its questions have one answer each.",
+            f"Tasks that have one: {', '.join(_list_playable_tasks())}.",
+        )
+    loaded = task.load(data_dir)
+    with TemporaryDirectory(prefix="agent2rl-") as place:
+        write_training_data(Path(place), task, loaded.train, loaded.folders, templated=True)
+        for folder, source in loaded.folders.items():
+            if isinstance(source, Path):
+                (Path(place) / folder).symlink_to(source.resolve())
+        yield task, registry.find_world(task.world)(Path(place))
+
+
+def _list_playable_tasks() -> Iterator[str]:
+    for name in registry.list_names("tasks"):
+        with suppress(UserError, ImportError):  # what wants an argument, or is not installed whole
+            if registry.find_task(name).world:
+                yield name
+
+
+def _format_json_line(row: dict[str, JsonValue]) -> str:
+    """A line of JSON, also for programs that end lines at what else Unicode calls a line's end."""
+    text = json.dumps(row, ensure_ascii=False)
+    for end in "\x85\u2028\u2029":
+        text = text.replace(end, f"\\u{ord(end):04x}")
+    return text + "\n"
+
+
+def _make_training_row(example: Example, evaluator: Evaluator, templated: bool) -> dict[str, JsonValue]:
+    """A training example; where the model is asked one thing, `prompt` is what, as a list of messages."""
+    row: dict[str, JsonValue] = {"id": example.id, "question": example.prompt, "answer": example.target}
+    if isinstance(evaluator, ChatEvaluator):
+        chat = evaluator.chat(example, templated)
+        row["prompt"] = [{"role": message.role, "content": message.content} for message in chat]
+    return {**row, **example.meta}
