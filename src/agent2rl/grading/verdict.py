@@ -61,8 +61,9 @@ def score_verdict(
     message = origin.message
     if ablated and ablated.value > baseline.value:
         figures = (
-            f"This submission scores {score.value:.2f}. With its chat format and tokens, the base model's "
-            f"own weights score {ablated.value:.2f} (baseline {baseline.value:.2f})."
+            f"This submission scores {score.value:.2f}. With its chat format and tokens, or in a usual chat "
+            f"format, the base model's own weights score {ablated.value:.2f} "
+            f"(baseline {baseline.value:.2f})."
         )
         if score.value <= ablated.value:
             return SubmissionVerdict(
