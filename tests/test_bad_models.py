@@ -72,7 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict", "wrong", "mend"),
+    ("name", "verdict", "wrong", "hint"),
     [
         ("truncated", "rejected", "model.safetensors is not a sound safetensors file", "save_pretrained"),
         ("other_kind", "rejected", "model_type is 'gpt2', not 'llama'", "Train the base model itself"),
@@ -84,12 +84,12 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
     ],
 )
 def test_a_broken_submission_hears_what_is_wrong_and_what_to_do(
-    run: Run, name: str, verdict: str, wrong: str, mend: str
+    run: Run, name: str, verdict: str, wrong: str, hint: str
 ) -> None:
     answer = run.said[name]
     assert (answer["http"], answer["verdict"], answer["score"]) == (200, verdict, None), answer
     assert wrong in answer["message"]
-    assert mend in answer["message"]
+    assert hint in answer["message"]
     assert "Traceback" not in answer["message"]
 
 

@@ -30,7 +30,7 @@ GET = "urllib.request.urlopen({url}, timeout=20).read().decode()"
 def isolation() -> Isolation:
     found = SANDBOX.check()
     if [promise.name for promise in found.promises] == ["the sandbox starts"]:
-        pytest.skip(f"bubblewrap cannot run here: {found.promises[0].mend}")
+        pytest.skip(f"bubblewrap cannot run here: {found.promises[0].hint}")
     return found
 
 
@@ -96,7 +96,7 @@ def test_a_missing_bubblewrap_is_a_broken_promise_that_says_how_to_install_it(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (promise,) = SANDBOX.check().broken
-    assert "apt-get install bubblewrap" in promise.mend
+    assert "apt-get install bubblewrap" in promise.hint
     with pytest.raises(MachineError, match="not installed"):
         Cell(SANDBOX, tmp_path).run("true")
 

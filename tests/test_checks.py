@@ -125,7 +125,7 @@ def configure(directory: Path, **changes: object) -> None:
 def refusal(directory: Path, base: BaseModel) -> str:
     with pytest.raises(Refusal) as caught:
         check(directory, base)
-    assert caught.value.mend
+    assert caught.value.hint
     text = str(caught.value)
     text.encode()
     return text

@@ -328,7 +328,7 @@ def test_check_says_what_this_machine_can_do(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout
     findings = json.loads(done.stdout)
     assert {"gpu", "keys", "disk", "data", "cache"} <= {finding["name"] for finding in findings}
-    assert all(finding["mend"] for finding in findings if finding["state"] != "ok")
+    assert all(finding["hint"] for finding in findings if finding["state"] != "ok")
 
 
 def test_check_of_a_task_grades_gold_and_wrong_answers(bench: Bench) -> None:

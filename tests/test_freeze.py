@@ -94,7 +94,7 @@ def refusal(
     with pytest.raises(Refusal) as caught:
         frozen(workspace, relative, limits)
     assert not (workspace.parent / "frozen").exists()
-    assert caught.value.mend
+    assert caught.value.hint
     return str(caught.value)
 
 

@@ -471,7 +471,7 @@ say(**submit(m))
     )
     assert run.said["http"] == 403
     assert "over" in run.said["detail"]
-    assert run.said["mend"]
+    assert run.said["hint"]
     assert run.result.submissions == 0
 
 
@@ -706,7 +706,7 @@ say(
     )
     statuses = {name: answer["http"] for name, answer in run.said.items()}
     assert statuses == {"empty": 422, "extra": 422, "wrong": 422, "gpu": 422, "baseline": 404, "missing": 404}
-    assert all(answer["mend"] and answer["detail"] for answer in run.said.values())
+    assert all(answer["hint"] and answer["detail"] for answer in run.said.values())
     assert run.result.submissions == 0
 
 

@@ -341,7 +341,7 @@ def test_a_wrong_name_says_how_to_write_it_and_repeats_no_secret(argument: str, 
     with pytest.raises(UserError) as caught:
         registry.find_engine(f"openai-api:{argument}")
     assert says in caught.value.message
-    assert "openai-api:MODEL@URL" in caught.value.mend
+    assert "openai-api:MODEL@URL" in caught.value.hint
     assert SECRET not in str(caught.value)
 
 

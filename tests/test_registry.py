@@ -13,8 +13,8 @@ from agent2rl.core.errors import UserError
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(UserError) as caught:
         registry.find_task("gsm8k-mimi")
-    assert "Did you mean 'gsm8k-mini'?" in caught.value.mend
-    assert "gsm8k" in caught.value.mend
+    assert "Did you mean 'gsm8k-mini'?" in caught.value.hint
+    assert "gsm8k" in caught.value.hint
 
 
 def test_a_miniature_is_found_in_its_tasks_package() -> None:

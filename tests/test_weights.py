@@ -39,7 +39,7 @@ def entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8))
 def refusal(directory: Path) -> str:
     with pytest.raises(Refusal) as caught:
         read_tensors(directory)
-    assert caught.value.mend
+    assert caught.value.hint
     return str(caught.value)
 
 

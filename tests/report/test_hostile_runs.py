@@ -263,7 +263,7 @@ def test_a_report_goes_elsewhere_where_the_run_is_not_ours_to_write(tmp_path: Pa
     refused = CliRunner().invoke(cli, ["report", str(paths.root)]).exception
     assert isinstance(refused, UserError)
     assert f"cannot be written to {paths.report}" in refused.message
-    assert "--output" in refused.mend
+    assert "--output" in refused.hint
     done = CliRunner().invoke(cli, ["report", str(paths.root), "--output", str(tmp_path / "mine")])
     assert f"report: {tmp_path / 'mine' / 'report.html'}" in done.output
     assert {each.name for each in (tmp_path / "mine").iterdir()} == {

@@ -48,7 +48,7 @@ def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[E
         try:
             spec = parse(arguments, campaign.resources.gpus > 0)
         except UserError as error:
-            raise UserError(f"{campaign.name}, {format_cell(cell)}: {error.message}", error.mend) from error
+            raise UserError(f"{campaign.name}, {format_cell(cell)}: {error.message}", error.hint) from error
         new = Experiment(compute_experiment_id(spec), spec, cell, _pin_arguments(arguments, spec))
         if (old := found.setdefault(new.id, new)) is not new:
             raise UserError(

@@ -60,8 +60,8 @@ def command(
     for finding in findings:
         seen.append(finding)
         if not as_json:
-            mend = f"  → {finding.mend}" if finding.mend else ""
-            console.print(f"{MARKS[finding.state]}  {escape(f'{finding.name}: {finding.detail}{mend}')}")
+            hint = f"  → {finding.hint}" if finding.hint else ""
+            console.print(f"{MARKS[finding.state]}  {escape(f'{finding.name}: {finding.detail}{hint}')}")
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in seen]))
     sys.exit(1 if any(finding.state == "broken" for finding in seen) else 0)

@@ -85,8 +85,8 @@ def main() -> NoReturn:
         sys.exit(1)
     except Agent2RLError as error:
         click.echo(f"error: {error.message}", err=True)
-        if error.mend:
-            click.echo(f"       {error.mend}", err=True)
+        if error.hint:
+            click.echo(f"       {error.hint}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     sys.exit(0)
 

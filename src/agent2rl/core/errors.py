@@ -1,10 +1,10 @@
 """Errors say whose fault it is and what to do next.
 
     Agent2RLError
-    ├── UserError       the command line, a configuration, a task folder: mend the input
+    ├── UserError       the command line, a configuration, a task folder: fix the input
     ├── WorldError      a hub, a provider, the network: try again or go without it
     ├── MachineError    this computer lacks something: bubblewrap, disk, memory
-    ├── Refusal         the agent's submission breaks a rule; the agent is told how to mend it
+    ├── Refusal         the agent's submission breaks a rule; the agent is told how to fix it
     └── GradingError    a grading child crashed, hung, ran out of memory or spoke nonsense
 
 Anything else that is raised is a bug of agent2rl.
@@ -12,15 +12,15 @@ Anything else that is raised is a bug of agent2rl.
 
 
 class Agent2RLError(Exception):
-    """What happened, and what the reader can do about it (`mend`)."""
+    """What happened, and what the reader can do about it (`hint`)."""
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.mend}".strip()
+        return f"{self.message} {self.hint}".strip()
 
 
 class UserError(Agent2RLError):

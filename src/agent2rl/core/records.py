@@ -5,7 +5,7 @@ Frozen, and strict about unknown keys. Scores are percentages; an unknown number
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AliasChoices, Field, JsonValue, model_validator
 
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.record import Record as Record
@@ -361,7 +361,8 @@ class Promise(Record):
 
     name: str
     holds: bool
-    mend: str = ""
+    hint: Annotated[str, Field(validation_alias=AliasChoices("hint", "mend"))] = ""
+    """What to do where it does not hold. Runs of earlier versions call it `mend`."""
 
 
 class Isolation(Record):

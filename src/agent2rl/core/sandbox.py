@@ -120,7 +120,7 @@ class Sandbox(Protocol):
         ...
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
-        """Try every promise for real; what does not hold is named with its mend.
+        """Try every promise for real; what does not hold is named with a hint.
 
         `hidden` are places of this machine that no sandbox may show; whether one does is tried too.
         """

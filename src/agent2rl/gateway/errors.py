@@ -1,6 +1,6 @@
 """What the gateway itself says, in the words of each wire format: refusals, failures, and the list of models.
 
-A refusal has a status that no client tries again on. `mend` tells an agent that reads it what to do instead.
+A refusal has a status that no client tries again on. `hint` tells an agent that reads it what to do instead.
 """
 
 import json
@@ -32,16 +32,16 @@ GEMINI = {
 class RequestRefused(Agent2RLError):
     """The gateway does not pass this on."""
 
-    def __init__(self, status: int, message: str, mend: str = "") -> None:
-        super().__init__(message, mend)
+    def __init__(self, status: int, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
         self.status = status
 
 
 class UpstreamFailure(Agent2RLError):
     """The provider did not answer, or not to the end."""
 
-    def __init__(self, outcome: Outcome, status: int, message: str, mend: str = "") -> None:
-        super().__init__(message, mend)
+    def __init__(self, outcome: Outcome, status: int, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
         self.outcome = outcome
         self.status = status
 

@@ -27,13 +27,15 @@ STATUS = {Closed: 403, Forged: 403, OutOfOrder: 409, Refusal: 422, Busy: 429, To
 
 
 class ProblemDetails(Record):
-    """RFC 9457: what went wrong, and in `mend` what to do next."""
+    """RFC 9457: what went wrong, and in `hint` what to do next."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
+    hint: str
     mend: str
+    """The same as `hint`, under its earlier name."""
 
 
 class SubmitRequest(Record):
@@ -220,7 +222,7 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
         service.record_refusal(error)
         status = STATUS.get(type(error), 500)
         return problem_response(
-            status, type(error).__name__, error.message, error.mend or "Stop here: nothing is lost."
+            status, type(error).__name__, error.message, error.hint or "Stop here: nothing is lost."
         )
 
     @app.exception_handler(RequestValidationError)
@@ -228,12 +230,12 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         sent = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
-        mend = (
+        hint = (
             sent
             if first["loc"][0] == "body" and "/submi" in request.url.path
             else "GET /openapi.json has every parameter."
         )
-        return problem_response(422, "Malformed request", f"{where}: {first['msg']}.", mend)
+        return problem_response(422, "Malformed request", f"{where}: {first['msg']}.", hint)
 
     @app.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
@@ -249,8 +251,8 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
         )
 
 
-def problem_response(status: int, title: str, detail: str, mend: str) -> JSONResponse:
-    body = ProblemDetails(title=title, status=status, detail=detail, mend=mend)
+def problem_response(status: int, title: str, detail: str, hint: str) -> JSONResponse:
+    body = ProblemDetails(title=title, status=status, detail=detail, hint=hint, mend=hint)
     return JSONResponse(body.model_dump(), status, media_type="application/problem+json")
 
 
@@ -266,11 +268,11 @@ class BodyLimit:
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
         most: int = BODY_BYTES,
-        mend: str = "Save the model in the workspace and send its path, not its bytes.",
+        hint: str = "Save the model in the workspace and send its path, not its bytes.",
     ) -> None:
         self._app = app
         self._most = most
-        self._mend = mend
+        self._hint = hint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -284,7 +286,7 @@ class BodyLimit:
             size += len(chunks[-1])
             if size > self._most:
                 refusal = problem_response(
-                    413, "Too large", f"A request has at most {self._most} bytes.", self._mend
+                    413, "Too large", f"A request has at most {self._most} bytes.", self._hint
                 )
                 return await refusal(scope, receive, send)
             if not message.get("more_body", False):

@@ -167,7 +167,7 @@ class BaselineGrader:
             evaluation = self.child.grade_model(self.base.directory, split, log, scratch, stop)
         except GradingError as error:
             raise GradingError(
-                f"The untouched model could not be graded: {error.message}", error.mend
+                f"The untouched model could not be graded: {error.message}", error.hint
             ) from error
         measured = Measurement(run_id=run_id, at=time.time())
         with suppress(OSError, ValueError):  # a cache that cannot be written costs time, not the run

@@ -108,7 +108,7 @@ class TrainingJudge:
 
 def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    app.add_middleware(BodyLimit, most=BODY_BYTES, mend="Ask about less at once.")
+    app.add_middleware(BodyLimit, most=BODY_BYTES, hint="Ask about less at once.")
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:

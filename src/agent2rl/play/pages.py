@@ -54,5 +54,5 @@ def render_lobby(title: str, games: int) -> str:
     return TEMPLATES.get_template("lobby.html").render(title=title, games=games)
 
 
-def render_message(title: str, text: str, mend: str = "") -> str:
-    return TEMPLATES.get_template("message.html").render(title=title, text=text, mend=mend)
+def render_message(title: str, text: str, hint: str = "") -> str:
+    return TEMPLATES.get_template("message.html").render(title=title, text=text, hint=hint)

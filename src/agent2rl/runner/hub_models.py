@@ -178,7 +178,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
-    """The library's errors in our words: what the hub refuses is the user's to mend, the rest the world's."""
+    """Raise the library's errors as ours: a refusal of the hub is the user's to fix, the rest is the hub's."""
     errors = hub.errors
     try:
         yield

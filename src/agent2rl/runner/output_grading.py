@@ -72,7 +72,7 @@ def grade_outputs(
         try:
             return ready.grade_model(model, "feedback", home / "log", home / "scratch", threading.Event())
         except GradingError as error:
-            raise GradingError(error.message, _read_last_line(home / "log") or error.mend) from error
+            raise GradingError(error.message, _read_last_line(home / "log") or error.hint) from error
 
 
 def _read_last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""Is this machine ready, and is a task sound? Each finding is one line, with the mend where there is one."""
+"""Is this machine ready, and is a task sound? Each finding is one line, with a hint where there is one."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -34,17 +34,17 @@ class PreflightFinding:
     state: Literal["ok", "missing", "broken"]
     """`missing` is something that some runs do without; `broken` is something that none do."""
     detail: str
-    mend: str = ""
+    hint: str = ""
 
 
 def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
     yield from _check_sandbox(sandbox, settings)
     found = machine.list_visible_gpus(settings.gpus)
-    mend = "" if found else "The miniature tasks need none."
-    yield PreflightFinding("gpu", "ok" if found else "missing", f"{len(found)} visible", mend)
+    hint = "" if found else "The miniature tasks need none."
+    yield PreflightFinding("gpu", "ok" if found else "missing", f"{len(found)} visible", hint)
     keys = sorted(read_secrets(KEYS))
-    mend = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
-    yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", mend)
+    hint = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
+    yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", hint)
     yield _check_disk(settings.runs)
     yield _check_cache(settings.cache)
     yield _check_embedded_data(settings.cache)
@@ -61,16 +61,16 @@ def check_task(
     task = registry.find_task(name)
     loaded = task.load(data_dir)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
-    mend = "" if loaded.train else "There is nothing to train on."
-    yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, mend)
+    hint = "" if loaded.train else "There is nothing to train on."
+    yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, hint)
     yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     if "search" in task.desk:
         yield _check_search(wanted)
     if task.judged and not wanted.judge:
-        mend = "Then measure it: agent2rl judge calibrate."
-        yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", mend)
+        hint = "Then measure it: agent2rl judge calibrate."
+        yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", hint)
         return
     with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
         child = output_grading.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
@@ -90,11 +90,11 @@ def _check_judge(
     try:
         results = output_grading.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
     except Agent2RLError as error:
-        return PreflightFinding("judge", "broken", error.message, error.mend)
+        return PreflightFinding("judge", "broken", error.message, error.hint)
     won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
-    mend = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
+    hint = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
     detail = f"{WRONG!r} wins {won:.1f} % of {len(results)} comparisons with the reference"
-    return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, mend)
+    return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, hint)
 
 
 def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
@@ -108,16 +108,16 @@ def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightF
     try:
         found = open_backend(wanted.search, read_secrets(SEARCH_KEYS)).search(PROBE)
     except Agent2RLError as error:
-        return PreflightFinding("search", "broken", error.message, error.mend)
+        return PreflightFinding("search", "broken", error.message, error.hint)
     return PreflightFinding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
 
 
 def _check_overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> PreflightFinding:
     seen = {_get_content_key(example) for example in left}
     shared = [example.id for example in right if _get_content_key(example) in seen]
-    mend = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
+    hint = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
     return PreflightFinding(
-        f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", mend
+        f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", hint
     )
 
 
@@ -130,20 +130,20 @@ def _check_sandbox(name: str, settings: Settings) -> Iterator[PreflightFinding]:
     try:
         isolation = PrivateSandbox(registry.find_sandbox(name), find_private_places(settings)).check()
     except UserError as error:
-        yield PreflightFinding(f"sandbox {name}", "broken", error.message, error.mend)
+        yield PreflightFinding(f"sandbox {name}", "broken", error.message, error.hint)
         return
     name = f"sandbox {isolation.sandbox}"
     if not isolation.isolates:
         yield PreflightFinding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
     for promise in isolation.promises:
-        yield PreflightFinding(name, "ok" if promise.holds else "broken", promise.name, promise.mend)
+        yield PreflightFinding(name, "ok" if promise.holds else "broken", promise.name, promise.hint)
 
 
 def _check_disk(runs: Path) -> PreflightFinding:
     free = machine.read_free_disk_bytes(runs)
     enough = free >= DISK_BYTES
-    mend = "" if enough else "Free some space, or keep runs elsewhere with --runs-dir."
-    return PreflightFinding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", mend)
+    hint = "" if enough else "Free some space, or keep runs elsewhere with --runs-dir."
+    return PreflightFinding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", hint)
 
 
 def _check_cache(cache: Path) -> PreflightFinding:
@@ -151,8 +151,8 @@ def _check_cache(cache: Path) -> PreflightFinding:
     while not os.path.exists(parent):  # noqa: PTH110 (where it may not be looked at, it is not there)
         parent = parent.parent
     writable = parent.is_dir() and os.access(parent, os.W_OK)
-    mend = "" if writable else "Name another directory in AGENT2RL_CACHE."
-    return PreflightFinding("cache", "ok" if writable else "broken", str(cache), mend)
+    hint = "" if writable else "Name another directory in AGENT2RL_CACHE."
+    return PreflightFinding("cache", "ok" if writable else "broken", str(cache), hint)
 
 
 def _check_embedded_data(cache: Path) -> PreflightFinding:
@@ -178,11 +178,11 @@ def _check_answers(
     try:
         results = output_grading.grade_outputs(child, examples, outputs).results
     except Agent2RLError as error:
-        return PreflightFinding(f"{what}, {split}", "broken", error.message, error.mend)
+        return PreflightFinding(f"{what}, {split}", "broken", error.message, error.hint)
     alone = (
         task.evaluator.alone if isinstance(task.evaluator, JointEvaluator) else lambda result: result.score
     )
     wrong = [result.id for result in results if alone(result) != expected]
-    mend = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
+    hint = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
     share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
-    return PreflightFinding(f"{what}, {split}", "broken" if wrong else "ok", share, mend)
+    return PreflightFinding(f"{what}, {split}", "broken" if wrong else "ok", share, hint)

@@ -43,7 +43,7 @@ def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
     recorder.record_entry("isolation", **isolation.model_dump(mode="json"))
     if isolation.broken:
         broken = isolation.broken[0]
-        raise MachineError(f"The sandbox does not hold: {broken.name}.", broken.mend)
+        raise MachineError(f"The sandbox does not hold: {broken.name}.", broken.hint)
     return isolation
 
 

@@ -60,10 +60,10 @@ def run_self_test(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) ->
     try:
         findings = _run_probe(sandbox, hidden)
     except Agent2RLError as error:
-        promise = Promise(name="the sandbox starts", holds=False, mend=_suggest_fix(error))
+        promise = Promise(name="the sandbox starts", holds=False, hint=_suggest_fix(error))
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
     promises = (
-        Promise(name=text, holds=findings[key], mend="" if findings[key] else BROKEN)
+        Promise(name=text, holds=findings[key], hint="" if findings[key] else BROKEN)
         for key, text in NAMES.items()
     )
     return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
@@ -147,7 +147,7 @@ def _serve_word(path: Path) -> Iterator[None]:
 
 
 def _suggest_fix(error: Agent2RLError) -> str:
-    """What happened, and what is known to forbid sandboxes on this machine; else the error's own mend."""
+    """What happened, and what is known to forbid sandboxes on this machine; else the error's own hint."""
     hints = []
     if os.geteuid() != 0:
         for path, (bad, good) in FORBIDDING.items():
@@ -158,4 +158,4 @@ def _suggest_fix(error: Agent2RLError) -> str:
                 )
     if not hints and "Operation not permitted" in error.message:
         hints.append(CONTAINER)
-    return " ".join([error.message, *(hints or [error.mend])])
+    return " ".join([error.message, *(hints or [error.hint])])

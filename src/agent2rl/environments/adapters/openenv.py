@@ -264,6 +264,6 @@ def _make_response(status: int, body: dict[str, Any], kind: str = "application/j
 
 
 def _make_problem_response(status: int, detail: str) -> Response:
-    mend = "GET /schema says what is expected."
-    body = {"type": "about:blank", "title": "Not possible", "status": status, "detail": detail, "mend": mend}
+    hint = "GET /schema says what is expected."
+    body = {"type": "about:blank", "title": "Not possible", "status": status, "detail": detail, "hint": hint}
     return _make_response(status, body, "application/problem+json")

@@ -54,7 +54,7 @@ def build_example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) 
     try:
         game = AlfworldGame.from_data(data, name)
     except UserError as error:  # which does not say which of thousands
-        raise UserError(f"{name}: {error.message}", error.mend) from error
+        raise UserError(f"{name}: {error.message}", error.hint) from error
     if not game.walkthrough:
         raise UserError(f"The game {name!r} has no walkthrough.", "Use the games of the official release.")
     problem = json.dumps([data["pddl_problem"], game.task])
