@@ -70,7 +70,7 @@ check: $(READY)
 
 # Strictly: a warning is an error. To look at it over HTTP: python -m http.server -d build/site -b 127.0.0.1
 docs: $(READY)
-	@$(BIN)/python scripts/site/build.py build
+	@$(BIN)/python -m scripts.site.build build
 
 fix: $(READY)
 	@$(BIN)/ruff check --fix .

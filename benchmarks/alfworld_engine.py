@@ -1,6 +1,6 @@
 """ALFWorld's games in this project's engine and in the official one: the same commands, in one run.
 
-    python benchmarks/alfworld_engine.py DATA/json_2.1.1/valid_seen [--games 10] [--steps 30] [--seed 0]
+    python -m benchmarks.alfworld_engine DATA/json_2.1.1/valid_seen [--games 10] [--steps 30] [--seed 0]
 
 In each game the official engine plays random ones of the commands that it lists, some nonsense and the
 walkthrough; then this engine plays the same. Every text, every list of admissible commands and every victory

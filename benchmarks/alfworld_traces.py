@@ -1,6 +1,6 @@
 """What the official engine shows in generated homes, written down for tests/test_alfworld_mini_homes.py.
 
-    python benchmarks/alfworld_traces.py tests/alfworld_mini_traces.jsonl.xz
+    python -m benchmarks.alfworld_traces tests/alfworld_mini_traces.jsonl.xz
 
 A line is a home, by level, split and number, with a hash of its file, so that a changed generator is told
 from a broken engine; for each step it has the command, the text, all admissible commands and whether the game
@@ -19,10 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import get_args
 
-from alfworld_engine import Clocks, official
-
 from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, Part
+from benchmarks.alfworld_engine import Clocks, official
 
 LEVELS_PLAYED = ("easy", "hard")
 STEPS = 24

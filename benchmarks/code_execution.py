@@ -1,7 +1,7 @@
 """Verdicts on programs: this project's pool against the official executor, on HumanEval's canonical
 solutions.
 
-    python benchmarks/code_execution.py [--workers 2] [--rounds 3]
+    python -m benchmarks.code_execution [--workers 2] [--rounds 3]
 
 Both judge the same 164 programs with the same number of workers, in turn, in one run; the ratio of the
 medians is what counts. Then three forgeries of the kinds that have been published are put to both: programs

@@ -1,6 +1,6 @@
 """How long the dashboard's pages take: the first of 10,000 runs, and one run with 100,000 events.
 
-    python benchmarks/dashboard.py [--runs 10000] [--events 100000]
+    python -m benchmarks.dashboard [--runs 10000] [--events 100000]
 
 The rivals are the least that anybody could do. For many runs: looking into each directory when a page is
 asked for (`os.scandir`, and `json.loads` of each run's digest), and Python's http.server with the page as a
@@ -25,12 +25,12 @@ from pathlib import Path
 
 import httpx
 import uvicorn
-from campaign_statistics import lay
 
 from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.paths import RunPaths
-from report import _run, _stretch
+from benchmarks.campaign_statistics import lay
+from benchmarks.report import _run, _stretch
 
 TIMES = 7
 CLIENT = httpx.Client(timeout=120)

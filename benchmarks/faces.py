@@ -1,6 +1,6 @@
 """What the faces of a world cost on top of its engine: steps a second of ALFWorld, bare and by each face.
 
-    python benchmarks/faces.py DATA      a run's data directory, with world.json and games/
+    python -m benchmarks.faces DATA      a run's data directory, with world.json and games/
 
 The same commands are played each time: those that each game admits, in turn. The bare engine is `Play.step`;
 `environment` is what the grader steps. Served steps go through a unix socket and a WebSocket, one client or

@@ -1,6 +1,6 @@
 """What the gateway adds to a request: against a direct connection to the same local server, in the same run.
 
-    python benchmarks/gateway.py
+    python -m benchmarks.gateway
 
 The server, the gateway and the asker are processes of their own. The server answers after 100 ms (where 32
 ask at once, after a second: some 30 requests a second), in one piece or as a stream of 20 events, one every

@@ -1,7 +1,7 @@
 """How fast is a world graded? The loop of `evaluators/episodes` against one game at a time, in one run.
 
-    python benchmarks/interactive_eval.py [--model DIRECTORY] [--games 134]     two CPU cores, alfworld-mini
-    python benchmarks/interactive_eval.py --cuda [--shape 7B]                   one GPU, random weights
+    python -m benchmarks.interactive_eval [--model DIRECTORY] [--games 134]     two CPU cores, alfworld-mini
+    python -m benchmarks.interactive_eval --cuda [--shape 7B]                   one GPU, random weights
 
 The rivals, with the same engine, model and world:
 
@@ -47,7 +47,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from static_eval import SHAPES
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
@@ -61,6 +60,7 @@ from agent2rl.engines.transformers.loading import describe_model
 from agent2rl.evaluators.episode_loop import LiveEpisode, ModelPlayer, play_episodes
 from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
+from benchmarks.static_eval import SHAPES
 
 SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20
 """Tokens: of every prompt, of a game's own part of it, of an observation, of an action."""

@@ -3,7 +3,7 @@
     freeze    copying and hashing a submission     against coreutils: cp -r, then sha256sum
     start     a command in the bubblewrap sandbox  against the same command by subprocess
 
-Run it on a quiet machine: .venv/bin/python benchmarks/isolation.py
+Run it on a quiet machine: .venv/bin/python -m benchmarks.isolation
 """
 
 import os

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from agent2rl.analysis import statistics
 from agent2rl.analysis.campaigns.comparisons import compare_groups
 from agent2rl.analysis.campaigns.heatmap import build_heatmap
-from agent2rl.analysis.campaigns.null_campaigns import (
+from agent2rl.analysis.campaigns.run_digest import group_by
+from agent2rl.core.records import EvalResult, ExampleResult
+from benchmarks.null_campaign_simulation import (
     NullScenario,
     compute_false_real_rate,
     simulate_campaign,
     simulate_claims,
 )
-from agent2rl.analysis.campaigns.run_digest import group_by
-from agent2rl.core.records import EvalResult, ExampleResult
 
 USUAL = NullScenario(feedback=150, heldout=150, accuracy=0.3, churn=0.3, submissions=8)
 """As large as the miniatures' splits; of what was right, training spoils a third, and finds as much anew."""

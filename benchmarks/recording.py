@@ -1,6 +1,6 @@
 """What the record of a run costs: the processor's time and the disk. Wanted: under 1% of a core, under 50 MB.
 
-    python benchmarks/recording.py [SECONDS]
+    python -m benchmarks.recording [SECONDS]
 
     written   twelve hours' worth, one after the other as fast as it goes: 10,000 events, 4,320 samples on a
               machine with 8 GPUs, 500 revisions of 20 files of which a few change each time

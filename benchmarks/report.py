@@ -1,6 +1,6 @@
 """How long the report of a long run takes: 100,000 events and 50 submissions.
 
-    python benchmarks/report.py [--events 100000] [--submissions 50]
+    python -m benchmarks.report [--events 100000] [--submissions 50]
 
 A small real run is made, and its record stretched: events of every kind over twelve hours, and its first
 submission again and again. The rival is the least that any report must do: reading the same events as JSON.

@@ -1,8 +1,8 @@
 """What training makes of the seedling on a miniature: SFT, GRPO after it, and GRPO alone; one seed a process.
 
     for seed in 0 1 2; do
-        python benchmarks/seedling_lift.py --seed $seed                    # base, SFT, then GRPO
-        python benchmarks/seedling_lift.py --seed $seed --sft-epochs 0     # GRPO alone
+        python -m benchmarks.seedling_lift --seed $seed                    # base, SFT, then GRPO
+        python -m benchmarks.seedling_lift --seed $seed --sft-epochs 0     # GRPO alone
     done
 
 `--task` is gsm8k-mini or another miniature whose agents get an eval.py, which rewards and scores here too.

@@ -1,7 +1,7 @@
 """How fast is grading? One run of each, side by side.
 
-    python benchmarks/static_eval.py [--model DIRECTORY]     examples per second on CPU
-    python benchmarks/static_eval.py --cuda                  share of the GPU's memory bandwidth
+    python -m benchmarks.static_eval [--model DIRECTORY]     examples per second on CPU
+    python -m benchmarks.static_eval --cuda                  share of the GPU's memory bandwidth
 
 On CPU: gsm8k-mini's feedback split, greedy, by the engine and by what a user would write: `model.generate`
 over fixed batches in data order, left-padded. Both must say the same. Without --model, a Llama of 3 million

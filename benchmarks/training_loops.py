@@ -9,7 +9,7 @@ before its first step is left out. GRPO's answers are cut at the same length, an
 end them within the few steps, so both sample as many tokens.
 
     .venv/bin/pip install trl==1.16.0 accelerate datasets
-    .venv/bin/python benchmarks/training_loops.py
+    .venv/bin/python -m benchmarks.training_loops
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """How fast WebShop is here: loading, indexing, searching, stepping. CPU time of one process on one core.
 
-    python benchmarks/webshop.py FOLDER [--steps 20000] [--seed 0]      the shop in FOLDER
-    python benchmarks/webshop.py FOLDER --recombined 1180000           the search alone, over so many texts
+    python -m benchmarks.webshop FOLDER [--steps 20000] [--seed 0]      the shop in FOLDER
+    python -m benchmarks.webshop FOLDER --recombined 1180000           the search alone, over so many texts
 
 FOLDER holds the official files. Steps are those of the environment that grades: random clicks on what is
 listed, and searches for words out of the goal's instruction. Recombined texts are made of runs of the

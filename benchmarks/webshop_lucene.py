@@ -1,6 +1,6 @@
 """Does our search rank as the official one does? Both over the same products and queries, in one run.
 
-    python benchmarks/webshop_lucene.py FOLDER --jar anserini-fatjar.jar [--java java] [--queries 2200]
+    python -m benchmarks.webshop_lucene FOLDER --jar anserini-fatjar.jar [--java java] [--queries 2200]
 
 FOLDER holds WebShop's official files. Anserini is the Lucene program that the official environment searches
 with; its jar lies in the source package of pyserini (pyserini/resources/jars), a Java runtime in the package

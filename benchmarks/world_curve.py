@@ -1,6 +1,6 @@
 """Draws the course of a training in a world: what GRPO's episodes won, step by step, and what was graded.
 
-python benchmarks/world_curve.py LOG.jsonl --output FILE.svg      # LOG is world_lift's --log
+python -m benchmarks.world_curve LOG.jsonl --output FILE.svg      # LOG is world_lift's --log
 """
 
 import argparse

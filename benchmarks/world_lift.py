@@ -1,12 +1,12 @@
 """What training makes of a model in a world: SFT on the expert's games, then GRPO on its own; several seeds.
 
-    python benchmarks/world_lift.py                                 # the seedling on alfworld-mini, 3 seeds
-    python benchmarks/world_lift.py --task webshop-mini             # any task with a world and an expert
-    python benchmarks/world_lift.py --sft-epochs 0                  # GRPO alone
-    python benchmarks/world_lift.py --task alfworld --train DATA/train --test DATA/valid_seen \\
+    python -m benchmarks.world_lift                                 # the seedling on alfworld-mini, 3 seeds
+    python -m benchmarks.world_lift --task webshop-mini             # any task with a world and an expert
+    python -m benchmarks.world_lift --sft-epochs 0                  # GRPO alone
+    python -m benchmarks.world_lift --task alfworld --train DATA/train --test DATA/valid_seen \\
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
-    python benchmarks/world_lift.py --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
-    python benchmarks/world_lift.py --grade-every 8 --log FILE      # the course of GRPO, and of every step
+    python -m benchmarks.world_lift --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
+    python -m benchmarks.world_lift --grade-every 8 --log FILE      # the course of GRPO, and of every step
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
 model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. Then a

@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts.seedling import words
 
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld import NOTHING, AlfworldEpisode, AlfworldGame
@@ -24,7 +25,6 @@ from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, HomeDifficulty, P
 from agent2rl.tasks.alfworld.pddl_problem import read_domain, write_problem
 from agent2rl.tasks.alfworld.walkthrough import find_walkthrough
 from agent2rl.tasks.alfworld.wording import write_grammar, write_task_sentence
-from agent2rl.training.seedling import words
 
 SPLITS: tuple[Part, ...] = get_args(Part)
 TRACES = Path(__file__).with_name("alfworld_mini_traces.jsonl.xz")

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl import registry
-from agent2rl.core import grading_proxy_client as desks
 from agent2rl.core.engine import Chat, ChatMessage, Engine
 from agent2rl.core.errors import GradingError, WorldError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion, ProxyError, ProxyInfo
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
@@ -37,6 +35,8 @@ from agent2rl.environments.search.world import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.search_grading import build_marking_question, make_marks_parser, require_searches
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, SearchProxy, serve_grading_proxy
+from agent2rl.net import grading_proxy_client as desks
+from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, ProxyError, ProxyInfo
 from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy
 from agent2rl.runner.grading_proxy_setup import open_grading_proxy as opened_desk
 from agent2rl.runner.settings import Settings

@@ -13,10 +13,8 @@ from fastapi import HTTPException
 
 from agent2rl.analysis import statistics
 from agent2rl.core import evaluator_folders
-from agent2rl.core import grading_proxy_client as desks
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_proxy_client import GradingProxyClient
 from agent2rl.core.records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
@@ -34,6 +32,8 @@ from agent2rl.evaluators.referees import (
     build_comparison_question,
 )
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
+from agent2rl.net import grading_proxy_client as desks
+from agent2rl.net.grading_proxy_client import GradingProxyClient
 from tests.served import Question, Served, answer, serve
 
 EXAMPLES = [

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.ports import open_listening_socket
+from agent2rl.net.ports import open_listening_socket
 
 
 def test_a_free_port_is_of_this_computer_alone_and_one_that_is_taken_is_named() -> None:

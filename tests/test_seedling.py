@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from scripts.seedling import corpus, words
+from scripts.seedling.chat import END, TEMPLATE, write_conversation
+from scripts.seedling.errands import write_errand
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent2rl import registry
@@ -16,9 +19,6 @@ from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.checks import check_submission
 from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.models.seedling import FILES
-from agent2rl.training.seedling import corpus, words
-from agent2rl.training.seedling.chat import END, TEMPLATE, write_conversation
-from agent2rl.training.seedling.errands import write_errand
 
 WEIGHTS = "0445cdecd3ce7f693a285ef88b685824a6a54a02ddb7f13923353448a3816ef8"
 NAMES = [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from scripts.seedling import corpus, pretrain
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from agent2rl import registry
@@ -17,7 +18,6 @@ from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.seedling import corpus, pretrain
 from agent2rl.training.sft import SftSettings, sft
 from tests import families
 from tests.families import Weights, weights

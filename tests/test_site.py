@@ -54,8 +54,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
-            command = [sys.executable, str(ROOT / "scripts" / "site" / "build.py"), str(folder)]
-            built = subprocess.run(command, capture_output=True, text=True, check=False)
+            command = [sys.executable, "-m", "scripts.site.build", str(folder)]
+            built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
             assert built.returncode == 0, built.stdout + built.stderr
             (folder / "done").touch()
     return folder / "site"

@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion
 from agent2rl.core.records import EvalSettings, Limits
 from agent2rl.evaluators.referees import make_preference_parser
 from agent2rl.grading.base_model import read_base_model
@@ -28,6 +27,7 @@ from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.grading_proxy import ProxyServices, serve_grading_proxy
 from agent2rl.grading.weights import weights_sha256
 from agent2rl.models import smollm2_135m
+from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion
 from agent2rl.runner import judges
 from agent2rl.runner.assets import prepare_model_directory, write_split_file
 from agent2rl.runner.settings import Settings

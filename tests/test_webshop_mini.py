@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from scripts import seedling
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
@@ -17,7 +18,6 @@ from agent2rl.environments.webshop.product import read_products
 from agent2rl.environments.webshop.reward import score_purchase
 from agent2rl.tasks.webshop.catalogue import LOOK_ALIKE_EXTRA_PRICE, generate_stock
 from agent2rl.tasks.webshop.mini import STEPS, TASK, build_shop
-from agent2rl.training import seedling
 
 SPLITS = TASK.load(None)
 

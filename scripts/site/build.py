@@ -13,9 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import classes
-import contents
-import leaving
+from scripts.site import classes, contents, leaving
 
 os.environ["NO_MKDOCS_2_WARNING"] = "1"  # docs/design/dependencies.md has what it says
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-import classes
 import click
-import variables
 
 from agent2rl import registry
 from agent2rl.agents import folder as agent_folder
@@ -42,6 +40,7 @@ from agent2rl.report.record import RunReport
 from agent2rl.runner.settings import Settings
 from agent2rl.store import paths, reader, revisions
 from agent2rl.tasks import folder as task_folder
+from scripts.site import classes, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 88

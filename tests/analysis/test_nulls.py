@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-
-from agent2rl.analysis.campaigns.heatmap import build_heatmap
-from agent2rl.analysis.campaigns.null_campaigns import (
+from benchmarks.null_campaign_simulation import (
     NullScenario,
     compute_false_real_rate,
     compute_interval,
     simulate_campaign,
     simulate_claims,
 )
+
+from agent2rl.analysis.campaigns.heatmap import build_heatmap
 
 NULL = NullScenario(feedback=30, heldout=30, accuracy=0.3, churn=0.3, submissions=8)
 

@@ -13,7 +13,6 @@ from agent2rl.dashboard.analysis_worker import AnalysisWorker
 from agent2rl.dashboard.page_cache import PageCache
 
 SECONDS = 30
-SLOW, FULL = f"{__name__}:slow", f"{__name__}:fills_the_memory"
 
 
 def test_what_was_not_looked_at_for_longest_is_cleared_first(tmp_path: Path) -> None:
@@ -61,15 +60,15 @@ def test_what_takes_for_ever_or_all_memory_fails_and_the_next_is_made(tmp_path: 
         never, ready = str(tmp_path / "never"), tmp_path / "ready"
         ready.touch()
         ends = time.monotonic() + SECONDS
-        while not (late := workshop.get_or_start("a", "1", False, SLOW, never)).fault:
-            full = workshop.get_or_start("b", "1", False, FULL, "")
+        while not (late := workshop.get_or_start("a", "1", False, slow, never)).fault:
+            full = workshop.get_or_start("b", "1", False, fills_the_memory, "")
             assert time.monotonic() < ends
             time.sleep(0.05)
         assert "takes too long" in late.fault
-        while workshop.get_or_start("c", "1", False, SLOW, str(ready)).text is None:
+        while workshop.get_or_start("c", "1", False, slow, str(ready)).text is None:
             assert time.monotonic() < ends
             time.sleep(0.05)
-        full = workshop.get_or_start("b", "1", False, FULL, "")
+        full = workshop.get_or_start("b", "1", False, fills_the_memory, "")
         assert "MemoryError" in full.fault
 
 
@@ -79,18 +78,18 @@ def test_what_is_being_made_says_its_step_and_what_waits_says_for_how_many(
     go_on = tmp_path / "go on"
     ends = time.monotonic() + SECONDS
     while True:
-        first = workshop.get_or_start("first", "1", False, SLOW, str(go_on)).progress
+        first = workshop.get_or_start("first", "1", False, slow, str(go_on)).progress
         assert first, "it is not done before it may"
         if first.step:
             break
         assert time.monotonic() < ends
         time.sleep(0.05)
     assert (first.number, first.of, first.step, first.ahead) == (2, 5, "waiting", 0)
-    second = workshop.get_or_start("second", "1", False, SLOW, str(go_on)).progress
+    second = workshop.get_or_start("second", "1", False, slow, str(go_on)).progress
     assert second
     assert second.ahead == 1
     go_on.touch()
-    while workshop.get_or_start("second", "1", False, SLOW, str(go_on)).text is None:
+    while workshop.get_or_start("second", "1", False, slow, str(go_on)).text is None:
         assert time.monotonic() < ends
         time.sleep(0.05)
-    assert workshop.get_or_start("second", "1", False, SLOW, str(go_on)).progress is None
+    assert workshop.get_or_start("second", "1", False, slow, str(go_on)).progress is None

@@ -1,6 +1,5 @@
 """agent2rl campaign"""
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -258,7 +257,8 @@ def report_command(
         found.unreadable,
         include_contaminated,
     )
-    page = importlib.import_module("agent2rl.report.campaigns.page")  # matplotlib takes a second to load
+    from agent2rl.report.campaigns import page  # loads matplotlib, which takes a second
+
     written = page.write(made, output or Path(f"campaign-{name or 'all'}"))
     if as_json:
         click.echo(made.model_dump_json())

@@ -6,6 +6,7 @@ Whoever asks gets the newest outcome that there is, and how far a newer one is t
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,10 @@ class AnalysisWorker:
         self.version = 0
         """Grows whenever something is done."""
 
-    def get_or_start(self, name: str, stamp: str, lasting: bool, work: str, *given: str) -> AnalysisOutcome:
-        """`work` is `module:function`. `lasting`: the thing will not change any more."""
+    def get_or_start(
+        self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *given: str
+    ) -> AnalysisOutcome:
+        """`work` is a module's function, run in another process. `lasting`: the result will never change."""
         key = f"{name} {stamp}"
         with self._lock:
             entry = self._entries.pop(name, None) or _AnalysisEntry()

@@ -1,6 +1,5 @@
 """Work for the pages, in a process of its own that no run can keep for ever, or fill the memory through."""
 
-import importlib
 import multiprocessing
 import os
 import resource
@@ -26,17 +25,12 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (max(half, LEAST_MEMORY),) * 2)
 
 
-def run_with_timeout(most_seconds: int, work: str, *given: str) -> str:
-    """`module:function` of these, within so many seconds; a TimeoutError after that.
-
-    By its name, so that only this process loads what it needs: to draw takes a second of loading.
-    """
-    module, _, name = work.partition(":")
-    do: Callable[..., str] = getattr(importlib.import_module(module), name)
+def run_with_timeout(most_seconds: int, work: Callable[..., str], *arguments: str) -> str:
+    """Call `work` with these arguments; raise a TimeoutError after that many seconds."""
     signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(most_seconds)
     try:
-        return do(*given)
+        return work(*arguments)
     finally:
         signal.alarm(0)
 

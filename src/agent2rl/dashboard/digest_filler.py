@@ -45,7 +45,7 @@ class DigestFiller:
                     text = pool.submit(
                         bounded_worker.run_with_timeout,
                         bounded_worker.MOST_SECONDS,
-                        f"{__name__}:made",
+                        made,
                         str(self._index.runs / name),
                     ).result()
                 except Exception as error:  # of the analysis, or its process died

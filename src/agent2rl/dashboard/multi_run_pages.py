@@ -1,6 +1,5 @@
 """Pages of many runs: the table, runs side by side, the leaderboard."""
 
-import importlib
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -14,7 +13,6 @@ from agent2rl.dashboard.run_filter import group_by_name, parse_filter
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.report import page_templates
 
-COURSES = "agent2rl.dashboard.score_trajectories"
 FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
@@ -33,12 +31,14 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         standings = [run_status.read_live_status(run_status.find_run(dashboard.runs, name)) for name in names]
         if len(standings) < 2:
             return render_response("compare_none.html.jinja", runs=standings)
+        from agent2rl.dashboard import score_trajectories  # loads matplotlib, which takes a second
+
         return render_response(
             "compare.html.jinja",
             runs=standings,
             differing=run_comparison.list_differing_settings(standings),
             flips=run_comparison.compare_best_answers(standings[0], standings[1]),
-            figures=page_templates.inline_figures(importlib.import_module(COURSES).courses(standings)),
+            figures=page_templates.inline_figures(score_trajectories.courses(standings)),
         )
 
     @app.get("/leaderboard")

@@ -7,9 +7,9 @@ from contextlib import closing, suppress
 
 import uvicorn
 
-from agent2rl.core.ports import open_listening_socket
 from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.state import Dashboard
+from agent2rl.net.ports import open_listening_socket
 
 LEAVE_SECONDS = 1
 

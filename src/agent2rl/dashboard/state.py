@@ -17,8 +17,6 @@ from agent2rl.dashboard.digest_filler import DigestFiller
 from agent2rl.dashboard.run_filter import RunFilter
 from agent2rl.dashboard.run_index import Level, RunIndex
 
-ANALYSIS_MODULE = "agent2rl.dashboard.analysis"
-"""What is loaded only where it is done."""
 MOST_WATCHED = 1000
 MOST_MADE = 8
 """Leaderboards whose figures are kept."""
@@ -65,9 +63,7 @@ class Dashboard:
         root, stamp = str(paths.root), run_status.compute_run_stamp(paths)
         lasting = paths.result.exists()
         return _build_template_values(
-            self.workshop.get_or_start(
-                f"run {name}", stamp, lasting, f"{ANALYSIS_MODULE}:of_run", root, stamp
-            )
+            self.workshop.get_or_start(f"run {name}", stamp, lasting, _render_run, root, stamp)
         )
 
     def get_time_window(self, name: str, since: float, until: float) -> dict[str, Any]:
@@ -76,7 +72,7 @@ class Dashboard:
         stamp, key = run_status.compute_run_stamp(paths), f"window {name} {since} {until}"
         given = (str(paths.root), stamp, str(since), str(until))
         return _build_template_values(
-            self.workshop.get_or_start(key, stamp, False, f"{ANALYSIS_MODULE}:of_window", *given)
+            self.workshop.get_or_start(key, stamp, False, _render_time_window, *given)
         )
 
     def get_leaderboard(
@@ -89,7 +85,7 @@ class Dashboard:
         tasks = json.dumps([asdict(each) for each in self._tasks()])
         given = (str(self.index.path), asked.text, tasks, protocol, contaminated, str(self.folder / stamp))
         key = f"runs {asked.text} {protocol} {contaminated}"
-        found = self.workshop.get_or_start(key, stamp, False, f"{ANALYSIS_MODULE}:of_runs", *given)
+        found = self.workshop.get_or_start(key, stamp, False, _render_leaderboard, *given)
         self._remove_old_leaderboards()
         return _build_template_values(found)
 
@@ -98,6 +94,26 @@ class Dashboard:
             old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in old[MOST_MADE:]:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+# Run in the worker process. They import the analysis themselves: it loads matplotlib, which takes the server
+# a second that it does not need.
+def _render_run(*arguments: str) -> str:
+    from agent2rl.dashboard import analysis
+
+    return analysis.of_run(*arguments)
+
+
+def _render_time_window(*arguments: str) -> str:
+    from agent2rl.dashboard import analysis
+
+    return analysis.of_window(*arguments)
+
+
+def _render_leaderboard(*arguments: str) -> str:
+    from agent2rl.dashboard import analysis
+
+    return analysis.of_runs(*arguments)
 
 
 def _build_template_values(found: AnalysisOutcome) -> dict[str, Any]:

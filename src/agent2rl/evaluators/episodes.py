@@ -182,10 +182,11 @@ from agent2rl.core.engine import Sampling
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.eval_cli import main
+from agent2rl.registry import find_engine
 $imports
 
 EVALUATOR = $evaluator
 
 if __name__ == "__main__":
-    main(EVALUATOR)
+    main(EVALUATOR, find_engine)
 '''

@@ -5,11 +5,10 @@ graded on other games.
 """
 
 import argparse
-import importlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +18,13 @@ from agent2rl.environments.adapters import count_steps, open_world
 from agent2rl.evaluators.episodes import Episodes
 
 
-def main(evaluator: Episodes) -> None:
+def main(evaluator: Episodes, find_engine: Callable[[str], OpenEngine]) -> None:
     given = _build_parser().parse_args()
     world = count_steps(open_world(given.data))
     games = world.games[given.skip : given.skip + given.games]
     if not games:
         raise SystemExit(f"There are {len(world.games)} training games, and none of them is asked for.")
-    open_engine: OpenEngine = importlib.import_module(f"agent2rl.engines.{given.engine}").ENGINE
-    with open_engine(given.model) as engine:
+    with find_engine(given.engine)(given.model) as engine:
         here = replace(evaluator, world=world.environment)
         found = here.evaluate(engine, games, EvalSettings(seed=given.seed, samples=given.samples))
     for name, results in _group_by_kind(found.results).items():
@@ -58,7 +56,9 @@ def _build_parser() -> argparse.ArgumentParser:
     arguments.add_argument("--skip", type=int, default=0, help="games before the first (0)")
     arguments.add_argument("--samples", type=int, default=1, help="episodes of each game (1, greedily)")
     arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument("--engine", default="transformers")
+    arguments.add_argument(
+        "--engine", default="transformers", help="a shipped name, an entry point or package.module:NAME"
+    )
     arguments.add_argument("--data", type=Path, help="the data directory ($DATA_PATH)")
     arguments.add_argument("--episodes", type=Path, metavar="FILE", help="write every episode, one a line")
     return arguments

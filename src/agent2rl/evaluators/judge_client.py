@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply, ProxyError
+from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply, ProxyError
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from pydantic import JsonValue
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
 from agent2rl.core.evaluator_folders import find_evaluator_folder
-from agent2rl.core.grading_proxy_client import find_grading_proxy
 from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates, SampledAnswer
 from agent2rl.core.task import Example
 from agent2rl.evaluators.answer_sampling import QuestionPrompt, SampledAnswers
@@ -39,6 +38,7 @@ from agent2rl.evaluators.referees import (
     RefereePreference,
     RuleReferee,
 )
+from agent2rl.net.grading_proxy_client import find_grading_proxy
 
 CONSTANTS = {
     "empty": "",

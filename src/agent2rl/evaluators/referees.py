@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply
 from agent2rl.core.task import Example
 from agent2rl.evaluators.judge_client import MOST_MISSING, Messages, MissingReply, collect_replies
+from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply
 
 MOST_CHARACTERS = 16_000
 """Of an answer, as far as the judge sees it."""

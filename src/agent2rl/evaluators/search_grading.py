@@ -13,7 +13,6 @@ from pydantic import JsonValue
 
 from agent2rl.core.environment import Environment
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, ProxyInfo, find_grading_proxy
 from agent2rl.core.task import Example
 from agent2rl.environments.search.actions import parse_action
 from agent2rl.environments.search.answer_matching import (
@@ -27,6 +26,7 @@ from agent2rl.environments.search.environment import SearchEnvironment, read_gol
 from agent2rl.evaluators.episode_loop import LiveEpisode
 from agent2rl.evaluators.episodes import SettledEpisodes
 from agent2rl.evaluators.judge_client import Messages, MissingReply, ask_judge, parse_json_object
+from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyInfo, find_grading_proxy
 
 MOST_FAILED = 0.05
 """The share of searches that may fail; one may in any case, where another did not."""

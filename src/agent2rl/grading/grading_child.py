@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from agent2rl.core import evaluator_folders, grading_proxy_client
+from agent2rl.core import evaluator_folders
 from agent2rl.core.errors import GradingError
 from agent2rl.core.records import EvalResult, EvalSettings, Limits, PromptTemplates, Record, Split
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
@@ -24,6 +24,7 @@ from agent2rl.evaluators.judge_client import make_missing_error, too_many_missin
 from agent2rl.grading.model_builder import BuiltFiles
 from agent2rl.grading.program_sandboxes import PROGRAMS_MOUNT, ProgramSandboxes
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, GradingJob, GradingOutcome
+from agent2rl.net import grading_proxy_client
 from agent2rl.store.files import remove_tree, write_record
 
 R = TypeVar("R", bound=Record)

@@ -25,7 +25,6 @@ from pydantic import Field, ValidationError
 
 from agent2rl.core.engine import ChatMessage, Engine, LogprobsEngine, Sampling, ScoringEngine
 from agent2rl.core.errors import Agent2RLError, WorldError
-from agent2rl.core.grading_proxy_client import JudgeQuestion, JudgeReply, PageReply, ProxyInfo, SearchReply
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Record
 from agent2rl.core.transient_errors import RetriesExhausted
@@ -38,6 +37,7 @@ from agent2rl.environments.search.backend import (
     QueryRefused,
 )
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.grading_proxy_client import JudgeQuestion, JudgeReply, PageReply, ProxyInfo, SearchReply
 from agent2rl.store.files import canonical_json, sha256_file, sha256_text, write_record
 
 JUDGE_SILENT = "the judge did not answer"

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 import uvicorn
 
 from agent2rl.core.environment import World
-from agent2rl.core.ports import LOOPBACK, open_listening_socket
+from agent2rl.net.ports import LOOPBACK, open_listening_socket
 from agent2rl.play.app import make_application
 from agent2rl.play.open_games import OpenGames
 

@@ -1,6 +1,5 @@
 """The report of a run: report.json, report.md, report.html and figures, from the run directory alone."""
 
-import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -56,7 +55,8 @@ def write_report(paths: RunPaths, shown: ReportData | None = None, folder: Path 
     shown = shown or gather_report_data(paths)
     report = RunReport.from_report_data(shown)
     target = folder or paths.report
-    plots = importlib.import_module("agent2rl.report.plots")  # matplotlib takes a second to load
+    from agent2rl.report import plots  # loads matplotlib, which takes a second
+
     try:
         target.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=target) as aside:

@@ -178,7 +178,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
-    """Raise the library's errors as ours: a refusal of the hub is the user's to fix, the rest is the hub's."""
+    """Raise the library's errors as ours: a refusal is the user's to fix, the rest is the hub's fault."""
     errors = hub.errors
     try:
         yield

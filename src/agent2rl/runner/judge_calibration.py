@@ -4,11 +4,11 @@ from pathlib import Path
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
-from agent2rl.core.grading_proxy_client import GradingProxyClient
 from agent2rl.core.records import Calibration
 from agent2rl.evaluators.calibration import calibrate, select_preferences
 from agent2rl.evaluators.referees import JudgeReferee
 from agent2rl.grading.grading_proxy import ProxyServices, serve_grading_proxy
+from agent2rl.net.grading_proxy_client import GradingProxyClient
 from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings
 

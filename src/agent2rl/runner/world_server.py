@@ -7,7 +7,6 @@ from pathlib import Path
 from string import Template
 
 from agent2rl import registry
-from agent2rl.core import grading_proxy_client
 from agent2rl.core.agent import Brief
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door
@@ -15,6 +14,7 @@ from agent2rl.core.task import Task
 from agent2rl.environments.adapters import openenv
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
+from agent2rl.net import grading_proxy_client
 from agent2rl.runner.assets import Assets
 from agent2rl.store.paths import RunPaths
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent2rl.core.errors import WorldError
-from agent2rl.core.grading_proxy_client import GradingProxyClient, ProxyError
+from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyError
 
 PAGE_CHARACTERS = 20_000
 """As much of a page as anybody is given."""

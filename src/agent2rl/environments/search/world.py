@@ -10,17 +10,17 @@ An agent has the corpus or nothing: where the harness searches, it is played at 
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent2rl.core import grading_proxy_client as desks
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.evaluator_folders import require_evaluator_folder
-from agent2rl.core.grading_proxy_client import GradingProxyClient, find_grading_proxy
 from agent2rl.core.task import Example
 from agent2rl.environments.examples import read_training_examples
 from agent2rl.environments.search.backend import Backend, DeskBackend, SearchResult
 from agent2rl.environments.search.environment import Find, SearchEnvironment
 from agent2rl.environments.search.local import read_corpus
 from agent2rl.environments.search.tools import TOOLS
+from agent2rl.net import grading_proxy_client as desks
+from agent2rl.net.grading_proxy_client import GradingProxyClient, find_grading_proxy
 
 FOLDER = "corpus"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import uvicorn
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.ports import LOOPBACK, open_listening_socket
 from agent2rl.gateway.scripted.app import ScriptedDriver
 from agent2rl.gateway.scripted.request_log import RequestLog
 from agent2rl.gateway.scripted.script import DriverScript
+from agent2rl.net.ports import LOOPBACK, open_listening_socket
 
 LEAVE_SECONDS = 1
 """For answers on their way when it is ended; some are never to come."""

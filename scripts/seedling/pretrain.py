@@ -1,6 +1,6 @@
 """Pretrains the seedling: a few minutes on one GPU, from nothing but a seed.
 
-    python -m agent2rl.training.seedling.pretrain --output DIR --minutes 4 --words FILES
+    python -m scripts.seedling.pretrain --output DIR --minutes 4 --words FILES
 
 `--words` keeps the vocabulary of an earlier version; without it, one is made from the text.
 
@@ -32,8 +32,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from agent2rl.training.seedling import corpus
-from agent2rl.training.seedling.chat import END, TEMPLATE
+from scripts.seedling import corpus
+from scripts.seedling.chat import END, TEMPLATE
 
 VERSION = 3
 VOCABULARY = 2048

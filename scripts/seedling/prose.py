@@ -2,7 +2,7 @@
 
 import random
 
-from agent2rl.training.seedling import words
+from scripts.seedling import words
 
 Dice = random.Random
 

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from agent2rl.training.seedling import words
-from agent2rl.training.seedling.arithmetic import draw_sum
+from scripts.seedling import words
+from scripts.seedling.arithmetic import draw_sum
 
 Dice = random.Random
 

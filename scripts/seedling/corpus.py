@@ -10,7 +10,7 @@ but in other words than any task's, in whose own words nobody plays a game well 
 import random
 from collections.abc import Callable, Iterator
 
-from agent2rl.training.seedling.arithmetic import (
+from scripts.seedling.arithmetic import (
     write_comparisons,
     write_counting,
     write_equations,
@@ -21,16 +21,16 @@ from agent2rl.training.seedling.arithmetic import (
     write_sum_chain,
     write_word_problem,
 )
-from agent2rl.training.seedling.errands import write_errand
-from agent2rl.training.seedling.prose import write_biography, write_country, write_notes, write_scene
-from agent2rl.training.seedling.recall import (
+from scripts.seedling.errands import write_errand
+from scripts.seedling.prose import write_biography, write_country, write_notes, write_scene
+from scripts.seedling.recall import (
     write_copying,
     write_lookup_table,
     write_ownership,
     write_record,
     write_small_talk,
 )
-from agent2rl.training.seedling.worlds import write_household, write_program, write_shop_visit
+from scripts.seedling.worlds import write_household, write_program, write_shop_visit
 
 FAMILIES: dict[Callable[[random.Random], str], int] = {
     write_equations: 14,

@@ -11,9 +11,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agent2rl.training.seedling import words
-from agent2rl.training.seedling.chat import write_conversation
-from agent2rl.training.seedling.errand_wording import TREATMENTS, Wording, draw_wording
+from scripts.seedling import words
+from scripts.seedling.chat import write_conversation
+from scripts.seedling.errand_wording import TREATMENTS, Wording, draw_wording
 
 Dice = random.Random
 

@@ -2,9 +2,9 @@
 
 import random
 
-from agent2rl.training.seedling import words
-from agent2rl.training.seedling.chat import write_conversation
-from agent2rl.training.seedling.words import spell_number
+from scripts.seedling import words
+from scripts.seedling.chat import write_conversation
+from scripts.seedling.words import spell_number
 
 Dice = random.Random
 

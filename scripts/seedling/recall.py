@@ -2,9 +2,9 @@
 
 import random
 
-from agent2rl.training.seedling import words
-from agent2rl.training.seedling.arithmetic import draw_small_number, draw_sum
-from agent2rl.training.seedling.chat import write_conversation
+from scripts.seedling import words
+from scripts.seedling.arithmetic import draw_small_number, draw_sum
+from scripts.seedling.chat import write_conversation
 
 Dice = random.Random
 

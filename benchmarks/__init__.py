@@ -1,0 +1,1 @@
+"""Speed and figures, each as a ratio against a named rival."""

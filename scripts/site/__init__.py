@@ -1,0 +1,1 @@
+"""Builds the site of docs/."""

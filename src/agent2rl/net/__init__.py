@@ -1,0 +1,1 @@
+"""Small network parts that several packages share."""
