@@ -19,7 +19,7 @@ from agent2rl.core.records import EvalScore, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.replay import ReplayEngine
 from agent2rl.evaluators.pairwise import CONSTANTS, FOLDER
-from agent2rl.evaluators.rubric import check_qualities, score_answer
+from agent2rl.evaluators.rubric import check_qualities, score_by_rubric
 from agent2rl.tasks.alpacaeval.mini import TASK
 from agent2rl.tasks.alpacaeval.mini_instructions import NAMES, TOWNS, generate_instructions
 from tests.runs import Bench
@@ -38,8 +38,8 @@ ASKED: dict[str, JsonValue] = {
 
 def test_the_right_answer_has_all_qualities_and_the_reference_all_but_one() -> None:
     for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout):
-        assert {score_answer(one.target, one) for one in part} == {1.0}
-        assert {score_answer(str(one.meta["reference"]), one) for one in part} == {0.8}
+        assert {score_by_rubric(one.target, one) for one in part} == {1.0}
+        assert {score_by_rubric(str(one.meta["reference"]), one) for one in part} == {0.8}
     lost = Counter(
         name
         for one in SPLITS.train
@@ -91,7 +91,7 @@ def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
 
 
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
-    assert score_answer(" \n", Example("one", "", "", ASKED)) == 0
+    assert score_by_rubric(" \n", Example("one", "", "", ASKED)) == 0
     gold = ReplayEngine({one.id: [one.target] for one in SPLITS.feedback})
     found = TASK.evaluator.evaluate(gold, SPLITS.feedback, EvalSettings())
     assert {result.score for result in found.results} == {1.0}
@@ -115,7 +115,7 @@ def test_form_alone_wins_nothing_and_neither_does_naming_every_value(values: Seq
     begin = {"English": "That is it", "German": "Das ist so"}
     for one in SPLITS.heldout:
         answer = ", ".join([begin[str(one.meta["language"])], *map(str, values)]) + "."
-        assert score_answer(styled(one, answer), one) < score_answer(str(one.meta["reference"]), one)
+        assert score_by_rubric(styled(one, answer), one) < score_by_rubric(str(one.meta["reference"]), one)
 
 
 def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

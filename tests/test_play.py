@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent2rl.cli.play import command
+from agent2rl.cli.play import play_command
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
@@ -159,7 +159,7 @@ def test_a_task_without_a_world_names_those_that_have_one() -> None:
 
 
 def test_the_help_says_that_only_training_games_are_played() -> None:
-    said = CliRunner().invoke(command, ["--help"]).output
+    said = CliRunner().invoke(play_command, ["--help"]).output
     assert "feedback and held-out games are never played" in said
 
 

@@ -22,7 +22,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.webshop import WebshopEnvironment
 from agent2rl.environments.webshop.environment import read_goal
 from agent2rl.play.app import BODY_BYTES, make_application
-from agent2rl.play.open_games import MOST, OpenGames
+from agent2rl.play.open_games import MOST_OPEN_GAMES, OpenGames
 from agent2rl.play.pages import has_pages
 from agent2rl.play.server import serve_games
 from agent2rl.runner.training_data import open_training_world
@@ -247,7 +247,7 @@ def test_games_are_bounded_in_number_and_the_one_left_alone_the_longest_goes() -
     first, second = games.open(1), games.open(2)
     table = games.get(second)
     assert games.get(first)
-    kept = [games.open(3) for _ in range(MOST - 1)]
+    kept = [games.open(3) for _ in range(MOST_OPEN_GAMES - 1)]
     assert games.get(second) is None
     assert table
     assert table.game.closed

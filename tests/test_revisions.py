@@ -12,7 +12,7 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.runner.revision_watcher import FULL, RevisionWatcher
+from agent2rl.runner.revision_watcher import CODE_FULL, RevisionWatcher
 from agent2rl.store import code_snapshot
 from agent2rl.store import revisions as revisions_of
 from agent2rl.store.code_snapshot import WorkspaceReader
@@ -192,7 +192,7 @@ def test_a_run_that_writes_without_end_fills_no_disk(
         events = [
             TimelineEvent.model_validate_json(line) for line in recorder.paths.events.read_text().splitlines()
         ]
-    assert [event.data["text"] for event in events if event.kind == "warning"] == [FULL]
+    assert [event.data["text"] for event in events if event.kind == "warning"] == [CODE_FULL]
 
 
 def test_many_large_files_cost_no_more_memory_than_is_allowed(

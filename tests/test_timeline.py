@@ -215,7 +215,7 @@ def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still
     assert len(began) == 10 + 1
     assert began[-1] == nobody[-1]
     assert {*began} == {one["pid"] for one in watched.of("left")}
-    assert [one["text"] for one in watched.of("warning")] == [process_monitor.FEW, process_monitor.FULL]
+    assert [one["text"] for one in watched.of("warning")] == [process_monitor.FEW, process_monitor.PROCESSES_FULL]
 
 
 def test_a_broken_observer_is_noted_once_and_ends_nothing(

@@ -216,7 +216,7 @@ def test_a_bad_template_ends_the_grading_and_does_not_tell_the_chat(
 def test_a_template_that_takes_all_time_or_memory_is_ended(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    monkeypatch.setattr("agent2rl.engines.prompts.templates.SECONDS", 1.0)
+    monkeypatch.setattr("agent2rl.engines.prompts.templates.RENDER_SECONDS", 1.0)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     with roomy(model) as engine, pytest.raises(GradingError, match=r"too long|[Mm]emory"):
         engine.render([(ChatMessage("user", "a"),)])

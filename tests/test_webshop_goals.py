@@ -22,7 +22,7 @@ PUMPS, LOW, TEA = catalogue()
 @pytest.fixture(autouse=True)
 def _nouns_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """The values below are those of the rule, whatever is installed."""
-    monkeypatch.setattr(title_nouns, "by", lambda: "rule")
+    monkeypatch.setattr(title_nouns, "get_noun_tagger", lambda: "rule")
 
 
 def bought(

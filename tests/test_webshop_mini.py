@@ -13,7 +13,7 @@ from agent2rl.core.evaluator_folders import FOLDER_VARIABLE
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import Shop, WebshopEnvironment
 from agent2rl.environments.webshop.environment import read_goal
-from agent2rl.environments.webshop.nouns import by
+from agent2rl.environments.webshop.nouns import get_noun_tagger
 from agent2rl.environments.webshop.product import read_products
 from agent2rl.environments.webshop.reward import score_purchase
 from agent2rl.tasks.webshop.catalogue import LOOK_ALIKE_EXTRA_PRICE, generate_stock
@@ -155,4 +155,4 @@ def test_without_a_grading_there_is_no_shop(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_record_says_what_a_noun_was_decided_by() -> None:
-    assert f"nouns-by-{by()}" in TASK.evaluator.version
+    assert f"nouns-by-{get_noun_tagger()}" in TASK.evaluator.version

@@ -246,7 +246,7 @@ def test_many_logs_do_not_keep_weights_out_of_the_record(
 
     found = run_report.gather_report_data(made(tmp_path, work))
     assert [seen.what for _, seen in found.timeline.files] == ["log"] * 5 + ["weights"]
-    assert found.notes == (f"while it ran: {agent_observer.FULL}",)
+    assert found.notes == (f"while it ran: {agent_observer.LOGS_FULL}",)
 
 
 def test_a_run_that_should_try_several_paradigms_and_tried_one_is_told_of(tmp_path: Path) -> None:

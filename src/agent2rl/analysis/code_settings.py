@@ -13,7 +13,7 @@ from agent2rl.analysis.programs import source_files
 from agent2rl.analysis.programs.program_reading import ProgramReading
 from agent2rl.analysis.programs.program_trace import NotedSetting
 
-MOST = 60
+MOST_SETTINGS = 60
 ALL_COUNT = ("data", "optimizer")
 """Of which a training may have several."""
 
@@ -36,7 +36,7 @@ def find_settings(span: AttemptSpan, book: EvidenceBook) -> tuple[Setting, ...]:
                 source=before.source if before else source,
                 evidence=evidence,
             )
-    return tuple(sorted(kept.values(), key=lambda setting: setting.name)[:MOST])
+    return tuple(sorted(kept.values(), key=lambda setting: setting.name)[:MOST_SETTINGS])
 
 
 def _takes_precedence(each: NotedSetting, every: list[NotedSetting]) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from agent2rl.analysis.findings import Evidence, EvidenceKind
 
-LONGEST = 400
+LONGEST_QUOTE = 400
 
 
 @dataclass
@@ -18,7 +18,7 @@ class EvidenceBook:
         key = (kind, where, text)
         if key not in self._pieces:
             name = f"E{len(self._pieces) + 1}"
-            shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+            shown = text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
             self._pieces[key] = Evidence(id=name, kind=kind, where=where, text=shown, at=at)
         return self._pieces[key].id
 

@@ -19,7 +19,7 @@ MACHINE_FIELDS = {"limits"}
 """Fields that say what of a machine a run may use; they depend on the machine, and are not the experiment."""
 
 
-MOST = 10_000
+MOST_EXPERIMENTS = 10_000
 """Combinations of one campaign: each is read as a command line, and looked for whenever somebody looks."""
 
 
@@ -63,9 +63,9 @@ def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[E
 def expand_cells(campaign: CampaignSpec) -> list[Cell]:
     """Every combination that is not left out; the last axis varies fastest."""
     axes = campaign.axes.model_dump(exclude_none=True)
-    if (count := prod(map(len, axes.values()))) > MOST:
+    if (count := prod(map(len, axes.values()))) > MOST_EXPERIMENTS:
         raise UserError(
-            f"{campaign.name}: {count:,} combinations are more than the {MOST:,} that a campaign can have.",
+            f"{campaign.name}: {count:,} combinations are more than the {MOST_EXPERIMENTS:,} that a campaign can have.",
             "Make several campaigns of it.",
         )
     every = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]

@@ -13,7 +13,7 @@ from agent2rl.campaign.experiments import format_cell
 from agent2rl.campaign.job_worker import CampaignJob
 from agent2rl.campaign.plan import CostEstimator
 
-TICK_SECONDS = 1.0
+LOOP_SECONDS = 1.0
 PATIENCE_SECONDS = 3.0
 """Between two looks at what another has claimed."""
 
@@ -55,7 +55,7 @@ def run_jobs(
     under_way, waiting, ended = len(wanted), list[CampaignJob](), list[EndedJob]()
     looked, stopping = time.monotonic(), False
     while under_way or waiting:
-        found = executor.ended(TICK_SECONDS)
+        found = executor.ended(LOOP_SECONDS)
         under_way -= len(found)
         waiting += [one.job for one in found if one.outcome.kind == "busy"]
         news = [one for one in found if one.outcome.kind != "busy"]

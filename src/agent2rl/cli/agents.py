@@ -15,7 +15,7 @@ from agent2rl.runner.settings import read_settings
 @click.group("agents", invoke_without_command=True)
 @click.pass_context
 @as_json
-def command(context: click.Context, as_json: bool) -> None:
+def agents_command(context: click.Context, as_json: bool) -> None:
     """List the agents that an LLM drives, or install them.
 
     \b
@@ -26,7 +26,7 @@ def command(context: click.Context, as_json: bool) -> None:
         _print_agents(as_json)
 
 
-@command.command("install")
+@agents_command.command("install")
 @click.argument("names", nargs=-1, required=True)
 def install_command(names: tuple[str, ...]) -> None:
     """Install agents by NAME, at the versions they were tried with, from npm or PyPI.

@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 
 @click.group("campaign")
-def command() -> None:
+def campaign_command() -> None:
     """Run a matrix of experiments from a TOML file.
 
     \b
@@ -81,7 +81,7 @@ again = click.option("--again", is_flag=True, help="Run those that are done once
 limit = click.option("--limit", type=click.IntRange(1), help="Run so many at most.")
 
 
-@command.command("plan")
+@campaign_command.command("plan")
 @campaign_file
 @add_executor_options
 @again
@@ -98,7 +98,7 @@ def plan_command(
     click.echo(found.model_dump_json()) if as_json else print_plan(found)
 
 
-@command.command("run")
+@campaign_command.command("run")
 @campaign_file
 @add_executor_options
 @again
@@ -134,7 +134,7 @@ def run_command(
     )
 
 
-@command.command("retry")
+@campaign_command.command("retry")
 @campaign_file
 @click.option("--failed", "all_failed", is_flag=True, help="Those that failed for no fault of the agent.")
 @click.option(
@@ -172,7 +172,7 @@ def retry_command(
     )
 
 
-@command.command("status")
+@campaign_command.command("status")
 @campaign_file
 @click.option("--once", is_flag=True, help="Print the table once.  [default where there is no terminal]")
 @runs_dir
@@ -194,7 +194,7 @@ def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool)
             watch.show_statuses(standings)
 
 
-@command.command("stop")
+@campaign_command.command("stop")
 @campaign_file
 @click.option("--now", is_flag=True, help="Do not wait for runs to end in order.")
 @runs_dir
@@ -214,7 +214,7 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
     click.echo("nothing was running" if told < 0 else "all have ended")
 
 
-@command.command("report")
+@campaign_command.command("report")
 @click.argument("source", metavar="FILE|RUNS", type=click.Path(path_type=Path, exists=True))
 @click.option(
     "-o",

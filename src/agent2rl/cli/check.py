@@ -31,7 +31,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 @search
 @judge
 @as_json
-def command(
+def check_command(
     task: str | None,
     sandbox: str,
     data_dir: Path | None,

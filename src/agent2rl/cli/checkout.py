@@ -17,7 +17,7 @@ LINK = 0o120000
 @click.argument("number", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path))
 @runs_dir
-def command(run: str, number: int, folder: Path, runs_dir: Path | None) -> None:
+def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None) -> None:
     """Write revision NUMBER of the agent's code in RUN into FOLDER, which must not be there yet.
 
     Links are written as they are and lead wherever the agent had them lead.

@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
-def command(context: click.Context, shell: str) -> None:
+def completion_command(context: click.Context, shell: str) -> None:
     """Print what lets SHELL complete commands, options and names.
 
     \b

@@ -12,11 +12,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group("driver")
-def command() -> None:
+def driver_command() -> None:
     """Be the LLM that drives an agent."""
 
 
-@command.command("scripted")
+@driver_command.command("scripted")
 @click.argument("script", metavar="FILE", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
 @click.option("--socket", type=FILE, help="A unix socket, instead of a port.")

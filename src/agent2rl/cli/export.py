@@ -23,7 +23,7 @@ from agent2rl.store.reader import read_run
     help="Where to: a file, or for atif a folder.  [default: csv and jsonl are printed]",
 )
 @runs_dir
-def command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
+def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
     """Write runs as rows for other programs: all of the runs directory, or those that are named.
 
     \b

@@ -20,7 +20,7 @@ NEXT = {
 @click.option(
     "--only", type=click.Choice(list(PARTS)), multiple=True, help="Only this.  [default: all three]"
 )
-def command(folder: Path, only: tuple[str, ...]) -> None:
+def init_command(folder: Path, only: tuple[str, ...]) -> None:
     """Write a commented campaign, a task and an agent to begin with, into FOLDER (here).
 
     They work as they are: plan the campaign, check the task, run the agent, then make them yours. Nothing

@@ -11,18 +11,18 @@ from agent2rl.core.records import Calibration, Estimate
 from agent2rl.runner.judge_calibration import measure_judge
 from agent2rl.runner.settings import read_settings
 
-DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+JUDGE_DATA_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.group("judge")
-def command() -> None:
+def judge_command() -> None:
     """Measure a judge before it is trusted."""
 
 
-@command.command("calibrate")
+@judge_command.command("calibrate")
 @click.argument("judge")
 @click.option("--task", default="alpacaeval", show_default=True, help="Whose preferences are the measure.")
-@click.option("--data-dir", type=DIRECTORY, required=True, help="The official files and annotations.")
+@click.option("--data-dir", type=JUDGE_DATA_DIRECTORY, required=True, help="The official files and annotations.")
 @click.option(
     "--comparisons",
     type=click.IntRange(2),

@@ -50,7 +50,7 @@ include_contaminated = click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file."
 )
 @runs_dir
-def command(
+def leaderboard_command(
     runs: Path | None,
     task: tuple[str, ...],
     protocol: ScoringProtocol,

@@ -24,7 +24,7 @@ KINDS: list[registry.PluginKind] = ["tasks", "agents", "models", "engines", "san
     "--agents-dir", type=click.Path(path_type=Path, exists=True), multiple=True, help="Agent folders."
 )
 @as_json
-def command(
+def list_command(
     kind: registry.PluginKind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
 ) -> None:
     """List tasks, agents, models, engines, sandboxes or trackers."""

@@ -87,7 +87,7 @@ def _make_argument_parser(found: Settings) -> Callable[[Sequence[str], bool], Ru
 
     def parse(arguments: Sequence[str], gpus: bool) -> RunSpec:
         try:
-            options = dict(one_run.command.make_context("run", list(arguments)).params)
+            options = dict(one_run.run_command.make_context("run", list(arguments)).params)
         except click.ClickException as error:
             raise UserError(error.format_message(), "`agent2rl run --help` has the options.") from error
         except click.exceptions.Exit as error:
@@ -108,7 +108,7 @@ def _make_argument_parser(found: Settings) -> Callable[[Sequence[str], bool], Ru
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
     """Of an option that has one value the last one would count, and nobody would hear of the others."""
-    several = {name for option in one_run.command.params if option.multiple for name in option.opts}
+    several = {name for option in one_run.run_command.params if option.multiple for name in option.opts}
     given = Counter(each.partition("=")[0] for each in arguments)
     if repeated := [name for name, times in given.items() if times > 1 and name not in several]:
         name = repeated[0].removeprefix("--")

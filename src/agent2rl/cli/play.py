@@ -29,7 +29,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="For --web.  [default: a free one]")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-def command(
+def play_command(
     task: str, episode: str | None, data_dir: Path | None, web: bool | None, port: int, no_browser: bool
 ) -> None:
     """Play a task yourself, with a model's actions, texts and rewards.

@@ -29,7 +29,7 @@ from agent2rl.runner.summariser import open_summariser
 )
 @runs_dir
 @as_json
-def command(run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool) -> None:
+def report_command(run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool) -> None:
     """Analyse RUN and write its report: report.html to look at, report.md, report.json, figures/.
 
     The analysis reads the run's directory and nothing else, so that it can be made again, of a run that is

@@ -20,7 +20,7 @@ from agent2rl.store.reader import read_run
 @no_report
 @runs_dir
 @as_json
-def command(
+def resume_command(
     run: str,
     track: tuple[str, ...],
     track_group: str | None,

@@ -19,7 +19,7 @@ from agent2rl.store.revisions import diff_revisions, list_revisions
 )
 @runs_dir
 @as_json
-def command(run: str, diff: tuple[int, int] | None, runs_dir: Path | None, as_json: bool) -> None:
+def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | None, as_json: bool) -> None:
     """List the revisions of the agent's code in RUN, or show what changed between two.
 
     There is one for each change and each submission. They are commits: in the run's directory,

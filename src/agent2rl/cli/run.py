@@ -169,7 +169,7 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 @no_report
 @runs_dir
 @as_json
-def command(runs_dir: Path | None, **options: Any) -> None:
+def run_command(runs_dir: Path | None, **options: Any) -> None:
     """Run an agent on a task and print the result.
 
     The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback

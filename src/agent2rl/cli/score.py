@@ -30,7 +30,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @search
 @judge
 @as_json
-def command(
+def score_command(
     task: str,
     outputs: Path,
     data_dir: Path | None,

@@ -25,7 +25,7 @@ from agent2rl.store.reader import read_results, read_run
 @click.option("--split", type=click.Choice(["feedback", "heldout"]), default="feedback", show_default=True)
 @runs_dir
 @as_json
-def command(
+def show_command(
     run: str,
     submission: int | None,
     episode: str | None,

@@ -25,7 +25,7 @@ from agent2rl.tracking.tracker_names import describe_failure
 )
 @track_group
 @runs_dir
-def command(
+def track_command(
     runs: tuple[str, ...], to: tuple[str, ...], track_group: str | None, runs_dir: Path | None
 ) -> None:
     """Mirror runs in a tracker: what it does not have yet.

@@ -19,7 +19,7 @@ from agent2rl.store.reader import read_transcript
 @click.option("--atif", is_flag=True, help="As an ATIF trajectory, which other programs read.")
 @runs_dir
 @as_json
-def command(run: str, atif: bool, runs_dir: Path | None, as_json: bool) -> None:
+def transcript_command(run: str, atif: bool, runs_dir: Path | None, as_json: bool) -> None:
     """Show what a run's agent said and did, turn by turn.
 
     The agent itself wrote it, so it is a claim; `agent2rl show` has what was measured.

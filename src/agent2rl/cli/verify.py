@@ -14,7 +14,7 @@ from agent2rl.grading.verify import verify_run
 @click.option("--head", help="The ledger hash that `run` printed: it must be the last record's.")
 @runs_dir
 @as_json
-def command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
+def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
     """Check that a run's record still holds.
 
     Recomputes the ledger's chain, every submission's manifest, every file that the ledger pins and every

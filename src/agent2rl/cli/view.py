@@ -30,7 +30,7 @@ from agent2rl.runner.settings import read_settings
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @runs_dir
-def command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir: Path | None) -> None:
+def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir: Path | None) -> None:
     """Look at the runs of a directory in a browser: live while they go, and the same when they have ended.
 
     It reads run directories and changes nothing in them. On a machine that you reach by ssh, let ssh bring

@@ -86,7 +86,7 @@ def _gather_report_data(root: str, stamp: str) -> ReportData:
 
 def _locate_time_axis() -> tuple[float, float]:
     """Where on the timeline's picture its axis begins and ends, as shares of the width."""
-    return 0.9 / chart_style.WIDE, 1 - chart_style.Margins().right / chart_style.WIDE
+    return 0.9 / chart_style.WIDE_INCHES, 1 - chart_style.Margins().right / chart_style.WIDE_INCHES
 
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:

@@ -8,7 +8,7 @@ from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.revisions import Revision, RevisionReader, list_revisions
 
-LONGEST = 1 << 18
+LONGEST_CODE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _read_revision(
     code = RevisionReader(paths.revisions)
     try:
         texts = code.read_texts(now.commit)
-        changed = code.diff_commits(then.commit if then else None, now.commit, LONGEST)
+        changed = code.diff_commits(then.commit if then else None, now.commit, LONGEST_CODE)
     except Exception as error:
         raise UserError("The record of this run's code is damaged.") from error
     finally:
@@ -67,7 +67,7 @@ def _read_revision(
         raise UserError(f"Revision {now.number} has no text {file!r}.")
     name = file or next((each for each in texts if each.endswith(".py")), next(iter(texts), ""))
     text = texts.get(name, "")
-    found = code_diffs.parse_diffs({0: changed[:LONGEST]}).get(0)
+    found = code_diffs.parse_diffs({0: changed[:LONGEST_CODE]}).get(0)
     return CodeView(
         revisions,
         made_from,
@@ -76,8 +76,8 @@ def _read_revision(
         found,
         tuple(texts),
         name,
-        text[:LONGEST],
-        max(0, len(text) - LONGEST),
+        text[:LONGEST_CODE],
+        max(0, len(text) - LONGEST_CODE),
     )
 
 

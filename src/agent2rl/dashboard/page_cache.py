@@ -7,11 +7,11 @@ from pathlib import Path
 
 from agent2rl.store.files import write_atomically
 
-MOST_BYTES = 256 << 20
+MOST_CACHE_BYTES = 256 << 20
 
 
 class PageCache:
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_CACHE_BYTES) -> None:
         self._folder, self._most = folder, most_bytes
         folder.mkdir(parents=True, exist_ok=True)
 

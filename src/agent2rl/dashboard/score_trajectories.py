@@ -30,7 +30,7 @@ def _draw_trajectories(runs: Sequence[LiveRunStatus], narrow: bool) -> Figure | 
     if not known:
         return None
     figure, (axes,) = chart_style.create_panels(
-        chart_style.NARROW if narrow else chart_style.WIDE,
+        chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES,
         3.2,
         margins=Margins(top=0.12 + 0.165 * (len(known) + 1)),
     )

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from agent2rl.dashboard import bounded_worker
 
-LONGEST = 200
+LONGEST_STEP = 200
 ProgressLine: TypeAlias = ctypes.Array[ctypes.c_char]
 
 
@@ -25,7 +25,7 @@ class WorkProgress:
 
 def create_progress_line() -> ProgressLine:
     """Without a lock, which would stay closed if a process died with it; what is torn is passed over."""
-    return multiprocessing.get_context("spawn").RawArray(ctypes.c_char, LONGEST)
+    return multiprocessing.get_context("spawn").RawArray(ctypes.c_char, LONGEST_STEP)
 
 
 def listen_in_worker(told: ProgressLine) -> None:
@@ -37,7 +37,7 @@ def listen_in_worker(told: ProgressLine) -> None:
 
 def report_step(number: int, of: int, step: str) -> None:
     if _TOLD is not None:
-        _TOLD.value = f"{number} {of} {step}".encode()[: LONGEST - 1]
+        _TOLD.value = f"{number} {of} {step}".encode()[: LONGEST_STEP - 1]
 
 
 def clear_progress(told: ProgressLine) -> None:

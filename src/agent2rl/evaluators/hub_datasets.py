@@ -8,7 +8,7 @@ from typing import Any
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.evaluators.examples import Row
 
-MEND = "Install agent2rl[hub] and check the network, or name a directory that has the files: --data-dir."
+HUB_HINT = "Install agent2rl[hub] and check the network, or name a directory that has the files: --data-dir."
 
 
 def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[str]) -> list[Row]:
@@ -18,7 +18,7 @@ def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[
     try:
         table = parquet.read_table(path, columns=list(columns))
     except Exception as error:  # pyarrow has errors of its own
-        raise WorldError(f"The hub's {file} of {dataset} cannot be read: {error}", MEND) from error
+        raise WorldError(f"The hub's {file} of {dataset} cannot be read: {error}", HUB_HINT) from error
     return [(f"{dataset}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
@@ -28,11 +28,11 @@ def download_file(dataset: str, revision: str, file: str) -> Path:
     try:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
-        raise WorldError(f"The hub did not give {dataset}'s {file}: {error}", MEND) from error
+        raise WorldError(f"The hub did not give {dataset}'s {file}: {error}", HUB_HINT) from error
 
 
 def _import_module(module: str, dataset: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{dataset} comes from the hub, and {error.name} is not installed.", MEND) from error
+        raise UserError(f"{dataset} comes from the hub, and {error.name} is not installed.", HUB_HINT) from error

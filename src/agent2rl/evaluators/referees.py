@@ -20,7 +20,7 @@ from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion,
 
 MOST_CHARACTERS = 16_000
 """Of an answer, as far as the judge sees it."""
-WORDS = "pairwise-2"
+COMPARISON_PROMPT_VERSION = "pairwise-2"
 """The version of what the judge is told."""
 LETTERS = ("A", "B")
 REPLY_TOKENS = 8
@@ -29,7 +29,7 @@ LEAST_CHANCE = 0.5
 TURNS = re.compile(r"<(?=\S)|\[(?=/?[A-Z_]+\])")
 """How special tokens begin, <|im_end|> or [/INST]: tokenizers know them anywhere in a text."""
 
-SYSTEM = """You compare two answers, A and B, to the same instruction, and say which one is better.
+COMPARISON_SYSTEM_PROMPT = """You compare two answers, A and B, to the same instruction, and say which one is better.
 
 Better is what somebody who gave that instruction would rather have: correct, to the point, complete, in the
 form and language that was asked for, and no longer than it is useful. Which answer is called A means nothing.
@@ -103,7 +103,7 @@ class JudgeReferee:
         judge = self.desk.read_info().judge
         if judge is None:
             raise GradingError("There is no judge.", "Name one with --judge.")
-        return f"{judge} {WORDS}"
+        return f"{judge} {COMPARISON_PROMPT_VERSION}"
 
     def prefer(
         self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
@@ -135,7 +135,7 @@ def build_comparison_question(one: AnswerComparison, before: bool) -> Messages:
         f"Answer {letter}, between the marks {mark}:\n{mark}\n{_escape_answer(text)}\n{mark}"
         for letter, text in zip(LETTERS, outputs, strict=True)
     ]
-    return (("system", SYSTEM), ("user", "\n\n".join([*told, "Which answer is better, A or B?"])))
+    return (("system", COMPARISON_SYSTEM_PROMPT), ("user", "\n\n".join([*told, "Which answer is better, A or B?"])))
 
 
 def _escape_answer(text: str) -> str:

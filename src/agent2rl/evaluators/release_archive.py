@@ -11,7 +11,7 @@ import httpx
 
 from agent2rl.core.errors import MachineError
 
-SECONDS = 60.0
+DOWNLOAD_TIMEOUT_SECONDS = 60.0
 """Without a byte."""
 TELL_BYTES = 20 << 20
 
@@ -38,7 +38,7 @@ def _download_archive(url: str, archive: Path) -> None:
     size, told = 0, 0
     try:
         with (
-            httpx.stream("GET", url, follow_redirects=True, timeout=SECONDS) as answer,
+            httpx.stream("GET", url, follow_redirects=True, timeout=DOWNLOAD_TIMEOUT_SECONDS) as answer,
             archive.open("wb") as file,
         ):
             answer.raise_for_status()

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from agent2rl.core.task import Example
 
-NAME = "rubric-2"
+RUBRIC_NAME = "rubric-2"
 """Changes whenever the same answer could be worth something else."""
 SPEECH = {
     "English": "i is was are lives works with born old years the that this it do not know",
@@ -28,7 +28,7 @@ REFUSALS = re.compile(
 )
 
 
-def score_answer(output: str, example: Example) -> float:
+def score_by_rubric(output: str, example: Example) -> float:
     return score_qualities(output, example.meta)
 
 

@@ -23,8 +23,8 @@ from agent2rl.grading.submission_files import CONFIG, TOKENIZER, VOCABULARY_FILE
 from agent2rl.grading.worker import MODEL
 from agent2rl.store.files import remove_tree, sha256_file
 
-SECONDS = 300.0
-TARGET = "resaved"
+RESAVE_SECONDS = 300.0
+RESAVE_TARGET = "resaved"
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ def resave_base(
             workspace=here / "work",
             scratch=here / "scratch",
             log=log,
-            wall_seconds=SECONDS,
+            wall_seconds=RESAVE_SECONDS,
             limits=child.limits,
             mounts=model_mounts(base_files(base)),
             grace_seconds=0,
         )
-        argv = (sys.executable, "-m", "agent2rl.engines.prompts.resave", MODEL, TARGET)
+        argv = (sys.executable, "-m", "agent2rl.engines.prompts.resave", MODEL, RESAVE_TARGET)
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
-        require_normal_exit("Reading the base model", ended, SECONDS)
-        return read_resaved(here / "work" / TARGET)
+        require_normal_exit("Reading the base model", ended, RESAVE_SECONDS)
+        return read_resaved(here / "work" / RESAVE_TARGET)
     finally:
         remove_tree(here)
 

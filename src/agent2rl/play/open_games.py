@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agent2rl.core.environment import World
 from agent2rl.play.game import HumanGame
 
-MOST = 64
+MOST_OPEN_GAMES = 64
 """At once; the one that was left alone the longest makes room."""
 
 
@@ -34,7 +34,7 @@ class OpenGames:
         """Begin a game; its name cannot be guessed."""
         name = secrets.token_urlsafe(16)
         self._tables[name] = GameTable(HumanGame(self.world, number))
-        self._close_oldest(MOST)
+        self._close_oldest(MOST_OPEN_GAMES)
         return name
 
     def get(self, name: str) -> GameTable | None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from agent2rl.report.colours import CARD, DIM, INK, LINE
 
-WIDE, NARROW = 8.0, 3.7
+WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
 """Inches."""
 POINTS = 240
 """Of a series, at most."""

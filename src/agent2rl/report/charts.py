@@ -48,7 +48,7 @@ def draw_scores(
     end = max(end, *(at(one.accepted_at) for one, _ in scored))
     heldout = _read_held_out(view)
     figure, (axes, *apart) = chart_style.create_panels(
-        chart_style.NARROW if narrow else chart_style.WIDE,
+        chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES,
         3.4,
         columns=2 if heldout else 1,
         margins=Margins(top=0.5 if narrow else 0.36, across=0.14),
@@ -177,9 +177,9 @@ def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: fl
         return None
     around = Margins(left=0.9, top=0.66 if narrow else 0.3)
     figure, (axes,) = (
-        chart_style.create_panels(chart_style.NARROW, 2.5, margins=around)
+        chart_style.create_panels(chart_style.NARROW_INCHES, 2.5, margins=around)
         if narrow
-        else chart_style.create_panels(chart_style.WIDE, 2.1, margins=around)
+        else chart_style.create_panels(chart_style.WIDE_INCHES, 2.1, margins=around)
     )
     seconds = chart_style.set_time_axis(axes, end, narrow)
     axes.set_xlim(left=begin / seconds)

@@ -8,7 +8,7 @@ from typing import Literal
 from agent2rl.core.records import ExampleResult, Split
 from agent2rl.report.report_data import Answers, ReportData
 
-MOST = 300
+MOST_EXAMPLES = 300
 """Examples on a page."""
 OUTPUT_CHARACTERS = 1200
 TRAJECTORIES = 60
@@ -87,7 +87,7 @@ def _build_row(before: ExampleResult | None, after: ExampleResult | None) -> Exa
 def _select_rows(rows: Sequence[ExampleChange]) -> list[ExampleChange]:
     """In their order."""
     places = sorted(range(len(rows)), key=lambda at: (rows[at].change not in ("gained", "lost"), at))
-    return [rows[at] for at in sorted(places[:MOST])]
+    return [rows[at] for at in sorted(places[:MOST_EXAMPLES])]
 
 
 def _has_episode(row: ExampleChange) -> bool:

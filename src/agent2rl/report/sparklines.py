@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from agent2rl.analysis.findings import PrintedCurve
 from agent2rl.report import formatting
 
-WIDTH, HEIGHT = 220.0, 56.0
-POINTS = 110
+SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 220.0, 56.0
+SPARKLINE_POINTS = 110
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ def build_sparkline(curve: PrintedCurve) -> Sparkline | None:
     start, end = curve.points[0][0], curve.points[-1][0]
     kept = (
         known
-        if len(known) <= POINTS
-        else [known[at * (len(known) - 1) // (POINTS - 1)] for at in range(POINTS)]
+        if len(known) <= SPARKLINE_POINTS
+        else [known[at * (len(known) - 1) // (SPARKLINE_POINTS - 1)] for at in range(SPARKLINE_POINTS)]
     )
     places = [
-        (_scale_step(step, start, end), HEIGHT - _scale_to_unit(value, low, high) * HEIGHT)
+        (_scale_step(step, start, end), SPARKLINE_HEIGHT - _scale_to_unit(value, low, high) * SPARKLINE_HEIGHT)
         for step, value in kept
     ]
     lost = next((step for step, value in curve.points if value is None), None)
@@ -56,7 +56,7 @@ def build_sparkline(curve: PrintedCurve) -> Sparkline | None:
 
 
 def _scale_step(step: float, start: float, end: float) -> float:
-    return _scale_to_unit(step, start, end) * WIDTH
+    return _scale_to_unit(step, start, end) * SPARKLINE_WIDTH
 
 
 def _scale_to_unit(value: float, low: float, high: float) -> float:

@@ -12,10 +12,10 @@ from agent2rl.analysis.findings import Evidence, Findings
 from agent2rl.report.report_data import LlmSummary
 
 CITATION = re.compile(r"\[\s*(E\d+(?:\s*[,;]\s*E\d+)*)\s*\]")
-NAME = re.compile(r"E\d+")
+EVIDENCE_ID = re.compile(r"E\d+")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9*-])")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
-LONGEST = 8000
+LONGEST_SUMMARY = 8000
 MOST_EVIDENCE = 300
 PROMPT = """\
 Below are the findings about one run of a benchmark in which an AI agent was to improve a small language model
@@ -48,8 +48,8 @@ def build_prompt(findings: Findings) -> str:
 def check_summary(text: str, model: str, findings: Findings) -> LlmSummary:
     """The summary, and what is wrong with it."""
     text = text.strip()
-    said = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-    cited = tuple(dict.fromkeys(NAME.findall(" ".join(CITATION.findall(said)))))
+    said = text if len(text) <= LONGEST_SUMMARY else text[: LONGEST_SUMMARY - 1] + "…"
+    cited = tuple(dict.fromkeys(EVIDENCE_ID.findall(" ".join(CITATION.findall(said)))))
     problems = [
         *_find_unknown_citations(cited, findings.evidence),
         *_find_uncited_sentences(said),

@@ -48,8 +48,8 @@ def draw_rollouts(shown: ReportData, end: float, narrow: bool = False) -> Figure
 def _create_two_panels(narrow: bool) -> tuple[Figure, list[Axes]]:
     """Panels side by side, or one below the other."""
     if narrow:
-        return chart_style.create_panels(chart_style.NARROW, 4.2, rows=2)
-    return chart_style.create_panels(chart_style.WIDE, 2.4, columns=2)
+        return chart_style.create_panels(chart_style.NARROW_INCHES, 4.2, rows=2)
+    return chart_style.create_panels(chart_style.WIDE_INCHES, 2.4, columns=2)
 
 
 def _compute_win_shares(
@@ -75,7 +75,7 @@ def draw_tokens(shown: ReportData, end: float, narrow: bool = False) -> Figure |
         return None
     asked.sort(key=lambda each: each.at)
     priced = any(each.usd for each in asked)
-    width = chart_style.NARROW if narrow else chart_style.WIDE
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, panels = _create_two_panels(narrow) if priced else chart_style.create_panels(width, 2.4)
     times = [max(0.0, shown.timeline.at(each.at)) for each in asked]
     end = max(end, times[-1])
@@ -125,7 +125,7 @@ def draw_resources(shown: ReportData, end: float, narrow: bool = False) -> Figur
         )
     columns = 1 if narrow else 2
     rows = -(-len(panels) // columns)
-    width = chart_style.NARROW if narrow else chart_style.WIDE
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, places = chart_style.create_panels(width, 1.5 * rows + 0.2, rows, columns)
     for axes in places[len(panels) :]:
         axes.set_visible(False)

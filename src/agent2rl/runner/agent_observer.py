@@ -33,7 +33,7 @@ TURN_SECONDS, PATIENCE_SECONDS = 0.5, 20.0
 MOST_WAITING = 100
 MOST_LOGS = 1000
 """Told in one run: they must not take the place of weights."""
-FULL = "More changes of log files than are recorded: none from here on."
+LOGS_FULL = "More changes of log files than are recorded: none from here on."
 
 
 @dataclass(frozen=True)
@@ -157,4 +157,4 @@ class AgentObserver:
             if seen.what == "weights" or self._logs <= MOST_LOGS:
                 self._recorder.record_event("file", **seen.model_dump())
             elif self._logs == MOST_LOGS + 1:
-                self._recorder.record_event("warning", text=FULL)
+                self._recorder.record_event("warning", text=LOGS_FULL)

@@ -24,11 +24,11 @@ from agent2rl.core.errors import MachineError, UserError, WorldError
 from agent2rl.runner.machine import read_free_disk_bytes
 from agent2rl.store.files import sha256_file
 
-NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+HUB_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CONFIG = "config.json"
 SINGLE, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
-SETTINGS = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
+HUB_SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
 PROBE_SECONDS = 5.0
 """How long the hub may take to answer at all."""
 
@@ -47,12 +47,12 @@ class HubModel:
 
 
 def is_hub_name(name: str) -> bool:
-    return NAME.fullmatch(name) is not None
+    return HUB_NAME.fullmatch(name) is not None
 
 
 def resolve_hub_model(name: str) -> HubModel:
     """The commit that a name stands for now; without a network, the one that it last stood for here."""
-    match = NAME.fullmatch(name)
+    match = HUB_NAME.fullmatch(name)
     assert match is not None, name
     repo, revision = match["repo"], match["revision"] or "main"
     if COMMIT.fullmatch(revision):
@@ -151,7 +151,7 @@ def _select_model_files(model: HubModel, files: Iterable[str]) -> list[str]:
             f"{model.repo} has no safetensors weights at {model.commit[:12]}, and no others are ever loaded.",
             "Name a revision or a model that has them.",
         )
-    settings = [name for name in names if any(fnmatchcase(name, pattern) for pattern in SETTINGS)]
+    settings = [name for name in names if any(fnmatchcase(name, pattern) for pattern in HUB_SETTINGS_FILES)]
     index = [] if SINGLE in names else [INDEX]
     return [*weights, *index, *(name for name in settings if not name.endswith(".index.json"))]
 

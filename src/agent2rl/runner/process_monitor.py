@@ -19,7 +19,7 @@ busy for long."""
 BUSY_SECONDS = 5.0
 MOST_NAMES = 3
 """Of one process, which may start another program in its own place."""
-FULL = "More processes than are recorded: from here on only those that are busy for long."
+PROCESSES_FULL = "More processes than are recorded: from here on only those that are busy for long."
 FEW = "More short processes than are recorded: from here on only those that two looks see."
 
 
@@ -105,7 +105,7 @@ class ProcessMonitor:
         if self._room >= 2:
             self._room -= 2
             return True
-        self._warn_once(FULL)
+        self._warn_once(PROCESSES_FULL)
         if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
             return False
         self._busy_room -= 2

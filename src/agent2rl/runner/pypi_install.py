@@ -22,16 +22,16 @@ from agent2rl.core.sandbox import BARE_PYTHON
 ProgressCallback = Callable[[str], None]
 """Is told, in a line, of work that takes a while."""
 UV = "uv==0.13.7"
-OWN, FETCHED = "python", "fetched"
+OWN_PYTHON, FETCHED = "python", "fetched"
 """Below the prefix: the Python that is copied, and where uv puts one."""
 NEWEST = 16
 LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "idlelib", "turtledemo", "config-*")
 ABOUT = "import json, ssl, sys; print(json.dumps([sys.base_prefix, sys.executable, sys.version_info[:2]]))"
-FLAGS = (
+PIP_FLAGS = (
     *("install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
     *("--progress-bar=off", "--break-system-packages"),  # what it goes into is nobody else's
 )
-UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "SSLError", "ProxyError")
+PIP_UNREACHABLE = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "SSLError", "ProxyError")
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ def pip_install(what: str, wanted: tuple[str, ...], python: Path | None = None) 
     """For that Python, by the pip of this one; for none, into the `--target` that is wanted."""
     with _find_python_with_pip() as pip:
         place = ("--python", str(python)) if python else ()
-        command = [str(pip), "-m", "pip", *place, *FLAGS, *wanted]
+        command = [str(pip), "-m", "pip", *place, *PIP_FLAGS, *wanted]
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
         return
     said = (done.stdout + done.stderr).decode(errors="replace")
-    if any(name in said for name in UNREACHABLE):
+    if any(name in said for name in PIP_UNREACHABLE):
         raise WorldError(
             f"pip cannot reach its index for {what}: {find_error_line(said, 'Error')}",
             "Try again with a network, or name an index that answers in PIP_INDEX_URL.",
@@ -135,7 +135,7 @@ def _prepare_python(found: Interpreter, prefix: Path) -> Path:
         return prefix.resolve() / found.program.relative_to(prefix.resolve())
     if found.base.is_relative_to("/usr"):
         return _make_venv(found.program, prefix, "--without-pip")
-    return _copy_interpreter(found, prefix / OWN)
+    return _copy_interpreter(found, prefix / OWN_PYTHON)
 
 
 def _copy_interpreter(found: Interpreter, place: Path) -> Path:

@@ -18,11 +18,11 @@ from agent2rl.store.code_snapshot import CODE, WorkspaceReader, read_brought_fil
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.revisions import Revision, RevisionRecorder
 
-QUIET_SECONDS, LOOK_SECONDS, TURN_SECONDS = 0.3, 15.0, 0.25
+QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
 """For each revision there is, the next one waits so much longer."""
 MOST_WATCHED = 256
-FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
+CODE_FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
 CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
 
 
@@ -48,7 +48,7 @@ class RevisionWatcher:
         if new:
             self._recorder.record_event("revision", **revision.model_dump())
         if full:
-            self._recorder.record_event("warning", text=FULL)
+            self._recorder.record_event("warning", text=CODE_FULL)
         return revision
 
     def pin_submission(self, submission: int) -> None:
@@ -102,7 +102,7 @@ class RevisionWatcher:
         """Wait until something changed and was left alone for a moment, or it is time to look."""
         until = time.monotonic() + LOOK_SECONDS
         while not self._over.is_set() and time.monotonic() < until:
-            if events.read(timeout=int(1000 * TURN_SECONDS)):
+            if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
                 while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
                     pass
                 break

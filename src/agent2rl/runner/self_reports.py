@@ -17,9 +17,9 @@ from agent2rl.runner.agent_prompts import REPORTS
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.untrusted_files import read_untrusted_file, sanitize_line
 
-NOTES = f"{REPORTS}/summary.jsonl"
-MOST_BYTES = 4 << 20
-MOST = 1000
+CLAIMS_FILE = f"{REPORTS}/summary.jsonl"
+MOST_CLAIM_BYTES = 4 << 20
+MOST_CLAIMS = 1000
 LONGEST_NAME, LONGEST_CALL = 200, 500
 """Characters of a tool call on the timeline; the transcript has all of it."""
 
@@ -54,9 +54,9 @@ def _record_tool_calls(transcript: Transcript, recorder: Recorder) -> None:
 
 def read_claims(workspace: Path) -> AttemptClaims:
     """The agent's notes, as far as they have the form that it was asked for."""
-    lines = (read_untrusted_file(workspace, NOTES, MOST_BYTES) or b"").splitlines()
+    lines = (read_untrusted_file(workspace, CLAIMS_FILE, MOST_CLAIM_BYTES) or b"").splitlines()
     lines = [line for line in lines if line.strip()]
-    found = [claim for line in lines[:MOST] if (claim := _parse_claim(line))]
+    found = [claim for line in lines[:MOST_CLAIMS] if (claim := _parse_claim(line))]
     return AttemptClaims(claims=tuple(found), unread=len(lines) - len(found))
 
 

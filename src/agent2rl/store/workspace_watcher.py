@@ -17,9 +17,9 @@ from agent2rl.store import untrusted_files
 from agent2rl.store.code_snapshot import LEFT_OUT, SKIPPED
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-LOGS = (".log", ".out", ".err", ".txt", "trainer_state.json")
+WATCHED_LOGS = (".log", ".out", ".err", ".txt", "trainer_state.json")
 METRICS = re.compile(r"(log|metric|history).*\.jsonl$", re.IGNORECASE)
-MOST_SEEN, MOST_IN_FOLDER, MOST_DEPTH = 20_000, 2_000, 10
+MOST_WATCHED, MOST_IN_FOLDER, MOST_WATCHED_DEPTH = 20_000, 2_000, 10
 LONGEST_PATH = 1000
 
 What = Literal["weights", "log"]
@@ -57,7 +57,7 @@ class WorkspaceWatcher:
         self.seen = 0
         found: dict[tuple[str, What], Size] = {}
         waiting: deque[tuple[str, ...]] = deque([()])
-        while waiting and self.seen < MOST_SEEN:
+        while waiting and self.seen < MOST_WATCHED:
             path = waiting.popleft()
             try:
                 with untrusted_files.open_folder(self.root, path) as descriptor:
@@ -75,7 +75,7 @@ class WorkspaceWatcher:
     ) -> Iterator[tuple[str, What, Size]]:
         with os.scandir(descriptor) as entries:
             for number, entry in enumerate(entries):
-                if number >= MOST_IN_FOLDER or self.seen >= MOST_SEEN:
+                if number >= MOST_IN_FOLDER or self.seen >= MOST_WATCHED:
                     return
                 self.seen += 1
                 if entry.is_dir(follow_symlinks=False):
@@ -88,13 +88,13 @@ class WorkspaceWatcher:
 def _enters_folder(name: str, path: tuple[str, ...]) -> bool:
     if name in SKIPPED or (not path and name in LEFT_OUT):
         return False
-    return len(path) < MOST_DEPTH
+    return len(path) < MOST_WATCHED_DEPTH
 
 
 def _classify_file(name: str) -> What | None:
     if name.endswith(WEIGHTS):
         return "weights"
-    return "log" if name.endswith(LOGS) or METRICS.search(name) else None
+    return "log" if name.endswith(WATCHED_LOGS) or METRICS.search(name) else None
 
 
 def _stat_file(entry: "os.DirEntry[str]") -> Size | None:

@@ -219,7 +219,7 @@ def estimate_with_student(
     value: float, draws: Floats, freedom: float, level: float = LEVEL
 ) -> IntervalEstimate:
     """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
-    outside = NormalDist().cdf(-student_t.upper_quantile((1 - level) / 2, freedom))
+    outside = NormalDist().cdf(-student_t.student_upper_quantile((1 - level) / 2, freedom))
     low, high = np.quantile(draws, [outside, 1 - outside])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
@@ -241,4 +241,4 @@ def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
-    return min(1.0, 2 * student_t.upper_tail(abs(value) / error, freedom))
+    return min(1.0, 2 * student_t.student_upper_tail(abs(value) / error, freedom))

@@ -16,10 +16,10 @@ def _quadrature_nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @lru_cache(maxsize=4096)
-def upper_tail(t: float, freedom: float) -> float:
+def student_upper_tail(t: float, freedom: float) -> float:
     """How likely a value above `t` is. `freedom` is at least 1, and need not be whole."""
     if t < 0:
-        return 1.0 - upper_tail(-t, freedom)
+        return 1.0 - student_upper_tail(-t, freedom)
     # With t = sqrt(freedom) * tan(angle) the density becomes a power of the cosine, over a finite range.
     low = math.atan(t / math.sqrt(freedom))
     half = (math.pi / 2 - low) / 2
@@ -31,20 +31,20 @@ def upper_tail(t: float, freedom: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def upper_quantile(above: float, freedom: float) -> float:
+def student_upper_quantile(above: float, freedom: float) -> float:
     """The value that is exceeded with a chance of `above`, which is below one half.
 
     Newton's method from the normal quantile, which lies below: the tail is convex, so no step goes too far.
     """
     t = -NormalDist().inv_cdf(above)
     for _ in range(200):
-        step = (upper_tail(t, freedom) - above) / _density(t, freedom)
+        step = (student_upper_tail(t, freedom) - above) / _student_density(t, freedom)
         t += step
         if abs(step) <= 1e-12 * t:
             break
     return t
 
 
-def _density(t: float, freedom: float) -> float:
+def _student_density(t: float, freedom: float) -> float:
     scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
     return math.exp(scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))

@@ -8,7 +8,7 @@ from statistics import median
 
 from agent2rl.analysis.findings import PrintedCurve
 
-LEAST = 8
+LEAST_POINTS = 8
 """Points from which on a trend is spoken of."""
 NORMAL = 0.6745
 """The median deviation of a normal variable, in standard deviations."""
@@ -40,7 +40,7 @@ class CurveTrend:
 
 def measure_trend(curve: PrintedCurve) -> CurveTrend | None:
     values = list_values(curve)
-    if len(values) < LEAST:
+    if len(values) < LEAST_POINTS:
         return None
     fifth = max(2, len(values) // 5)
     before, after = median(values[:fifth]), median(values[-fifth:])

@@ -45,7 +45,7 @@ STOPPED = {"KeyboardInterrupt", "SystemExit", "BrokenPipeError"}
 
 Aftermath = Literal["end", "mended", "caught"]
 WEIGHT: dict[Aftermath, float] = {"end": 1.0, "mended": 0.35, "caught": 0.15}
-MOST = 3
+MOST_ERRORS = 3
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def find_logged_errors(span: AttemptSpan, book: EvidenceBook) -> list[LoggedErro
             key = (each.kind, each.text[:80])
             if key not in found or sure >= found[key][0]:
                 found[key] = (sure, each, after)
-    most = sorted(found.values(), key=lambda one: -one[0])[:MOST]
+    most = sorted(found.values(), key=lambda one: -one[0])[:MOST_ERRORS]
     return [
         LoggedError(_build_failure(each, after, sure, span.sources, book), after)
         for sure, each, after in most

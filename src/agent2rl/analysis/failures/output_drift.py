@@ -22,7 +22,7 @@ REFUSED = ("nothing happens", "there is no action", "invalid action", "unknown a
 SHOWN = 4000
 """Characters of an output that are looked at."""
 WINDOW = 12
-LEAST = 8
+LEAST_EXAMPLES = 8
 """Examples from which on shares are spoken of."""
 MORE = 0.2
 """By how much a share must grow."""
@@ -43,7 +43,7 @@ class OutputDrift:
 
 def find_drift(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> OutputDrift | None:
     """What grew most, if anything did clearly."""
-    if len(after) < LEAST:
+    if len(after) < LEAST_EXAMPLES:
         return None
     found = [
         one
@@ -61,7 +61,7 @@ def _measure_growth(
 ) -> OutputDrift | None:
     now = [each for each in after if shows(each)]
     share = len(now) / len(after)
-    if len(before) < LEAST:
+    if len(before) < LEAST_EXAMPLES:
         return OutputDrift(what, None, share, tuple(now[:3])) if share >= 0.5 else None
     was = sum(map(shows, before)) / len(before)
     pooled = (was * len(before) + share * len(after)) / (len(before) + len(after))
@@ -80,7 +80,7 @@ def _list_traits(
         "could not be read": lambda one: bool(NOTED.search(one.note)),
         "come to no action": lambda one: _share_refused(one) >= 0.5,
     }
-    if len(before) >= LEAST:
+    if len(before) >= LEAST_EXAMPLES:
         lengths = sorted(len(one.output) for one in before)
         limit = max(2 * lengths[int(0.95 * (len(lengths) - 1))], 400)
         traits["run on"] = lambda one: len(one.output) > limit

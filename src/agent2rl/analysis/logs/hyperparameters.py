@@ -90,7 +90,7 @@ HINTS = (
 """In every line that is looked at."""
 MOST_VALUES = 5
 """Of one name: of several trainings, in their order."""
-MOST = 100
+MOST_SETTINGS = 100
 
 
 def extract_settings(printed: Sequence[PrintedText], book: EvidenceBook) -> tuple[Setting, ...]:
@@ -104,7 +104,7 @@ def extract_settings(printed: Sequence[PrintedText], book: EvidenceBook) -> tupl
                 continue
             for match in SET.finditer(line.text):
                 name, value = CANONICAL[match["name"].lower()], _parse_value(match)
-                full = counts.get(name, 0) >= MOST_VALUES or len(found) >= MOST
+                full = counts.get(name, 0) >= MOST_VALUES or len(found) >= MOST_SETTINGS
                 if value is None or full or (name, value) in found:
                     continue
                 cited = book.add_evidence("log", line.where, line.text.strip(), line.printed.at)

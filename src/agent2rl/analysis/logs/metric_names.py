@@ -73,7 +73,7 @@ ORDER = tuple(dict.fromkeys(ALIASES.values()))
 """The best known first."""
 FIRST = ("loss", "reward", "score", "success_rate", "accuracy", "kl", "entropy", "grad_norm", "learning_rate")
 EVALUATED = {"eval", "evaluation", "val", "valid", "validation", "test", "dev"}
-ASIDE = {
+FILLER_WORDS = {
     *(
         "train",
         "training",
@@ -112,7 +112,7 @@ def canonical_metric(name: str) -> str | None:
         return ALIASES[name]
     parts = [part for part in PARTS.split(name) if part]
     evaluated = any(part in EVALUATED for part in parts[:-1])
-    bare = "_".join(part for part in parts if part not in ASIDE and part not in EVALUATED)
+    bare = "_".join(part for part in parts if part not in FILLER_WORDS and part not in EVALUATED)
     if bare in ALIASES:
         return f"eval_{ALIASES[bare]}" if evaluated else ALIASES[bare]
     return name if TELLING.intersection(parts) else None
@@ -130,7 +130,7 @@ def match_metric(words: tuple[str, ...]) -> str | None:
 
 
 def _strip_filler_words(words: tuple[str, ...]) -> str:
-    return "_".join(word for word in (one.lower() for one in words) if word not in ASIDE | EVALUATED)
+    return "_".join(word for word in (one.lower() for one in words) if word not in FILLER_WORDS | EVALUATED)
 
 
 def rank_metric(name: str) -> int:

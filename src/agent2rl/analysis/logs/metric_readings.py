@@ -31,10 +31,10 @@ HINTS = tuple(
 """In every line that is looked at."""
 NEEDS_STEP = {"score", "success_rate", "accuracy", "learning_rate", "margin", "length"}
 """Without a step these are as likely the words of a report."""
-ASIDE = ("train_runtime", "verdict", "baseline_score")
+SUMMARY_WORDS = ("train_runtime", "verdict", "baseline_score")
 """In a line that sums a training up, and in a grading's answer."""
 BLOCK_LINES = 80
-MOST = 200_000
+MOST_READINGS = 200_000
 """Readings of a log."""
 LONGEST_NAME = 160
 MOST_NUMBERS = 200
@@ -68,7 +68,7 @@ def read_metrics(printed: Sequence[PrintedText]) -> Mapping[str, Sequence[Metric
 @lru_cache(2)  # of one attempt several things are asked
 def _read_metrics(printed: tuple[PrintedText, ...]) -> Mapping[str, Sequence[MetricReading]]:
     return {
-        name: tuple(islice(_scan_readings(lines), MOST)) for name, lines in split_streams(printed).items()
+        name: tuple(islice(_scan_readings(lines), MOST_READINGS)) for name, lines in split_streams(printed).items()
     }
 
 
@@ -94,7 +94,7 @@ def _scan_readings(lines: Iterable[PrintedLine]) -> Iterator[MetricReading]:
 
 def _read_line(line: PrintedLine) -> MetricReading | None:
     text = line.text
-    if any(word in text for word in ASIDE):
+    if any(word in text for word in SUMMARY_WORDS):
         return None
     step = epoch = lone = None
     values: dict[str, float | None] = {}

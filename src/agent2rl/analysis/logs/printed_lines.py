@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agent2rl.analysis.attempts import PrintedText
 
-LONGEST = 2000
+LONGEST_LINE = 2000
 """Of a line that is read."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
@@ -52,11 +52,11 @@ def _split_streams(printed: tuple[PrintedText, ...]) -> Mapping[str, Sequence[Pr
 def _clean_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(ESCAPES.sub("", text).split("\n")):
         if "\r" not in raw and "\\n" not in raw:
-            if shown := raw[:LONGEST].rstrip():
+            if shown := raw[:LONGEST_LINE].rstrip():
                 yield number, shown
             continue
         for piece in _unfold_line(raw):
-            if shown := piece[:LONGEST].rstrip():
+            if shown := piece[:LONGEST_LINE].rstrip():
                 yield number, shown
 
 

@@ -24,7 +24,7 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
 
-SAME = {
+SAME_ELEMENTS = {
     "list", "tuple", "set", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "reversed", "copy.copy",
     "copy.deepcopy", "json.loads", "json.dumps", "collections.deque", "asyncio.run", "str.strip",
     "rich.progress.track", "orjson.loads", "orjson.dumps", "ujson.loads", "itertools.chain.from_iterable",
@@ -37,7 +37,7 @@ PATH_METHODS = {
 
 def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
     name, given = call.name, (call.positional[0] if call.positional else NOTHING)
-    if name in SAME and call.receiver is None:
+    if name in SAME_ELEMENTS and call.receiver is None:
         if name in filesystem_calls.CONFIGS and (found := filesystem_calls.load_config(machine, given)):
             return found
         return given if call.positional else make_list([])

@@ -19,7 +19,7 @@ from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter
 ADDING = {"append", "add", "appendleft", "put", "push", "add_example"}
 EXTENDING = {"extend", "update", "extendleft"}
 TAKING = {"pop", "popleft", "popitem", "get"}
-SAME = {"copy", "tolist", "shuffle", "select", "shard", "with_format", "reverse", "union"}
+SAME_ITEMS = {"copy", "tolist", "shuffle", "select", "shard", "with_format", "reverse", "union"}
 
 
 def interpret_container_method(
@@ -55,7 +55,7 @@ def _interpret_list_method(
         return make_constant(None)
     if name in TAKING:
         return machine.read_element(receiver)
-    if name in SAME:
+    if name in SAME_ITEMS:
         return receiver
     if name == "sort":
         return make_constant(None)

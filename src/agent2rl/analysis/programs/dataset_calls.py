@@ -12,7 +12,7 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
 
-SAME = {
+SAME_ROWS = {
     "shuffle", "select", "train_test_split", "with_format", "remove_columns", "rename_column", "flatten",
     "take", "skip", "set_format", "shard", "sort", "repeat", "to_list", "iterrows", "to_dict", "sample",
     "head", "reset_index", "dropna", "drop_duplicates", "to_pandas", "batch", "cast", "itertuples",
@@ -49,7 +49,7 @@ def interpret_dataset_call(machine: AbstractInterpreter, call: LibraryCall) -> A
         return build_dataset(
             machine.mark_filtered(rows, collect_marks(machine.call_value(given, [rows], {})))
         )
-    if last in SAME:
+    if last in SAME_ROWS:
         return call.receiver
     return None
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class BackgroundEventLoop:
@@ -18,7 +18,7 @@ class BackgroundEventLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="openai-api", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agent2rl.core.engine import Completion, ReplyLogprobs
 from agent2rl.core.errors import WorldError
 
-T = TypeVar("T", bound=BaseModel)
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 Stops = tuple[str, ...]
 
 
@@ -101,7 +101,7 @@ def _extract_text(choice: EndpointChoice) -> str:
     )
 
 
-def _validate_answer(kind: type[T], answer: object) -> T:
+def _validate_answer(kind: type[AnswerT], answer: object) -> AnswerT:
     try:
         return kind.model_validate(answer)
     except ValidationError as error:

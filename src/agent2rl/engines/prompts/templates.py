@@ -19,8 +19,8 @@ from pathlib import Path
 from agent2rl.core.engine import Chat, render_plain_text
 from agent2rl.core.errors import GradingError
 
-SECONDS = 5.0
-SECONDS_PER_CHAT = 0.01
+RENDER_SECONDS = 5.0
+RENDER_SECONDS_PER_CHAT = 0.01
 START_SECONDS = 60.0
 """Python and Jinja start within it on the busiest of machines."""
 WORKER = Path(__file__).with_name("template_worker.py")
@@ -43,7 +43,7 @@ class TemplateRenderer:
             self._start_worker()
             self._request_texts([], START_SECONDS)
         question = [[{"role": said.role, "content": said.content} for said in chat] for chat in chats]
-        return self._request_texts(question, SECONDS + SECONDS_PER_CHAT * len(chats))
+        return self._request_texts(question, RENDER_SECONDS + RENDER_SECONDS_PER_CHAT * len(chats))
 
     def close(self) -> None:
         if self._process is not None:

@@ -20,7 +20,7 @@ SNIPPET_WORDS = 24
 CORPUS = "documents.jsonl"
 SHAPE = "search.json"
 """{"shown": …, "snippet_words": …}, where they are not the usual ones."""
-TEXTS = (".txt", ".md")
+TEXT_SUFFIXES = (".txt", ".md")
 
 
 class LocalCorpus:
@@ -83,7 +83,7 @@ def read_corpus(folder: Path) -> LocalCorpus:
         raise UserError(f"{folder} cannot be read: {type(error).__name__}: {error}.") from error
     if not found:
         raise UserError(
-            f"There is nothing to search in {folder}.", f"It wants {CORPUS}, or files *{', *'.join(TEXTS)}."
+            f"There is nothing to search in {folder}.", f"It wants {CORPUS}, or files *{', *'.join(TEXT_SUFFIXES)}."
         )
     if len({document.id for document in found}) < len(found):
         raise UserError(f"{folder} has two documents with one id.")
@@ -101,6 +101,6 @@ def _read_rows(path: Path) -> Iterator[SearchDocument]:
 
 def _read_files(folder: Path) -> Iterator[SearchDocument]:
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in TEXTS and path.is_file():
+        if path.suffix.lower() in TEXT_SUFFIXES and path.is_file():
             name = path.relative_to(folder)
             yield SearchDocument(str(name), str(name.with_suffix("")), path.read_text("utf-8", "replace"))

@@ -22,7 +22,7 @@ from agent2rl.environments.search.tools import TOOLS
 from agent2rl.net import grading_proxy_client as desks
 from agent2rl.net.grading_proxy_client import GradingProxyClient, find_grading_proxy
 
-FOLDER = "corpus"
+CORPUS_FOLDER = "corpus"
 
 
 def open_world(data: Path) -> World:
@@ -34,14 +34,14 @@ def open_world(data: Path) -> World:
         environment=lambda: SearchEnvironment(find),
         expert=(lambda: RecitingExpert(walks)) if walks else None,
         tools=TOOLS,
-        slow=not (data / FOLDER).is_dir(),
+        slow=not (data / CORPUS_FOLDER).is_dir(),
     )
 
 
 def _make_backend_finder(data: Path) -> Find:
     backend: Backend
-    if (data / FOLDER).is_dir():
-        backend = read_corpus(data / FOLDER)
+    if (data / CORPUS_FOLDER).is_dir():
+        backend = read_corpus(data / CORPUS_FOLDER)
     elif (data / desks.MOUNT_NAME).is_dir():
         backend = DeskBackend(GradingProxyClient(data / desks.MOUNT_NAME / desks.SOCKET))
     else:

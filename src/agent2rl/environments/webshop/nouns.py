@@ -11,18 +11,18 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
-By = Literal["spacy", "rule"]
-MODEL = "en_core_web_sm"
+NounTagger = Literal["spacy", "rule"]
+SPACY_MODEL = "en_core_web_sm"
 
 FUNCTION_WORDS = frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())
 
 
 def extract_nouns(title: str) -> list[str]:
     """In small letters, in order, repeated as they occur."""
-    return _load_spacy_tagger()(title) if by() == "spacy" else extract_nouns_by_rule(title)
+    return _load_spacy_tagger()(title) if get_noun_tagger() == "spacy" else extract_nouns_by_rule(title)
 
 
-def by() -> By:
+def get_noun_tagger() -> NounTagger:
     """Which of the two says what a noun is here."""
     return "spacy" if _is_spacy_installed() else "rule"
 
@@ -42,14 +42,14 @@ def extract_nouns_by_rule(title: str) -> list[str]:
 
 @cache
 def _is_spacy_installed() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in ("spacy", MODEL))
+    return all(importlib.util.find_spec(name) is not None for name in ("spacy", SPACY_MODEL))
 
 
 @cache
 def _load_spacy_tagger() -> Callable[[str], list[str]]:
     import spacy  # heavy, and absent from most installations
 
-    parse = spacy.load(MODEL)
+    parse = spacy.load(SPACY_MODEL)
 
     @lru_cache(maxsize=1 << 14)
     def read(title: str) -> list[str]:

@@ -36,7 +36,7 @@ class PurchaseScore:
     price: bool
     kind: float
     """The type factor."""
-    nouns_by: nouns.By
+    nouns_by: nouns.NounTagger
     """What said which words of the titles are nouns."""
 
 
@@ -49,7 +49,7 @@ def score_purchase(
     cheap = price <= goal.price_upper
     kind = compute_type_factor(product, goal)
     share = (attributes + options + cheap) / (len(goal.attributes) + len(goal.options) + 1)
-    return PurchaseScore(share * kind, attributes, options, cheap, kind, nouns.by())
+    return PurchaseScore(share * kind, attributes, options, cheap, kind, nouns.get_noun_tagger())
 
 
 def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:

@@ -32,8 +32,8 @@ from agent2rl.gateway.scripted.wires import anthropic, chat, gemini, responses
 BODY_BYTES = 64 << 20
 FORMATS: dict[Wire, WireFormat] = {
     "anthropic": anthropic.FORMAT,
-    "openai-chat": chat.FORMAT,
-    "openai-responses": responses.FORMAT,
+    "openai-chat": chat.CHAT_FORMAT,
+    "openai-responses": responses.RESPONSES_FORMAT,
     "gemini": gemini.FORMAT,
 }
 PATHS: dict[Wire, re.Pattern[str]] = {

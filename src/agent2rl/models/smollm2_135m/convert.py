@@ -51,7 +51,7 @@ def convert(path: Path, model_dir: Path, sha256: str) -> None:
         _write_json(model_dir / name, value)
     (model_dir / tokenizer.TEMPLATE).write_text(source["tokenizer.chat_template"], encoding="utf-8")
     rows = len(weights["model.embed_tokens.weight"])
-    if faults := list(tokenizer.faults(source, model_dir, rows)):
+    if faults := list(tokenizer.find_tokenizer_faults(source, model_dir, rows)):
         raise MachineError(
             f"The converted tokenizer is not the model's: {'; '.join(faults)}.",
             "Install the versions of transformers and tokenizers that requirements.lock names.",

@@ -80,7 +80,7 @@ def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
     return {"tokenizer.json": vocabulary, "tokenizer_config.json": settings}
 
 
-def faults(source: GgufSource, model_dir: Path, rows: int) -> Iterator[str]:
+def find_tokenizer_faults(source: GgufSource, model_dir: Path, rows: int) -> Iterator[str]:
     """In what the tokenizer, as transformers loads it, differs from the file's."""
     loaded: Any = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     tokens: list[str] = source["tokenizer.ggml.tokens"]

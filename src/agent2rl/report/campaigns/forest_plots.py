@@ -69,7 +69,7 @@ def _create_row_panels(
 ) -> tuple[Figure, list[Axes]]:
     """Room for so many rows, the first on top, with their names beside."""
     around = Margins(left=1.35 if narrow else left, top=0.3, across=0.3)
-    width = chart_style.NARROW if narrow else chart_style.WIDE
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, panels = chart_style.create_panels(
         width, 0.75 + ROW * max(2, count), columns=columns, margins=around, sharey=True
     )

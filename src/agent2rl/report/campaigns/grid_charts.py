@@ -24,7 +24,7 @@ def draw_gains(found: Heatmap, narrow: bool = False) -> Figure | None:
         return None
     rows, columns = (found.columns, found.rows) if narrow else (found.rows, found.columns)
     around = Margins(left=1.35 if narrow else 1.6, top=0.3, bottom=0.3)
-    width = chart_style.NARROW if narrow else chart_style.WIDE
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, (axes,) = chart_style.create_panels(width, 0.7 + 0.42 * len(rows), margins=around)
     most = max(abs(each.cell.mean.value) for each in known if each.cell.mean) or 1.0
     for each in found.cells:
@@ -82,14 +82,14 @@ def draw_routes(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | No
     height = 1.15 + 0.3 * rows + (0.85 if narrow else 0)
     if narrow:
         figure, panels = chart_style.create_panels(
-            chart_style.NARROW,
+            chart_style.NARROW_INCHES,
             height,
             rows=2,
             margins=around,
             height_ratios=[len(each) + 0.01 for each in bars],
         )
     else:
-        figure, panels = chart_style.create_panels(chart_style.WIDE, height, columns=2, margins=around)
+        figure, panels = chart_style.create_panels(chart_style.WIDE_INCHES, height, columns=2, margins=around)
     for axes, group, title in zip(panels, bars, ("by task, %", "by agent, %"), strict=True):
         _draw_stacked_bars(axes, group, colours)
         axes.set_title(title)

@@ -178,7 +178,7 @@ def _create_line_panels(count: int, narrow: bool, campaign: CampaignAnalysis) ->
     named = len(campaign.lines) > 1
     above = (0.2 * -(-len(campaign.lines) // (1 if narrow else 3)) if named else 0) + 0.3
     around = Margins(top=above, across=0.42, down=0.62)
-    width = chart_style.NARROW if narrow else chart_style.WIDE
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     height = above + rows * (1.25 if narrow else 1.55) + 0.62 * (rows - 1) + 0.42
     figure, panels = chart_style.create_panels(width, height, rows, columns, around)
     for spare in panels[count:]:

@@ -45,7 +45,7 @@ TASK: Task = replace(
     description=Path(__file__).with_name("mini.md").read_text(encoding="utf-8"),
     load=load,
     evaluator=Pairwise(
-        rule=f"alpacaeval-mini-2-{rubric.NAME}",
+        rule=f"alpacaeval-mini-2-{rubric.RUBRIC_NAME}",
         reference=get_reference,
         asking=QuestionPrompt(
             plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)

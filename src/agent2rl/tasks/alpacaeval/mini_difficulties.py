@@ -15,7 +15,7 @@ from agent2rl.evaluators.referees import AnswerComparison, RefereePreference, Ru
 from agent2rl.tasks.alpacaeval.mini_instructions import LANGUAGES, LENGTHS
 
 USUAL = {"language": next(iter(LANGUAGES)), "length": next(iter(LENGTHS)), "form": "plain"}
-RULE = RuleReferee(rubric.NAME, rubric.score_answer)
+RULE = RuleReferee(rubric.RUBRIC_NAME, rubric.score_by_rubric)
 
 
 def write_difficulties(examples: Sequence[Example]) -> str:

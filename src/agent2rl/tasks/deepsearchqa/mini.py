@@ -8,7 +8,7 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import DataFolder, Splits, Task
 from agent2rl.environments.search.local import write_corpus
-from agent2rl.environments.search.world import FOLDER
+from agent2rl.environments.search.world import CORPUS_FOLDER
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.deepsearchqa import EVALUATOR
 from agent2rl.tasks.deepsearchqa import TASK as DEEPSEARCHQA
@@ -31,7 +31,7 @@ def load(data_dir: Path | None) -> Splits:
         train=load_library("train").examples,
         feedback=load_library("feedback").examples,
         heldout=load_library("heldout").examples,
-        folders={FOLDER: _make_corpus_writer("train")},
+        folders={CORPUS_FOLDER: _make_corpus_writer("train")},
         beside={part: _make_corpus_writer(part) for part in COUNTS},
     )
 

@@ -18,13 +18,13 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Splits, Task
 from agent2rl.environments.webshop.environment import SHOP, WebshopEnvironment
 from agent2rl.environments.webshop.goal import TEST, TRAIN, Kind
-from agent2rl.environments.webshop.nouns import by
+from agent2rl.environments.webshop.nouns import get_noun_tagger
 from agent2rl.evaluators.episode_prompts import EpisodePrompt
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.prompts import read_prompts
 from agent2rl.tasks.webshop import goals, official
 
-RULE = f"webshop-2-nouns-by-{by()}"
+RULE = f"webshop-2-nouns-by-{get_noun_tagger()}"
 """Changes whenever the same actions could score otherwise."""
 
 EVALUATOR = Episodes(

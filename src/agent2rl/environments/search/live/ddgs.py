@@ -10,7 +10,7 @@ from agent2rl.environments.search.backend import SearchResult
 from agent2rl.environments.search.live.page_reader import PageReader
 from agent2rl.environments.search.live.retry import RateLimitedRetry
 
-SHOWN = 5
+DDGS_RESULTS = 5
 
 
 @dataclass
@@ -32,7 +32,7 @@ class DdgsBackend:
             for row in rows
             if row.get("href")
         )
-        return tuple(found)[:SHOWN]
+        return tuple(found)[:DDGS_RESULTS]
 
     def open(self, id: str) -> str:  # noqa: A002
         return self.pages.read(id)
@@ -40,7 +40,7 @@ class DdgsBackend:
     def _send_request(self, query: str) -> list[dict[str, Any]]:
         try:
             seconds = int(self.patience.answer_seconds)
-            rows: list[dict[str, Any]] = self._ddgs.DDGS(timeout=seconds).text(query, max_results=SHOWN)
+            rows: list[dict[str, Any]] = self._ddgs.DDGS(timeout=seconds).text(query, max_results=DDGS_RESULTS)
         except (self._errors.RatelimitException, self._errors.TimeoutException) as error:
             raise TransientError(type(error).__name__) from error
         except self._errors.DDGSException as error:

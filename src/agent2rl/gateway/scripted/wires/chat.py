@@ -50,8 +50,8 @@ class ChatCompletions:
             wire="openai-chat",
             model=require_model(body),
             stream=body.get("stream") is True,
-            items=tuple(_parse_items(said)),
-            tools=tuple(_parse_tools(as_list(body.get("tools")))),
+            items=tuple(_parse_chat_items(said)),
+            tools=tuple(_parse_chat_tools(as_list(body.get("tools")))),
             system="\n".join(
                 extract_text(message.get("content"))
                 for message in said
@@ -71,9 +71,9 @@ class ChatCompletions:
             if reply.think:
                 message["reasoning_content"] = reply.think
             if reply.calls:
-                message["tool_calls"] = [_render_call(call, dump_arguments(call)) for call in reply.calls]
+                message["tool_calls"] = [_render_chat_call(call, dump_arguments(call)) for call in reply.calls]
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": stop}
-            answer = {**head, "object": "chat.completion", "choices": [choice], "usage": _render_usage(told)}
+            answer = {**head, "object": "chat.completion", "choices": [choice], "usage": _render_chat_usage(told)}
             return "application/json", render_whole_answer(answer, told)
         head["object"] = "chat.completion.chunk"
         deltas = [(delta, None) for delta in _render_deltas(reply)]
@@ -83,7 +83,7 @@ class ChatCompletions:
         ]
         if asked.tells_usage:
             chunks.append(
-                ResponseChunk(render_sse_event({**head, "choices": [], "usage": _render_usage(told)}), told)
+                ResponseChunk(render_sse_event({**head, "choices": [], "usage": _render_chat_usage(told)}), told)
             )
         chunks.append(ResponseChunk(b"data: [DONE]\n\n", told if asked.tells_usage else None))
         return "text/event-stream; charset=utf-8", chunks
@@ -115,7 +115,7 @@ def dump_arguments(call: WireToolCall) -> str:
     return dump_json(call.arguments).decode()
 
 
-def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
+def _parse_chat_items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for message in said:
         role, text = message.get("role"), extract_text(message.get("content"))
         if role == "assistant":
@@ -134,14 +134,14 @@ def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
             yield UserMessage(text)
 
 
-def _parse_tools(offered: list[Any]) -> Iterator[OfferedTool]:
+def _parse_chat_tools(offered: list[Any]) -> Iterator[OfferedTool]:
     for tool in map(as_mapping, offered):
         function = as_mapping(tool.get("function"))
         if tool.get("type") == "function":
             yield OfferedTool(as_string(function.get("name")), as_mapping(function.get("parameters")))
 
 
-def _render_call(call: WireToolCall, arguments: str) -> dict[str, Any]:
+def _render_chat_call(call: WireToolCall, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
@@ -156,12 +156,12 @@ def _render_deltas(reply: LlmReply) -> Iterator[dict[str, Any]]:
     for piece in split_text(reply.text):
         yield {"content": piece}
     for index, call in enumerate(reply.calls):
-        yield {"tool_calls": [{"index": index, **_render_call(call, "")}]}
+        yield {"tool_calls": [{"index": index, **_render_chat_call(call, "")}]}
         for piece in split_text(dump_arguments(call)):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _render_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_chat_usage(told: TokenCounts) -> dict[str, Any]:
     return {
         "prompt_tokens": told.input,
         "completion_tokens": told.output,
@@ -171,4 +171,4 @@ def _render_usage(told: TokenCounts) -> dict[str, Any]:
     }
 
 
-FORMAT: WireFormat = ChatCompletions()
+CHAT_FORMAT: WireFormat = ChatCompletions()

@@ -54,8 +54,8 @@ class OpenAIResponses:
             wire="openai-responses",
             model=require_model(body),
             stream=body.get("stream") is True,
-            items=tuple(_parse_items(said)),
-            tools=tuple(_parse_tools(as_list(body.get("tools")))),
+            items=tuple(_parse_response_items(said)),
+            tools=tuple(_parse_response_tools(as_list(body.get("tools")))),
             system="\n".join([as_string(body.get("instructions")), *system]),
             most_tokens=most if isinstance(most, int) else None,
             schema=read_response_schema(wanted, wanted),
@@ -66,7 +66,7 @@ class OpenAIResponses:
         told = select_reported_tokens(reply.tokens)
         begun = _render_response(asked, reply)
         output = [item for item, _ in _render_outputs(reply)]
-        done = {**begun, "status": "completed", "output": output, "usage": _render_usage(told)}
+        done = {**begun, "status": "completed", "output": output, "usage": _render_response_usage(told)}
         if not asked.stream:
             return "application/json", render_whole_answer(done, told)
         events: list[dict[str, Any]] = [
@@ -91,7 +91,7 @@ class OpenAIResponses:
         return render_openai_error(trouble)
 
 
-def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
+def _parse_response_items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for one in said:
         kind, call = one.get("type", "message"), as_string(one.get("call_id"))
         if kind == "function_call":
@@ -114,7 +114,7 @@ def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
             yield UserMessage(extract_text(one.get("content")))
 
 
-def _parse_tools(offered: list[Any]) -> Iterator[OfferedTool]:
+def _parse_response_tools(offered: list[Any]) -> Iterator[OfferedTool]:
     for tool in map(as_mapping, offered):
         kind, name = tool.get("type"), as_string(tool.get("name"))
         if kind == "function":
@@ -184,10 +184,10 @@ def _render_outputs(reply: LlmReply) -> Iterator[tuple[dict[str, Any], list[dict
         item = {"id": f"msg_{reply.id}", "type": "message", "role": "assistant", "content": [text]}
         yield {**item, "status": "completed"}, steps
     for number, call in enumerate(reply.calls):
-        yield _render_call(call, f"{reply.id}{number}")
+        yield _render_response_call(call, f"{reply.id}{number}")
 
 
-def _render_call(call: WireToolCall, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _render_response_call(call: WireToolCall, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if call.kind == "local-shell":
         item = {"id": f"lsh_{name}", "type": "local_shell_call", "call_id": call.id, "action": call.arguments}
         return {**item, "status": "completed"}, []
@@ -209,7 +209,7 @@ def _empty_fields(item: dict[str, Any]) -> dict[str, Any]:
     return {key: empty[key] for key in item if key in empty}
 
 
-def _render_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_response_usage(told: TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": told.input,
         "input_tokens_details": {"cached_tokens": told.cached},
@@ -219,4 +219,4 @@ def _render_usage(told: TokenCounts) -> dict[str, Any]:
     }
 
 
-FORMAT: WireFormat = OpenAIResponses()
+RESPONSES_FORMAT: WireFormat = OpenAIResponses()
