@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent2rl.analysis.campaigns.run_digest import RunDigest, ScoredPoint
-from agent2rl.analysis.campaigns.spending import RunSpending
+from agent2rl.analysis.campaigns.run_digest import RunDigest, RunSpending, ScoredPoint
 from agent2rl.report import digests
 from agent2rl.store.paths import RunPaths
 

@@ -23,7 +23,7 @@ from agent2rl.core.records import Limits
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator
 from agent2rl.evaluators.code_tests.pool import ProgramPool
-from agent2rl.grading.program_sandboxes import ProgramSandboxes
+from agent2rl.grading.grading_child import ProgramSandboxes
 
 SECONDS = 3.0
 FORGERIES = {

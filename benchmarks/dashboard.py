@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from agent2rl.dashboard.app import create_app
+from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.paths import RunPaths
 from benchmarks.campaign_statistics import lay

@@ -53,13 +53,11 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage, Completion, Sampling, StatelessConversations
 from agent2rl.core.environment import EnvironmentStep
-from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits, open_engine
 from agent2rl.engines.transformers.loading import describe_model
-from agent2rl.evaluators.episode_loop import LiveEpisode, ModelPlayer, play_episodes
-from agent2rl.evaluators.episode_prompts import EpisodePrompt
-from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.episodes import EpisodePrompt, Episodes, LiveEpisode, ModelPlayer, play_episodes
 from benchmarks.static_eval import SHAPES
 
 SHARED, OWN, TURN, ACTION = 1800, 200, 40, 20

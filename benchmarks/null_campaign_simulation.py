@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from agent2rl.analysis import statistics
 from agent2rl.analysis.campaigns.resampling import hash_seed
-from agent2rl.analysis.campaigns.run_digest import RunDigest
-from agent2rl.analysis.campaigns.spending import RunSpending
+from agent2rl.analysis.campaigns.run_digest import RunDigest, RunSpending
 from agent2rl.analysis.gain import ALPHA, mcnemar
-from agent2rl.core.records import EvalResult, ExampleResult, Interval, Mode
+from agent2rl.core.grading_records import EvalResult, ExampleResult, Interval
+from agent2rl.core.records import Mode
 
 NOTHING = RunSpending(seconds=0.0, tokens=0, usd=0.0, gpu_seconds=0.0, environment_steps=0)
 MODES = get_args(Mode)

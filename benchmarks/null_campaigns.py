@@ -14,10 +14,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from agent2rl.analysis import statistics
-from agent2rl.analysis.campaigns.comparisons import compare_groups
-from agent2rl.analysis.campaigns.heatmap import build_heatmap
+from agent2rl.analysis.campaigns.comparisons import build_heatmap, compare_groups
 from agent2rl.analysis.campaigns.run_digest import group_by
-from agent2rl.core.records import EvalResult, ExampleResult
+from agent2rl.core.grading_records import EvalResult, ExampleResult
 from benchmarks.null_campaign_simulation import (
     NullScenario,
     compute_false_real_rate,

@@ -38,8 +38,7 @@ from agent2rl.core.events import (
 from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.core.sandbox import Command, Enclosure
-from agent2rl.runner.agent_observer import AgentObserver
-from agent2rl.runner.revision_watcher import RevisionWatcher
+from agent2rl.runner.agent_observer import AgentObserver, RevisionWatcher
 from agent2rl.store.recorder import Recorder
 
 RUN_SECONDS = 12 * 3600

@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
-from agent2rl.tasks.gsm8k.problems import generate_problems
+from agent2rl.tasks.gsm8k.mini import generate_problems
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sft import SftSettings, sft

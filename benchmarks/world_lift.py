@@ -32,24 +32,22 @@ from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
-from agent2rl.core import evaluator_folders
+from agent2rl.core import task as evaluator_folders
 from agent2rl.core.environment import World
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
 from agent2rl.environments.alfworld.environment import STEPS
 from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.training_data import open_training_world
-from agent2rl.tasks.alfworld import games as official
+from agent2rl.tasks import alfworld
 from agent2rl.training import models
-from agent2rl.training.arena import Arena
-from agent2rl.training.demonstrations import demonstrations
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.optimizer import TrainingSchedule
+from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import grpo_in_world
-from agent2rl.training.sequences import TrainingSequence
+from agent2rl.training.rollouts import Arena, demonstrations, grpo_in_world
 from agent2rl.training.sft import SftSettings, imitate
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
@@ -100,7 +98,7 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         meta: dict[str, JsonValue] = {"steps": chosen.train_turns}
         games = tuple(Example(name, "", "", meta) for name in names)
         world = World(games, lambda: AlfworldEnvironment(find), AlfworldExpert)
-        tests = {"feedback": official.load_scoring_examples(chosen.test)[: chosen.test_games]}
+        tests = {"feedback": alfworld.load_scoring_examples(chosen.test)[: chosen.test_games]}
         yield Subject(registry.find_task(chosen.task), world, tests, chosen.reply_tokens)
         return
     with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:

@@ -9,9 +9,8 @@ import re
 from itertools import product
 from pathlib import Path
 
+from agent2rl.tasks.alfworld.homes import read_domain, write_goal, write_grammar
 from agent2rl.tasks.alfworld.layout import HomeGoal
-from agent2rl.tasks.alfworld.pddl_problem import read_domain, write_goal
-from agent2rl.tasks.alfworld.wording import write_grammar
 
 WORDS = write_grammar("do as told")
 OLD_WORDS = WORDS.replace("move {o} to {r}", "put {o} in/on {r}").replace(

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent2rl.core.engine import Engine
-from agent2rl.core.evaluator_folders import require_evaluator_folder
-from agent2rl.core.records import EvalResult, EvalSettings
-from agent2rl.core.task import Example, Splits, Task
+from agent2rl.core.grading_records import EvalResult, EvalSettings
+from agent2rl.core.task import Example, Splits, Task, require_evaluator_folder
 from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 

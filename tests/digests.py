@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.random import Generator
 
-from agent2rl.analysis.campaigns.run_digest import RunDigest, ScoredPoint
-from agent2rl.analysis.campaigns.spending import RunSpending
-from agent2rl.core.records import Interval
+from agent2rl.analysis.campaigns.run_digest import RunDigest, RunSpending, ScoredPoint
+from agent2rl.core.grading_records import Interval
 
 SPENT = RunSpending(seconds=100.0, tokens=1000, usd=1.0, gpu_seconds=50.0, environment_steps=10)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.task import Splits, Task
-from agent2rl.tasks.alfworld.games import build_example, write_game
+from agent2rl.tasks.alfworld import build_example, write_game
 from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.mini import TASK as MINI
 

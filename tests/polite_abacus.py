@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
-from agent2rl.core.engine import Chat
+from agent2rl.core.engine import CHAT_FORMAT_FILE, Chat, ChatFormat
 from agent2rl.models.abacus import solver
 
 

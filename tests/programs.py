@@ -11,7 +11,7 @@ from pathlib import Path
 from agent2rl import registry
 from agent2rl.core.records import Limits
 from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool
-from agent2rl.grading.program_sandboxes import ProgramSandboxes
+from agent2rl.grading.grading_child import ProgramSandboxes
 
 REFERENCE = "def solve(x):\n    return x + 1\n"
 TEST = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 11\n"

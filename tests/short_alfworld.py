@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from agent2rl.core.records import Split
+from agent2rl.core.grading_records import Split
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.tasks.alfworld.games import attach_game, build_example, write_game
+from agent2rl.tasks.alfworld import attach_game, build_example, write_game
 from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import EASY
 from agent2rl.tasks.alfworld.mini import EASY_STEPS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.task import DataFolder, Example, Splits, Task
-from agent2rl.environments.search.local import write_corpus
+from agent2rl.environments.search.backends import write_corpus
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.tasks.deepsearchqa.library import MiniLibrary, build_library
 from agent2rl.tasks.deepsearchqa.mini import TASK as MINI
+from agent2rl.tasks.deepsearchqa.mini import MiniLibrary, build_library
 
 TRAIN, QUESTIONS, STEPS = 10, 5, 2
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.models.abacus import Abacus, solver

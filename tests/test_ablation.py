@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.chat_format import USUAL_FORMATS
-from agent2rl.core.records import Submission
+from agent2rl.core.engine import USUAL_FORMATS
+from agent2rl.core.grading_records import Submission
 from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from agent2rl.tasks.gsm8k.mini import TASK

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.environments.alfworld import NOTHING, AlfworldEpisode, AlfworldGame
-from agent2rl.environments.alfworld.expert import PUTTING, AlfworldExpert
-from agent2rl.environments.alfworld.expert.likely_places import estimate_find_rate
-from agent2rl.environments.alfworld.expert.task_parser import ParsedTask, parse_task
+from agent2rl.environments.alfworld.expert import (
+    PUTTING,
+    AlfworldExpert,
+    ParsedTask,
+    estimate_find_rate,
+    parse_task,
+)
 from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import LEVELS
 from tests import alfworld_games

@@ -18,13 +18,28 @@ from scripts.seedling import words
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld import NOTHING, AlfworldEpisode, AlfworldGame
 from agent2rl.environments.alfworld.expert import AlfworldExpert
-from agent2rl.environments.alfworld.goal import TaskType
-from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
-from agent2rl.tasks.alfworld.kinds import FIXTURES, LAMP, OPENABLE, ROOMS, THINGS
-from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, HomeDifficulty, Part, furnish_home
-from agent2rl.tasks.alfworld.pddl_problem import read_domain, write_problem
-from agent2rl.tasks.alfworld.walkthrough import find_walkthrough
-from agent2rl.tasks.alfworld.wording import write_grammar, write_task_sentence
+from agent2rl.environments.alfworld.pddl import TaskType
+from agent2rl.tasks.alfworld.homes import (
+    GeneratedHome,
+    find_walkthrough,
+    generate_homes,
+    read_domain,
+    write_grammar,
+    write_problem,
+    write_task_sentence,
+)
+from agent2rl.tasks.alfworld.layout import (
+    FIXTURES,
+    LAMP,
+    LEVELS,
+    OPENABLE,
+    ROOMS,
+    TASK_TYPES,
+    THINGS,
+    HomeDifficulty,
+    Part,
+    furnish_home,
+)
 
 SPLITS: tuple[Part, ...] = get_args(Part)
 TRACES = Path(__file__).with_name("alfworld_mini_traces.jsonl.xz")

@@ -20,18 +20,18 @@ from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.records import Budget, EvalSettings, RunSpec
+from agent2rl.core.grading_records import EvalSettings
+from agent2rl.core.records import Budget, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.environments.alfworld.goal import TaskType
-from agent2rl.environments.alfworld.world import open_world
+from agent2rl.environments.alfworld.environment import open_world
+from agent2rl.environments.alfworld.pddl import TaskType
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.evaluators.release_archive import fetch_archive
+from agent2rl.evaluators.task_data import fetch_archive, read_prompts
 from agent2rl.runner import workspace
 from agent2rl.runner.assets import load_assets
 from agent2rl.runner.assets import test_set as paper_test_set
-from agent2rl.tasks.alfworld import games
+from agent2rl.tasks import alfworld
 from tests.alfworld_games import game
 from tests.runs import Bench
 from tests.tiny_models import write_tiny_llama
@@ -94,7 +94,7 @@ def test_a_folder_without_the_official_layout_is_refused(tmp_path: Path, officia
 def test_every_official_game_of_valid_seen_becomes_an_example(shared_data: Path, tmp_path: Path) -> None:
     with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    found = games.load_scoring_examples(tmp_path / "json_2.1.1" / "valid_seen")
+    found = alfworld.load_scoring_examples(tmp_path / "json_2.1.1" / "valid_seen")
     assert len(found) == 140
     assert {example.meta["task_type"] for example in found} == KINDS
     assert len({example.meta["sha256"] for example in found}) == 140
@@ -311,7 +311,7 @@ place = world.environment()
 step = place.reset(world.games[0])
 say(first=step.observation)
 try:
-    from agent2rl.environments.alfworld.expert.player import AlfworldExpert
+    from agent2rl.environments.alfworld.expert import AlfworldExpert
     say(hidden=False)
 except ImportError:
     say(hidden=True)

@@ -12,7 +12,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import WinRates
+from agent2rl.core.grading_records import WinRates
 from agent2rl.core.task import ChatEvaluator
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.pairwise import FILE, FOLDER
@@ -20,8 +20,7 @@ from agent2rl.runner import grading_proxy_setup
 from agent2rl.runner.preflight import check_task
 from agent2rl.runner.settings import Settings
 from agent2rl.store.files import sha256_text
-from agent2rl.tasks.alpacaeval import TASK
-from agent2rl.tasks.alpacaeval.official import HUB_REVISION, TRAIN_PARQUET, TRAIN_REVISION
+from agent2rl.tasks.alpacaeval import HUB_REVISION, TASK, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
 from tests.served import serve
 

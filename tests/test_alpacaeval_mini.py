@@ -13,15 +13,14 @@ from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.analysis import statistics
-from agent2rl.core import evaluator_folders
+from agent2rl.core import task
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalScore, EvalSettings
+from agent2rl.core.grading_records import EvalScore, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.replay import ReplayEngine
 from agent2rl.evaluators.pairwise import CONSTANTS, FOLDER
-from agent2rl.evaluators.rubric import check_qualities, score_by_rubric
-from agent2rl.tasks.alpacaeval.mini import TASK
-from agent2rl.tasks.alpacaeval.mini_instructions import NAMES, TOWNS, generate_instructions
+from agent2rl.evaluators.scorers import check_qualities, score_by_rubric
+from agent2rl.tasks.alpacaeval.mini import NAMES, TASK, TOWNS, generate_instructions
 from tests.runs import Bench
 
 pytest.importorskip("sklearn", reason="length control needs agent2rl[judge]")
@@ -123,7 +122,7 @@ def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.Mo
     assert not isinstance(folder, Path)
     (tmp_path / FOLDER).mkdir()
     folder(tmp_path / FOLDER)
-    monkeypatch.setenv(evaluator_folders.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(task.FOLDER_VARIABLE, str(tmp_path))
 
     def graded(answer: Callable[[int, Example], str]) -> EvalScore:
         said = ReplayEngine({one.id: [answer(n, one)] for n, one in enumerate(SPLITS.heldout)})

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalResult, EvalSettings, SampledAnswer
+from agent2rl.core.grading_records import EvalResult, EvalSettings, SampledAnswer
 from agent2rl.core.task import Example
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.engines.transformers import TransformersEngine
 from agent2rl.engines.transformers.decoding import BatchLimits
 from agent2rl.engines.transformers.loading import LoadedModel, load_model
-from agent2rl.evaluators.answer_sampling import (
+from agent2rl.evaluators.scorers import exact_number, final_answer
+from agent2rl.evaluators.single_turn import (
     QuestionPrompt,
+    SingleTurn,
     compute_pass_at_k,
     compute_pass_metrics,
     score_majority_answer,
 )
-from agent2rl.evaluators.scorers import exact_number, final_answer
-from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.models.seedling import FILES
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k.mini import TASK as MINI

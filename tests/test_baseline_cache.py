@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.records import EvalResult, ExampleResult
+from agent2rl.core.grading_records import EvalResult, ExampleResult
 from agent2rl.grading.baseline import BaselineCache, Measurement
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_events

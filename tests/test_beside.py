@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core import evaluator_folders as place
+from agent2rl.core import task as place
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.evaluator_folders import require_evaluator_folder
-from agent2rl.core.task import Splits
+from agent2rl.core.task import Splits, require_evaluator_folder
 from agent2rl.runner.assets import prepare_beside_folders
 from tests.beside_gsm8k import FILE
 from tests.runs import Bench

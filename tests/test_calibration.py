@@ -8,14 +8,13 @@ import pytest
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import Calibration
+from agent2rl.core.grading_records import Calibration
 from agent2rl.core.task import Example, JudgePreference
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.evaluators.calibration import calibrate, select_preferences
-from agent2rl.evaluators.referees import JudgeReferee
+from agent2rl.evaluators.judge import JudgeReferee, calibrate, select_preferences
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
 from agent2rl.net.grading_proxy_client import GradingProxyClient
-from agent2rl.runner.judge_calibration import measure_judge
+from agent2rl.runner.judges import measure_judge
 from agent2rl.runner.settings import Settings
 from tests.runs import Bench
 from tests.served import serve

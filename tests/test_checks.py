@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
-from agent2rl.core.chat_format import ChatFormat
+from agent2rl.core.engine import ChatFormat
 from agent2rl.core.errors import Refusal, UserError
 from agent2rl.grading.base_model import BaseModel, read_base_model
-from agent2rl.grading.checks import check_submission
+from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.grading.freeze import FreezeLimits, compute_manifest, freeze_submission
 from agent2rl.grading.model_builder import ModelParts
-from agent2rl.grading.resaved_base import ResavedBase
-from agent2rl.grading.weights import weights_sha256
+from agent2rl.grading.untrusted_model_files import weights_sha256
 
 Layers = dict[str, npt.NDArray[Any]]
 HIDDEN, ROWS = 8, 40

@@ -17,7 +17,7 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests import evaluator, jail, pool
 from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool
-from agent2rl.sandboxes import watch
+from agent2rl.sandboxes import resource_limits
 from tests.programs import ALWAYS_EQUAL, HOSTILE, REFERENCE, TEST, job, sandboxed_pool
 
 
@@ -122,8 +122,8 @@ def test_there_are_at_least_40_hostile_programs() -> None:
 
 def alive() -> Counter[str]:
     """The processes below this one, by name."""
-    everyone = watch.list_processes()
-    return Counter(process.name for process in watch.find_descendants({os.getpid()}, everyone))
+    everyone = resource_limits.list_processes()
+    return Counter(process.name for process in resource_limits.find_descendants({os.getpid()}, everyone))
 
 
 def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sandboxes: ProgramPool) -> None:

@@ -33,10 +33,9 @@ from agent2rl.analysis.contamination import (
     split_example,
     split_words,
 )
-from agent2rl.core.records import Contamination
+from agent2rl.core.grading_records import Contamination
 from agent2rl.core.task import Splits
-from agent2rl.grading import contamination_scanner
-from agent2rl.grading import workspace_documents as reading
+from agent2rl.grading import contamination_scanner, workspace_documents
 from agent2rl.grading.worker import JOB, ExampleRow
 from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
 from agent2rl.report import tables
@@ -330,9 +329,9 @@ def test_a_hostile_tree_is_read_within_bounds_and_what_was_not_is_said(tmp_path:
     each, left = read(root, ReadBounds(file_bytes=20 << 20))
     assert {name for name, matches in each.items() if matches} >= {"bad-\ufffd-name.txt"}
     assert sum(bool(matches) for matches in each.values()) == 2
-    assert left.left_out[reading.TOO_LONG].files == 2
-    assert left.left_out[reading.TOO_LONG].bytes > 1 << 39
-    assert left.left_out[reading.TOO_DEEP].files == 1
+    assert left.left_out[workspace_documents.TOO_LONG].files == 2
+    assert left.left_out[workspace_documents.TOO_LONG].bytes > 1 << 39
+    assert left.left_out[workspace_documents.TOO_DEEP].files == 1
     assert left.read_bytes < 50 << 20
 
 
@@ -344,13 +343,13 @@ def test_the_bounds_cut_off_what_matters_least(tmp_path: Path) -> None:
     each, left = read(tmp_path, ReadBounds(bytes=600))
     assert each == {"code/prepare": ["prompt"], "rows.jsonl": []}
     assert (
-        left.left_out[reading.NO_ROOM].files == 2
+        left.left_out[workspace_documents.NO_ROOM].files == 2
     )  # the one in which the bound was reached, and what came after
     each, left = read(tmp_path, ReadBounds(seconds=0))
     assert each == {}
-    assert left.left_out[reading.NO_TIME].files == 3
+    assert left.left_out[workspace_documents.NO_TIME].files == 3
     each, left = read(tmp_path, ReadBounds(files=1))
-    assert left.left_out[reading.TOO_MANY].files == 2
+    assert left.left_out[workspace_documents.TOO_MANY].files == 2
 
 
 def test_broken_archives_are_said_and_do_not_stop_the_rest(tmp_path: Path) -> None:
@@ -365,8 +364,8 @@ def test_broken_archives_are_said_and_do_not_stop_the_rest(tmp_path: Path) -> No
     (tmp_path / "z.txt").write_text(QUESTION)
     each, left = read(tmp_path)
     assert each["z.txt"] == ["prompt"]
-    assert left.left_out[reading.DAMAGED].files == 3
-    assert left.left_out[reading.PACKED].files == 1
+    assert left.left_out[workspace_documents.DAMAGED].files == 3
+    assert left.left_out[workspace_documents.PACKED].files == 1
 
 
 # What is said of it

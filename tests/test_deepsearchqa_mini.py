@@ -11,17 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.engines.replay import ReplayEngine as Outputs
 from agent2rl.environments.search import Backend, RecordingBackend, ReplayBackend
 from agent2rl.environments.search.answer_matching import mark_answer, normalize_text, parse_gold_answer
 from agent2rl.environments.search.environment import NOT_FOUND, SearchEnvironment
-from agent2rl.evaluators.episode_prompts import EpisodePrompt
-from agent2rl.evaluators.episodes import Episodes
-from agent2rl.tasks.deepsearchqa.facts import LINKS, FactWorld, generate_facts
-from agent2rl.tasks.deepsearchqa.library import MiniLibrary, build_library
-from agent2rl.tasks.deepsearchqa.link_paths import list_backward_paths, list_forward_paths
-from agent2rl.tasks.deepsearchqa.names import Part
+from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
+from agent2rl.tasks.deepsearchqa.facts import (
+    LINKS,
+    FactWorld,
+    Part,
+    generate_facts,
+    list_backward_paths,
+    list_forward_paths,
+)
+from agent2rl.tasks.deepsearchqa.mini import MiniLibrary, build_library
 from agent2rl.tasks.deepsearchqa.questions import is_answered_at_once
 
 COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}

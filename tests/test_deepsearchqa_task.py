@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from agent2rl import registry
-from agent2rl.core import evaluator_folders as besides
+from agent2rl.core import task as besides
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.environments.search.world import open_world
+from agent2rl.environments.search.environment import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.runner.assets import test_set as paper_test_set
 from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, open_grading_proxy
 from agent2rl.runner.settings import Settings
-from agent2rl.tasks.deepsearchqa import official
+from agent2rl.tasks import deepsearchqa
 from tests.runs import Bench
 from tests.search_models import TOWNS, silent_at_times, write_lands
 from tests.served import answer as fault
@@ -67,7 +67,7 @@ def test_the_official_questions_are_divided_as_in_the_paper(shared_data: Path) -
     assert len({example.id for part in parts for example in part}) == 300
     assert len(paper_test_set(splits)) == 200
     assert splits.train[0].id == "deepsearchqa-0014"  # the division is fixed
-    every = official.read_examples(shared_data / "deepsearchqa" / "DSQA-full.csv")
+    every = deepsearchqa.read_examples(shared_data / "deepsearchqa" / "DSQA-full.csv")
     assert len(every) == 900
     assert len({example.meta["problem_category"] for example in every}) == 17
     assert Counter(example.meta["answer_type"] for example in every) == {

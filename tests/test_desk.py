@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Engine
 from agent2rl.core.errors import GradingError, WorldError
-from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
 from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy
@@ -27,15 +27,13 @@ from agent2rl.environments.search import (
     SearchDocument,
     SearchEnvironment,
 )
-from agent2rl.environments.search.backend import NotRecorded
-from agent2rl.environments.search.environment import read_gold_answer
-from agent2rl.environments.search.live import ENGINES, EngineBackend
-from agent2rl.environments.search.local import read_corpus
-from agent2rl.environments.search.world import open_world
+from agent2rl.environments.search.backends import NotRecorded, read_corpus
+from agent2rl.environments.search.environment import open_world, read_gold_answer
+from agent2rl.environments.search.search_engines import ENGINES, EngineBackend
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.search_grading import build_marking_question, make_marks_parser, require_searches
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, SearchProxy, serve_grading_proxy
-from agent2rl.net import grading_proxy_client as desks
+from agent2rl.net import grading_proxy_client
 from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, ProxyError, ProxyInfo
 from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy
 from agent2rl.runner.grading_proxy_setup import open_grading_proxy as opened_desk
@@ -321,7 +319,7 @@ class Judged:
         if engine:
             socket = self._stack.enter_context(serve_grading_proxy(judging(engine, self._home / "kept")))
             assert socket
-            self._patch.setenv(desks.PROXY_VARIABLE, str(socket.parent))
+            self._patch.setenv(grading_proxy_client.PROXY_VARIABLE, str(socket.parent))
         return here.evaluate(Outputs(outputs), examples, EvalSettings())
 
 

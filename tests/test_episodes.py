@@ -12,12 +12,10 @@ from agent2rl import registry
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.environment import Environment, EnvironmentStep
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.evaluators.episode_loop import FULL
-from agent2rl.evaluators.episode_prompts import extract_action
-from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.episodes import FULL, Episodes, extract_action
 from tests.stairs import EXAMPLES, TELLING, Stairs
 
 

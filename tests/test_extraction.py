@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.task import Example
-from agent2rl.evaluators.code_tests.extraction import extract_program
-from agent2rl.tasks.humaneval.problems import generate_problems
+from agent2rl.evaluators.code_tests.evaluator import extract_program
+from agent2rl.tasks.humaneval.mini import generate_problems
 
 PROMPT = (
     'import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef area(r):\n    """ The area of a circle. """\n'

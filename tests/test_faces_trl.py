@@ -15,7 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from agent2rl.core.errors import UserError
 from agent2rl.environments.adapters import open_world
 from agent2rl.environments.adapters.trl import OVER, environment_factory, rows
-from agent2rl.environments.alfworld.tools import TOOLS
+from agent2rl.environments.alfworld.environment import TOOLS
 from tests.tiny_models import tiny_tokenizer, write_tiny_llama
 from tests.worlds import STAIRS, write_alfworld
 

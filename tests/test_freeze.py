@@ -21,9 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import MachineError, Refusal
-from agent2rl.core.records import Manifest
-from agent2rl.grading.freeze import FICLONE, FreezeLimits, compute_manifest, freeze_submission
-from agent2rl.grading.submission_files import select_files
+from agent2rl.core.grading_records import Manifest
+from agent2rl.grading.freeze import FICLONE, FreezeLimits, compute_manifest, freeze_submission, select_files
 
 LIMITS = FreezeLimits(entries=20, bytes=1 << 20)
 SUBMISSION = PurePosixPath("output/model")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.gateway.keys import Key, Redactor
-from agent2rl.gateway.server_sent_events import EventStreamParser
-from agent2rl.gateway.token_counting import TokenCounter
+from agent2rl.gateway.token_counting import EventStreamParser, TokenCounter
 from tests.providers import SECRET, TOKENS, WIRES, event, events, usage, whole
 
 Cuts = st.lists(st.integers(1, 60), min_size=1, max_size=40)

@@ -12,8 +12,7 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 from agent2rl.gateway.gateway import UsageCaps
-from agent2rl.gateway.replay import TapeReplay
-from agent2rl.gateway.tape import TapeRecording, read_tape
+from agent2rl.gateway.tape import TapeRecording, TapeReplay, read_tape
 from tests.providers import (
     MODEL,
     SECRET,

@@ -10,7 +10,8 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.analysis.statistics import score_evaluation
-from agent2rl.core.records import Budget, EvalResult, EvalSettings, ExampleResult, Limits, RunSpec
+from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult
+from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.grading_child import GradingChild

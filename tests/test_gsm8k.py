@@ -15,7 +15,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.scorers import final_answer

@@ -13,8 +13,7 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.evaluators.scorers import final_answer
-from agent2rl.tasks.gsm8k.mini import TASK
-from agent2rl.tasks.gsm8k.problems import NAMES, RANGES, THINGS, VESSELS, WORDS, Part, read_stories
+from agent2rl.tasks.gsm8k.mini import NAMES, RANGES, TASK, THINGS, VESSELS, WORDS, Part, read_stories
 
 SPLITS = TASK.load(None)
 PARTS: dict[Part, tuple[Example, ...]] = {

@@ -17,8 +17,7 @@ from transformers import AutoTokenizer
 
 import agent2rl
 from agent2rl.core.task import Example
-from agent2rl.tasks.humaneval.problems import NAMES, Part, generate_problems
-from agent2rl.tasks.humaneval.steps import STEPS
+from agent2rl.tasks.humaneval.mini import NAMES, STEPS, Part, generate_problems
 
 PARTS: dict[Part, tuple[Example, ...]] = {
     "train": generate_problems("train", 2000),

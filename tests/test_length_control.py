@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.evaluators.annotations import compute_win_rates
-from agent2rl.evaluators.length_control import (
+from agent2rl.evaluators.win_rates import (
     ComparedPair,
     InstructionDifficulties,
     compute_mean_percent,
+    compute_win_rates,
     control_length,
 )
 

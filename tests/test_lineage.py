@@ -16,9 +16,8 @@ from transformers import LlamaForCausalLM
 
 from agent2rl import registry
 from agent2rl.grading.base_model import BaseModel, read_base_model
-from agent2rl.grading.checks import check_submission
+from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.grading.lineage import LineageReport, trace_lineage
-from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from tests import families

@@ -9,13 +9,11 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from agent2rl.core.chat_format import USUAL_FORMATS, ChatFormat, RoleFormat
-from agent2rl.core.engine import ChatMessage
+from agent2rl.core.engine import USUAL_FORMATS, ChatFormat, ChatMessage, RoleFormat
 from agent2rl.grading.base_model import BaseModel, read_base_model
-from agent2rl.grading.checks import check_submission
+from agent2rl.grading.checks import ResavedBase, check_submission
+from agent2rl.grading.config_and_tokenizer import FLAGS
 from agent2rl.grading.model_builder import ModelParts, ablate_training, build_model
-from agent2rl.grading.resaved_base import ResavedBase
-from agent2rl.grading.tokenizer_check import FLAGS
 
 Numbers = npt.NDArray[Any]
 ROWS, SPARE = 12, 10

@@ -16,12 +16,12 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Engine, Sampling
 from agent2rl.core.errors import Agent2RLError, UserError, WorldError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
 from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.evaluators.single_turn import QuestionPrompt
 from agent2rl.grading.server import serve_on_socket as at_socket
 from tests.served import Fault, Served, answer, cut_off, drop, serve
 

@@ -12,18 +12,16 @@ import pytest
 from fastapi import HTTPException
 
 from agent2rl.analysis import statistics
-from agent2rl.core import evaluator_folders
+from agent2rl.core import task
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalResult, EvalSettings
+from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
 from agent2rl.engines.openai_api.endpoint import EndpointRetryPolicy
 from agent2rl.engines.replay import ReplayEngine
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
-from agent2rl.evaluators.pairwise import CONSTANTS, FILE, FOLDER, Pairwise
-from agent2rl.evaluators.referees import (
+from agent2rl.evaluators.judge import (
     MOST_CHARACTERS,
     AnswerComparison,
     JudgeReferee,
@@ -31,8 +29,10 @@ from agent2rl.evaluators.referees import (
     RuleReferee,
     build_comparison_question,
 )
+from agent2rl.evaluators.pairwise import CONSTANTS, FILE, FOLDER, Pairwise
+from agent2rl.evaluators.single_turn import QuestionPrompt
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
-from agent2rl.net import grading_proxy_client as desks
+from agent2rl.net import grading_proxy_client
 from agent2rl.net.grading_proxy_client import GradingProxyClient
 from tests.served import Question, Served, answer, serve
 
@@ -70,7 +70,7 @@ def likes(good: Callable[[str], bool]) -> Engine:
 def judged_by(engine: Engine, kept: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with serve_grading_proxy(ProxyServices(judging=JudgeProxy("the judge", engine, kept))) as socket:
         assert socket
-        monkeypatch.setenv(desks.PROXY_VARIABLE, str(socket.parent))
+        monkeypatch.setenv(grading_proxy_client.PROXY_VARIABLE, str(socket.parent))
         yield
 
 
@@ -182,7 +182,7 @@ def test_a_judge_that_does_not_say_a_or_b_is_asked_again_and_then_missing(
 def test_without_a_judge_there_is_no_score_unless_the_task_has_a_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(desks.PROXY_VARIABLE, raising=False)
+    monkeypatch.delenv(grading_proxy_client.PROXY_VARIABLE, raising=False)
     with pytest.raises(GradingError, match="Only a judge"):
         evaluated(lambda _: "good")
     ruled = Pairwise(
@@ -316,7 +316,7 @@ def put_difficulties(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hard = math.sin(row)
         rows += [f"{row},0.9,-1.5,{hard}", f"{row},0.1,1.5,{hard}"]
     (place / FOLDER / FILE).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    monkeypatch.setenv(evaluator_folders.FOLDER_VARIABLE, str(place))
+    monkeypatch.setenv(task.FOLDER_VARIABLE, str(place))
 
 
 def test_one_endless_answer_does_not_switch_length_control_off(

@@ -21,10 +21,14 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import WebshopEnvironment
 from agent2rl.environments.webshop.environment import read_goal
-from agent2rl.play.app import BODY_BYTES, make_application
-from agent2rl.play.open_games import MOST_OPEN_GAMES, OpenGames
-from agent2rl.play.pages import has_pages
-from agent2rl.play.server import serve_games
+from agent2rl.play.web_app import (
+    BODY_BYTES,
+    MOST_OPEN_GAMES,
+    OpenGames,
+    has_pages,
+    make_application,
+    serve_games,
+)
 from agent2rl.runner.training_data import open_training_world
 from tests import webshop_products
 from tests.runs import Bench

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent2rl import registry
 from agent2rl.agents.recipe import AGENT, plan, train
-from agent2rl.agents.recipe.questions import QuestionSubject, build_chat
+from agent2rl.agents.recipe.subjects import QuestionSubject, build_chat
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, Mode, RequestedLimits, RunSpec

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from agent2rl.agents.recipe import train
-from agent2rl.agents.recipe.rounds import PolicyLearner, TrainingRound
-from agent2rl.agents.recipe.world import WorldSubject
+from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.training import models, rollouts

@@ -15,9 +15,10 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import Budget, JudgeUsage, RunResult, RunSpec, Submission
+from agent2rl.core.grading_records import JudgeUsage, Submission
+from agent2rl.core.records import Budget, RunResult, RunSpec
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.gateway.scripted.script_loader import parse_script
+from agent2rl.gateway.scripted.script_file import parse_script
 from agent2rl.gateway.scripted.server import run_in_thread
 from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
 from agent2rl.grading.freeze import FreezeLimits, freeze_submission, require_intact_copy
@@ -26,16 +27,15 @@ from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
 from agent2rl.runner.assets import load_assets, prepare_model_directory
-from agent2rl.runner.run_outcome import RunOutcome
+from agent2rl.runner.run_steps import RunOutcome
 from agent2rl.runner.workspace import write_run_meta
 from agent2rl.store import ledger
-from agent2rl.store.crash_repair import read_spec
+from agent2rl.store.crash_recovery import ResumeState, read_spec
+from agent2rl.store.crash_recovery import read_resume_state as read_past
 from agent2rl.store.files import write_record
 from agent2rl.store.paths import SubmissionPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
-from agent2rl.store.resume_state import ResumeState
-from agent2rl.store.resume_state import read_resume_state as read_past
 from agent2rl.store.run_lock import Heartbeat, RunLock
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.dying import Death, Dying, faults, kill_at_random

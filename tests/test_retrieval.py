@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.environments.retrieval import Bm25Index, extract_terms, postings
-from agent2rl.environments.retrieval.bm25 import quantise_length
-from agent2rl.environments.retrieval.porter import stem
+from agent2rl.environments import retrieval
+from agent2rl.environments.retrieval import Bm25Index, extract_terms, quantise_length
+from agent2rl.environments.retrieval.tokenizer import stem
 
 STEMS = {
     # from Porter's paper, each after all of its steps
@@ -147,9 +147,9 @@ def _plainly(texts: dict[str, str], query: list[str]) -> dict[str, float]:
 def test_parts_are_put_together_as_if_there_were_one(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [(f"{number:02}", f"red hat {number % 7} " * (number % 3)) for number in range(50)]
     whole = Bm25Index.from_texts(texts).search("red hat 3", 50)
-    monkeypatch.setattr(postings, "PART_TERMS", 5)
+    monkeypatch.setattr(retrieval, "PART_TERMS", 5)
     assert Bm25Index.from_texts(texts).search("red hat 3", 50) == whole
-    monkeypatch.setattr(postings, "PART_TEXTS", 1)
+    monkeypatch.setattr(retrieval, "PART_TEXTS", 1)
     assert Bm25Index.from_texts(texts).search("red hat 3", 50) == whole
 
 

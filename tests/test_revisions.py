@@ -12,10 +12,9 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.runner.revision_watcher import CODE_FULL, RevisionWatcher
-from agent2rl.store import code_snapshot
+from agent2rl.runner.agent_observer import CODE_FULL, RevisionWatcher
 from agent2rl.store import revisions as revisions_of
-from agent2rl.store.code_snapshot import WorkspaceReader
+from agent2rl.store import workspace_reader
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.revisions import (
     RevisionReader,
@@ -24,6 +23,7 @@ from agent2rl.store.revisions import (
     list_revisions,
     read_revision_files,
 )
+from agent2rl.store.workspace_reader import WorkspaceReader
 from tests.runs import Bench
 
 
@@ -104,7 +104,7 @@ def test_scripts_are_kept_wherever_they_lie_and_what_was_given_is_not(
 def test_large_files_and_binaries_are_told_by_their_hash(
     tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_snapshot, "HASHED_BYTES", 3 << 20)
+    monkeypatch.setattr(workspace_reader, "HASHED_BYTES", 3 << 20)
     (workspace / "code" / "large").write_bytes(b"a" * (2 << 20))
     (workspace / "code" / "larger").write_bytes(b"a" * (5 << 20))
     (workspace / "code" / "binary").write_bytes(b"\x7fELF\0")
@@ -146,7 +146,7 @@ def test_nothing_in_a_workspace_leads_or_holds_the_reader(
     }
     assert "Not whole" in git(path, "log", "--format=%B", "main")
     git(path, "fsck", "--strict")
-    monkeypatch.setattr(code_snapshot, "MOST_FILES", 10)
+    monkeypatch.setattr(workspace_reader, "MOST_FILES", 10)
     for number in range(100):
         (code / f"many{number}").write_text("x")
     assert revisions.take_revision("many").files == 10
@@ -198,7 +198,7 @@ def test_a_run_that_writes_without_end_fills_no_disk(
 def test_many_large_files_cost_no_more_memory_than_is_allowed(
     tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_snapshot, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(workspace_reader, "MOST_BYTES", 100_000)
     for number in range(10):
         (workspace / "code" / f"{number}.txt").write_text(f"{number}" * 30_000)
     (workspace / "code" / "zz.py").write_text("tiny = True\n")

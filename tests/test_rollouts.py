@@ -10,21 +10,18 @@ import torch
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Completion, Sampling
 from agent2rl.core.environment import EnvironmentStep
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
 from agent2rl.engines.transformers.loading import load_model
-from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
-from agent2rl.evaluators.episodes import Episodes
+from agent2rl.evaluators.episodes import EpisodePrompt, Episodes, extract_action
 from agent2rl.training import models
-from agent2rl.training.arena import Arena
-from agent2rl.training.demonstrations import demonstrations
 from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
+from agent2rl.training.policy import build_sequences
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import EpisodeRollouts, grpo_in_world
+from agent2rl.training.rollouts import Arena, EpisodeRollouts, demonstrations, grpo_in_world
 from agent2rl.training.sampling import PolicySampler
-from agent2rl.training.sequences import build_sequences
 from agent2rl.training.sft import SftSettings, imitate
 from tests.stairs import EXAMPLES, TELLING, Climber, Stairs
 from tests.tiny_models import write_tiny_llama

@@ -11,7 +11,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.replay import ReplayEngine
 from agent2rl.runner.output_scoring import OutputScores

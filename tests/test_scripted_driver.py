@@ -18,9 +18,13 @@ from agent2rl.core.llm import LlmExchange, TokenCounts, Wire
 from agent2rl.gateway import prices
 from agent2rl.gateway.drivers import parse_driver as parse_driver
 from agent2rl.gateway.gateway import Gateway, UsageCaps
-from agent2rl.gateway.scripted.request_log import RequestLogLine
-from agent2rl.gateway.scripted.script import DriverScript
-from agent2rl.gateway.scripted.script_loader import list_shipped_scripts, load_script, parse_script
+from agent2rl.gateway.scripted.response import RequestLogLine
+from agent2rl.gateway.scripted.script_file import (
+    DriverScript,
+    list_shipped_scripts,
+    load_script,
+    parse_script,
+)
 from agent2rl.gateway.scripted.server import run_in_thread
 from agent2rl.grading.server import serve_on_socket
 from tests.llm_clients import BASH, COMMAND, WIRES, Client, read_stream

@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.environments.search import LocalCorpus, ReplayBackend, SearchResult
-from agent2rl.environments.search.backend import PAGE_CHARACTERS
 from agent2rl.environments.search.backend_names import NAMES, open_backend, resolve_name
-from agent2rl.environments.search.live import ENGINES, DdgsBackend, EngineBackend, make_searxng_engine
-from agent2rl.environments.search.live.page_reader import PageReader, ServerAddress, is_public
-from agent2rl.environments.search.live.page_text import extract_text
-from agent2rl.environments.search.live.retry import RateLimitedRetry
+from agent2rl.environments.search.backends import PAGE_CHARACTERS
+from agent2rl.environments.search.page_reader import PageReader, ServerAddress, extract_text, is_public
+from agent2rl.environments.search.search_engines import (
+    ENGINES,
+    DdgsBackend,
+    EngineBackend,
+    RateLimitedRetry,
+    make_searxng_engine,
+)
 from tests.web import Asked, Page, Web, as_json, serving
 
 KEY = "sk-very-secret-0123456789"

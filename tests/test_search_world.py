@@ -22,9 +22,8 @@ from agent2rl.environments.search import (
     SearchEnvironment,
     SearchResult,
 )
-from agent2rl.environments.search.backend import NotRecorded
+from agent2rl.environments.search.backends import NotRecorded, read_corpus, write_corpus
 from agent2rl.environments.search.environment import NO_ACTION, NOT_FOUND, OVER
-from agent2rl.environments.search.local import read_corpus, write_corpus
 
 DOCUMENTS = (
     SearchDocument("orin", "Orin Foods", "Orin Foods is a company. It was founded by Ada Lorn and Bo Marr."),

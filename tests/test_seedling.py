@@ -14,10 +14,9 @@ from scripts.seedling.errands import write_errand
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent2rl import registry
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.grading.base_model import read_base_model
-from agent2rl.grading.checks import check_submission
-from agent2rl.grading.resaved_base import ResavedBase
+from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.models.seedling import FILES
 
 WEIGHTS = "0445cdecd3ce7f693a285ef88b685824a6a54a02ddb7f13923353448a3816ef8"

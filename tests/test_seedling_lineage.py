@@ -12,9 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from agent2rl import registry
 from agent2rl.grading.base_model import BaseModel, read_base_model
-from agent2rl.grading.checks import check_submission
+from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.grading.lineage import LineageReport, trace_lineage
-from agent2rl.grading.resaved_base import ResavedBase
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import TrainingProgress

@@ -10,11 +10,10 @@ import pytest
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Engine, Sampling
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import EvalSettings, ExampleResult
+from agent2rl.core.grading_records import EvalSettings, ExampleResult
 from agent2rl.core.task import Evaluator, Example
 from agent2rl.engines.scripted import ScriptedEngine, parse
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
-from agent2rl.evaluators.single_turn import SingleTurn
+from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
 
 EXAMPLES = tuple(Example(f"e{n}", f"question {n}", f"answer {n}") for n in range(5))
 

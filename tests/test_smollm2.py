@@ -18,14 +18,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings, Limits
-from agent2rl.evaluators.referees import make_preference_parser
+from agent2rl.core.grading_records import EvalSettings
+from agent2rl.core.records import Limits
+from agent2rl.evaluators.judge import make_preference_parser
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.checks import check_submission
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.grading_proxy import ProxyServices, serve_grading_proxy
-from agent2rl.grading.weights import weights_sha256
+from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.models import smollm2_135m
 from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion
 from agent2rl.runner import judges

@@ -8,13 +8,14 @@ from transformers import PreTrainedModel
 
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoRollout, _weigh_by_advantage
-from agent2rl.training.microbatches import (
+from agent2rl.training.policy import (
     PromptGroup,
+    TrainingSequence,
+    build_sequences,
     compute_weighted_log_probs,
     group_by_prompt,
     pack_microbatches,
 )
-from agent2rl.training.sequences import TrainingSequence, build_sequences
 from tests.tiny_models import write_tiny_llama
 
 TOKENS = st.lists(st.integers(1, 9), min_size=1, max_size=6)

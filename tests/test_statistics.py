@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent2rl.analysis.statistics import compare_evaluations, score_evaluation, wilson_interval
-from agent2rl.core.records import EvalResult, ExampleResult
+from agent2rl.core.grading_records import EvalResult, ExampleResult
 
 
 def results(*scores: float) -> list[ExampleResult]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.cli.log_tail import LogTail, read_last_line
+from agent2rl.cli.terminal_output import LogTail, read_last_line
 from tests.runs import Bench
 
 

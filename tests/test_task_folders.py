@@ -10,7 +10,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.records import EvalSettings, ExampleResult
+from agent2rl.core.grading_records import EvalSettings, ExampleResult
 from agent2rl.core.task import Example, Task
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.tasks.folder import parse

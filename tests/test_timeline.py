@@ -18,16 +18,15 @@ from agent2rl.core.events import MAX_EVENTS, EventKind, LedgerKind, TimelineEven
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.core.sandbox import Process
-from agent2rl.gateway.scripted.script_loader import parse_script
+from agent2rl.gateway.scripted.script_file import parse_script
 from agent2rl.gateway.scripted.server import run_in_thread
-from agent2rl.runner import agent_observer, process_monitor, self_reports
-from agent2rl.runner.agent_observer import AgentObserver
-from agent2rl.runner.nvidia_gpus import GpuSampler
-from agent2rl.runner.process_monitor import ProcessMonitor
-from agent2rl.store import workspace_watcher
+from agent2rl.runner import agent_observer, agent_session
+from agent2rl.runner.agent_observer import AgentObserver, ProcessMonitor
+from agent2rl.runner.machine import GpuSampler
+from agent2rl.store import workspace_reader
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.revisions import read_revision_files
-from agent2rl.store.workspace_watcher import WorkspaceWatcher
+from agent2rl.store.workspace_reader import WorkspaceWatcher
 from tests.enclosures import Cell
 from tests.runs import Bench, Run
 
@@ -114,7 +113,7 @@ def test_weights_and_logs_appear_once_they_are_there(whole: Run) -> None:
 
 def test_a_hostile_command_line_is_cut_and_clean(whole: Run) -> None:
     (loud,) = [one for one in of("began", whole.paths.events) if one["command"].startswith("bash -c")]
-    assert len(loud["command"]) == process_monitor.LONGEST_COMMAND
+    assert len(loud["command"]) == agent_observer.LONGEST_COMMAND
     assert loud["command"].isprintable()
     assert "�[31mred next line�" in loud["command"]
 
@@ -190,7 +189,7 @@ def watching(place: Path, until: EventKind = "closed") -> Iterator[Watched]:
 def test_a_crowd_of_short_processes_does_not_flood_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_monitor, "MOST_EVENTS", 20)
+    monkeypatch.setattr(agent_observer, "MOST_EVENTS", 20)
     with watching(tmp_path, until="began") as watched:
         assert watched.shell("for i in $(seq 300); do sleep 0.$((i % 9)) & done; wait\n" + WAIT) == 3
     assert 2 <= len(watched.of("began")) + len(watched.of("left")) <= 20
@@ -199,8 +198,8 @@ def test_a_crowd_of_short_processes_does_not_flood_the_record(
 def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_monitor, "MOST_EVENTS", 20)
-    monkeypatch.setattr(process_monitor, "MOST_BRIEF", 3)
+    monkeypatch.setattr(agent_observer, "MOST_EVENTS", 20)
+    monkeypatch.setattr(agent_observer, "MOST_BRIEF", 3)
     nobody = range(10**7, 10**7 + 50)
     with watching(tmp_path) as watched:
         seen = ProcessMonitor(watched.recorder)
@@ -215,13 +214,16 @@ def test_when_the_record_of_processes_is_full_those_that_are_busy_for_long_still
     assert len(began) == 10 + 1
     assert began[-1] == nobody[-1]
     assert {*began} == {one["pid"] for one in watched.of("left")}
-    assert [one["text"] for one in watched.of("warning")] == [process_monitor.FEW, process_monitor.PROCESSES_FULL]
+    assert [one["text"] for one in watched.of("warning")] == [
+        agent_observer.FEW,
+        agent_observer.PROCESSES_FULL,
+    ]
 
 
 def test_a_broken_observer_is_noted_once_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_monitor, "read_command_line", lambda _: 1 // 0)
+    monkeypatch.setattr(agent_observer, "read_command_line", lambda _: 1 // 0)
     with watching(tmp_path, until="fault") as watched:
         assert watched.shell(WAIT) == 3
     (fault,) = watched.of("fault")
@@ -239,7 +241,7 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
             (watched.recorder.paths.workspace / "go").touch()
             return str(never.wait())
 
-        monkeypatch.setattr(process_monitor, "read_command_line", stuck)
+        monkeypatch.setattr(agent_observer, "read_command_line", stuck)
         assert watched.shell(WAIT) == 3
         assert "did not answer" in watched.of("warning")[0]["text"]
         never.set()
@@ -262,7 +264,7 @@ def test_the_time_of_a_child_counts_once_though_its_parent_is_told_it_too(tmp_pa
 def test_links_and_crowded_folders_of_an_agent_cost_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace_watcher, "MOST_IN_FOLDER", 500)
+    monkeypatch.setattr(workspace_reader, "MOST_IN_FOLDER", 500)
     workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
     for folder in (elsewhere, workspace / "data", workspace / "output" / "many", workspace / "output" / "v1"):
         folder.mkdir(parents=True)
@@ -305,12 +307,12 @@ def test_tool_calls_come_onto_the_timeline_when_the_transcript_is_kept(
 ) -> None:
     with watching(tmp_path) as watched:
         shutil.copy(ROOT / "tests" / "agent_logs" / "claude-code.jsonl", watched.recorder.paths.agent_log)
-        self_reports.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
+        agent_session.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
         calls = watched.of("tool")
         assert [(one["name"], one["failed"]) for one in calls] == [("Bash", False)] * 3
         assert "echo hi > out.txt" in calls[0]["shown"]
         monkeypatch.setitem(MAX_EVENTS, "tool", 4)
-        self_reports.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
+        agent_session.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
         assert len(watched.of("tool")) == 4
         assert len([one for one in watched.of("warning") if "More tool events" in one["text"]]) == 1
 

@@ -17,9 +17,8 @@ import pytest
 from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
-from agent2rl.tracking import run_metadata
-from agent2rl.tracking.metric_rows import make_rows
-from agent2rl.tracking.tracker_names import sanitize_name
+from agent2rl.trackers import mirror
+from agent2rl.trackers.mirror import make_rows, sanitize_name
 from tests.campaign.campaigns import standing, write
 from tests.runs import Bench, Run
 
@@ -160,8 +159,8 @@ def test_texts_of_a_hostile_run_become_plain_names_and_lead_nowhere(
     keys = {name for row in found for name in row.values}
     assert len(keys) == len(names)
     assert all(len(key) < 250 and ".." not in key and key.count("/") == 1 for key in keys), keys
-    assert run_metadata.describe_run(read_run(copy)).id == "it_s_a_run"
-    files = run_metadata.describe_end(read_run(copy)).files
+    assert mirror.describe_run(read_run(copy)).id == "it_s_a_run"
+    files = mirror.describe_end(read_run(copy)).files
     assert "report/figures/scores.svg" in files
     assert "report/figures/passwd.svg" not in files
     assert sanitize_name("..") == sanitize_name("") == "unnamed"
@@ -185,7 +184,9 @@ def test_a_run_whose_harness_died_is_mirrored_as_stopped_and_goes_on_as_the_same
 
 
 def test_a_tracker_that_hangs_is_given_up_when_the_run_is_over(tracked: Run) -> None:
-    code = "from agent2rl.tracking import follow as it; it.LAST_SECONDS = 0.5; it.main(*it.sys.argv[1:])"
+    code = (
+        "from agent2rl.trackers.mirror import follow as it; it.LAST_SECONDS = 0.5; it.main(*it.sys.argv[1:])"
+    )
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code, str(tracked.paths.root), "tests.odd_trackers:HUNG"],

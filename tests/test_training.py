@@ -13,16 +13,14 @@ from agent2rl import registry
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.grading.base_model import read_base_model
-from agent2rl.grading.checks import check_submission
-from agent2rl.grading.resaved_base import ResavedBase
-from agent2rl.grading.weights import weights_sha256
+from agent2rl.grading.checks import ResavedBase, check_submission
+from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.training import models, prompts
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import FINAL_RATE_SHARE, TrainingSchedule, compute_rate_factor
 from agent2rl.training.policy import compute_log_probs
 from agent2rl.training.progress import TrainingProgress, TrainingProgressEntry
-from agent2rl.training.rejection import right_answers
-from agent2rl.training.sampling import PolicySampler, SampledAnswer, SampleSettings, sample
+from agent2rl.training.sampling import PolicySampler, SampledAnswer, SampleSettings, right_answers, sample
 from agent2rl.training.sft import SftSettings, sft
 from tests.tiny_models import write_tiny_llama
 

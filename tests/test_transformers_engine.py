@@ -19,11 +19,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling, ScoringEngine
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits, open_engine
-from agent2rl.engines.transformers.conversations import CachedConversations
-from agent2rl.engines.transformers.decoding import BatchLimits
+from agent2rl.engines.transformers import (
+    CachedConversations,
+    TransformersEngine,
+    measure_batch_limits,
+    open_engine,
+)
+from agent2rl.engines.transformers.decoding import BatchLimits, choose_tokens, derive_noise_key
 from agent2rl.engines.transformers.loading import LoadedModel, describe_model, load_model
-from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 from tests.tiny_models import TEMPLATE, tiny_tokenizer, write_tiny_llama
 
 WORDS = ["Ada", "has", "12", "apples", "and", "gives", "5", "to", "Ben", "How", "many", "?", "42", "é", "数"]
@@ -216,7 +219,7 @@ def test_a_bad_template_ends_the_grading_and_does_not_tell_the_chat(
 def test_a_template_that_takes_all_time_or_memory_is_ended(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    monkeypatch.setattr("agent2rl.engines.prompts.templates.RENDER_SECONDS", 1.0)
+    monkeypatch.setattr("agent2rl.engines.prompts.RENDER_SECONDS", 1.0)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     with roomy(model) as engine, pytest.raises(GradingError, match=r"too long|[Mm]emory"):
         engine.render([(ChatMessage("user", "a"),)])

@@ -20,9 +20,9 @@ import torch
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling, ScoringEngine
 from agent2rl.core.errors import GradingError, MachineError, UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.evaluators.single_turn import QuestionPrompt
 from tests import vllm_standin
 from tests.tiny_models import write_tiny_llama
 from tests.vllm_sources import Sources, keywords, methods, sources

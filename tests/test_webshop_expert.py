@@ -6,8 +6,7 @@ import pytest
 
 from agent2rl.core.task import Example
 from agent2rl.environments.webshop import Shop, WebshopEnvironment, WebshopEpisode
-from agent2rl.environments.webshop.expert import WebshopExpert
-from agent2rl.environments.webshop.expert.page_parser import ParsedInstruction
+from agent2rl.environments.webshop.expert import ParsedInstruction, WebshopExpert
 from agent2rl.tasks.webshop.mini import TASK, build_shop
 from tests.webshop_products import goal, row
 from tests.webshop_products import shop as small_shop

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.webshop import TEST, TRAIN, VALIDATION, Shop, ShoppingGoal, WebshopEpisode
-from agent2rl.environments.webshop import nouns as title_nouns
-from agent2rl.environments.webshop.goal import UNBOUNDED, build_goals
+from agent2rl.environments.webshop import TEST, TRAIN, VALIDATION, Shop, ShoppingGoal, WebshopEpisode, reward
 from agent2rl.environments.webshop.product import load_products
 from agent2rl.environments.webshop.reward import PurchaseScore, compute_type_factor, is_alike, score_purchase
+from agent2rl.environments.webshop.shop import UNBOUNDED, build_goals
 from tests.webshop_products import KNOWN, ROWS, catalogue, goal, row, write
 
 PUMPS, LOW, TEA = catalogue()
@@ -22,7 +21,7 @@ PUMPS, LOW, TEA = catalogue()
 @pytest.fixture(autouse=True)
 def _nouns_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """The values below are those of the rule, whatever is installed."""
-    monkeypatch.setattr(title_nouns, "get_noun_tagger", lambda: "rule")
+    monkeypatch.setattr(reward, "get_noun_tagger", lambda: "rule")
 
 
 def bought(

@@ -9,15 +9,12 @@ from scripts import seedling
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
-from agent2rl.core.evaluator_folders import FOLDER_VARIABLE
-from agent2rl.core.task import Example
+from agent2rl.core.task import FOLDER_VARIABLE, Example
 from agent2rl.environments.webshop import Shop, WebshopEnvironment
 from agent2rl.environments.webshop.environment import read_goal
-from agent2rl.environments.webshop.nouns import get_noun_tagger
 from agent2rl.environments.webshop.product import read_products
-from agent2rl.environments.webshop.reward import score_purchase
-from agent2rl.tasks.webshop.catalogue import LOOK_ALIKE_EXTRA_PRICE, generate_stock
-from agent2rl.tasks.webshop.mini import STEPS, TASK, build_shop
+from agent2rl.environments.webshop.reward import get_noun_tagger, score_purchase
+from agent2rl.tasks.webshop.mini import LOOK_ALIKE_EXTRA_PRICE, STEPS, TASK, build_shop, generate_stock
 
 SPLITS = TASK.load(None)
 

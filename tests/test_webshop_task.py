@@ -10,7 +10,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalSettings
+from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.webshop import Shop

@@ -16,8 +16,8 @@ from safetensors import safe_open
 from safetensors.numpy import save, save_file
 
 from agent2rl.core.errors import Refusal
-from agent2rl.grading import weights
-from agent2rl.grading.weights import Tensor, read_tensors, tensor_sha256, weights_sha256
+from agent2rl.grading import untrusted_model_files
+from agent2rl.grading.untrusted_model_files import Tensor, read_tensors, tensor_sha256, weights_sha256
 
 Layers = dict[str, npt.NDArray[Any]]
 LAYERS: Layers = {
@@ -152,9 +152,9 @@ def test_a_very_long_name_does_not_make_a_very_long_message(tmp_path: Path) -> N
     assert len(refused(tmp_path, encoded({"a" * 1_000_000: entry(dtype="none")}, bytes(8)))) < 500
 
 
-@pytest.mark.parametrize("dtype", sorted(weights.DTYPE_BYTES))
+@pytest.mark.parametrize("dtype", sorted(untrusted_model_files.DTYPE_BYTES))
 def test_every_known_dtype_is_accepted_here_and_by_the_library(tmp_path: Path, dtype: str) -> None:
-    size = weights.DTYPE_BYTES[dtype]
+    size = untrusted_model_files.DTYPE_BYTES[dtype]
     data = encoded({"a": entry(dtype, [3], [0, 3 * size])}, bytes(3 * size))
     (tmp_path / "model.safetensors").write_bytes(data)
     assert read_tensors(tmp_path)["a"].dtype == dtype
@@ -238,7 +238,7 @@ def test_any_change_of_the_weights_changes_the_digest(
 
 
 def test_tensors_of_many_chunks_are_hashed_to_their_end(tmp_path: Path) -> None:
-    large = np.zeros(weights.CHUNK + 1, dtype=np.uint8)
+    large = np.zeros(untrusted_model_files.CHUNK + 1, dtype=np.uint8)
     digests = []
     for value in (0, 1):
         large[-1] = value
@@ -303,7 +303,7 @@ HEADERS = st.dictionaries(
     st.one_of(
         st.fixed_dictionaries(
             {
-                "dtype": st.sampled_from([*weights.DTYPE_BYTES, "F4", "", None]),
+                "dtype": st.sampled_from([*untrusted_model_files.DTYPE_BYTES, "F4", "", None]),
                 "shape": st.lists(NUMBERS, max_size=10),
                 "data_offsets": st.lists(NUMBERS, max_size=3),
             }
@@ -325,7 +325,10 @@ def test_arbitrary_headers_are_refused_or_read_as_the_library_reads_them(
 @settings(max_examples=200, deadline=None)
 @given(
     shapes=st.lists(
-        st.tuples(st.sampled_from(sorted(weights.DTYPE_BYTES)), st.lists(st.integers(0, 4), max_size=8)),
+        st.tuples(
+            st.sampled_from(sorted(untrusted_model_files.DTYPE_BYTES)),
+            st.lists(st.integers(0, 4), max_size=8),
+        ),
         min_size=1,
         max_size=5,
     ),
@@ -334,7 +337,7 @@ def test_arbitrary_headers_are_refused_or_read_as_the_library_reads_them(
 def test_every_sound_file_is_accepted(shapes: list[tuple[str, list[int]]], data: st.DataObject) -> None:
     header, end = {}, 0
     for number, (dtype, shape) in enumerate(shapes):
-        size = int(np.prod(shape, dtype=int)) * weights.DTYPE_BYTES[dtype]
+        size = int(np.prod(shape, dtype=int)) * untrusted_model_files.DTYPE_BYTES[dtype]
         header[f"t{number}"] = entry(dtype, shape, [end, end + size])
         end += size
     shuffled = dict(data.draw(st.permutations(list(header.items()))))

@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent2rl.engines.prompts.resave import resave
-from agent2rl.grading.resaved_base import ResavedBase, read_resaved
+from agent2rl.grading.checks import ResavedBase, read_resaved
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"

@@ -17,18 +17,18 @@ from agent2rl.campaign import campaign_file as campaign
 from agent2rl.cli.main import cli
 from agent2rl.core import (
     agent,
-    attempt_claims,
     engine,
     environment,
     errors,
     events,
+    grading_records,
     llm,
     model,
     records,
     sandbox,
+    self_reports,
     task,
     tracker,
-    transcript,
 )
 from agent2rl.engines import openai_api
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
@@ -102,7 +102,7 @@ def grading_api() -> str:
             calls.append(
                 f"### {way.upper()} {path}\n\n{classes.prose(call['description'])}\n\n{_answers(call)}"
             )
-    told = [api.SubmitRequest, api.SubmissionAnswer, api.BestSubmission, records.Interval, api.TimeAnswer]
+    told = [api.SubmitRequest, api.SubmissionAnswer, api.BestSubmission, grading_records.Interval, api.TimeAnswer]
     told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.ProblemDetails]
     return "\n\n".join(["## Calls", *calls, "## Records", *map(classes.record, told)])
 
@@ -149,17 +149,17 @@ def run_directory() -> str:
             revisions.Revision,
         ],
         run.usage: [llm.LlmExchange, llm.TokenCounts],
-        run.transcript: _kinds(transcript, "Transcript TranscriptStep AgentToolCall ToolObservation"),
-        run.claims: [attempt_claims.AttemptClaims, attempt_claims.AttemptClaim],
-        submission.record: _kinds(records, "Submission EvalScore Interval"),
-        submission.manifest: [records.Manifest, records.FileHash],
+        run.transcript: _kinds(self_reports, "Transcript TranscriptStep AgentToolCall ToolObservation"),
+        run.claims: [self_reports.AttemptClaims, self_reports.AttemptClaim],
+        submission.record: _kinds(grading_records, "Submission EvalScore Interval"),
+        submission.manifest: [grading_records.Manifest, grading_records.FileHash],
         run.files: [records.RunFiles],
         submission.lineage: [LineageReport, TensorLineage],
-        submission.results_file("feedback"): _kinds(records, "ExampleResult SampledAnswer TrajectoryTurn"),
-        run.contamination: _kinds(records, "Contamination SkippedFiles ContaminationFinding"),
+        submission.results_file("feedback"): _kinds(grading_records, "ExampleResult SampledAnswer TrajectoryTurn"),
+        run.contamination: _kinds(grading_records, "Contamination SkippedFiles ContaminationFinding"),
         run.result: [*_kinds(records, RESULT), llm.LlmUsage],
     }
-    parts = [f"```text\n{inspect.getdoc(paths)}\n```", "## Words", classes.choices(records, llm)]
+    parts = [f"```text\n{inspect.getdoc(paths)}\n```", "## Words", classes.choices(records, grading_records, llm)]
     for file, kinds in files.items():
         many = "JSON lines." if file.suffix == ".jsonl" else "One record."
         parts += [f"## {file.relative_to(run.root).as_posix()}", many, *map(classes.record, kinds)]

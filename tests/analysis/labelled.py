@@ -8,16 +8,9 @@ from typing import Any
 from agent2rl.analysis.attempts import AgentSourceFile, AttemptSpan, PrintedText, RecordedProcess
 from agent2rl.analysis.failures import AttemptContext
 from agent2rl.analysis.findings import FailureKind
+from agent2rl.core.grading_records import EvalScore, ExampleResult, Interval, Submission, TrajectoryTurn
 from agent2rl.core.llm import LlmExchange, Outcome
-from agent2rl.core.records import (
-    EvalScore,
-    ExampleResult,
-    Interval,
-    RolloutCounts,
-    Rollouts,
-    Submission,
-    TrajectoryTurn,
-)
+from agent2rl.core.records import RolloutCounts, Rollouts
 
 WALL = 3600.0
 LOADER = "/usr/lib/python3.11/site-packages/transformers/modeling_utils.py"

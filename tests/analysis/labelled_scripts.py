@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent2rl.analysis import route_attribution
+from agent2rl.analysis import attempt_training
 from agent2rl.analysis.attempts import (
     AgentSourceFile,
     AttemptSpan,
@@ -20,9 +20,9 @@ from agent2rl.analysis.attempts import (
     RecordedProcess,
     SavedWeights,
 )
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import RouteVerdict
-from agent2rl.core.records import Lineage, RolloutCounts, Rollouts, Submission
+from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
+from agent2rl.core.grading_records import Lineage, Submission
+from agent2rl.core.records import RolloutCounts, Rollouts
 
 HERE = Path(__file__).with_name("scripts")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "routes.md"
@@ -54,7 +54,7 @@ class Case:
         """With what was seen from outside, or from the code alone."""
         before = {path: tuple(names) for path, names in self.known.items()}
         known = {path: RouteVerdict(routes=names, confidence=0.9) for path, names in before.items()}
-        return route_attribution.attribute_route(self.span(seen), {}, EvidenceBook(), known=known)
+        return attempt_training.attribute_route(self.span(seen), {}, EvidenceBook(), known=known)
 
 
 @cache

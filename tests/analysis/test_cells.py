@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.campaigns import student_t
+from agent2rl.analysis.campaigns import resampling
 from agent2rl.analysis.campaigns.cell_statistics import compute_cell, compute_cells
 from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH, estimate_shared_effects
-from agent2rl.core.records import Interval
+from agent2rl.core.grading_records import Interval
 from tests.digests import a_run, ranked_runs, runs, simulated
 
 GAINS = st.lists(st.floats(-50, 50).map(lambda value: round(value, 3)), min_size=5, max_size=12)
@@ -23,9 +23,9 @@ def width(interval: Interval | str) -> float:
 @pytest.mark.parametrize("freedom", [1.0, 2.0, 4.0, 9.3, 100.0, 9999.0])
 def test_students_distribution_agrees_with_scipy(freedom: float) -> None:
     for t in (-3.0, 0.0, 0.5, 2.0, 8.0):
-        assert student_t.student_upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-8)
+        assert resampling.student_upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-8)
     for above in (0.25, 0.025, 1e-4):
-        assert student_t.student_upper_quantile(above, freedom) == pytest.approx(
+        assert resampling.student_upper_quantile(above, freedom) == pytest.approx(
             stats.t.isf(above, freedom), rel=1e-8
         )
 

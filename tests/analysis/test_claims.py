@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis.claim_check import find_contradictions
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import AttemptFindings, Contradiction, Route, RouteVerdict
-from agent2rl.core.attempt_claims import AttemptClaim, AttemptClaims
-from agent2rl.core.records import EvalScore, Interval, RolloutCounts, Rollouts, Submission
+from agent2rl.analysis.findings import AttemptFindings, Contradiction, EvidenceBook, Route, RouteVerdict
+from agent2rl.core.grading_records import EvalScore, Interval, Submission
+from agent2rl.core.records import RolloutCounts, Rollouts
+from agent2rl.core.self_reports import AttemptClaim, AttemptClaims
 
 BASELINE = 20.0
 

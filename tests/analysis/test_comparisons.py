@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.campaigns import permutation_tests
+from agent2rl.analysis.campaigns import resampling
 from agent2rl.analysis.campaigns.comparisons import cliffs_delta, compare_groups, correct_holm
-from agent2rl.analysis.campaigns.ranking import rank_entries
+from agent2rl.analysis.campaigns.leaderboard import rank_entries
 from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
-from agent2rl.core.records import Interval
+from agent2rl.core.grading_records import Interval
 from tests.digests import a_run, ranked_runs, runs
 
 FEW = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=5)
@@ -27,7 +27,7 @@ def test_signs_are_tried_in_all_ways(differences: list[float]) -> None:
         for signs in product((1, -1), repeat=len(differences))
     ]
     expected = sum(way >= target - 1e-9 for way in ways) / len(ways)
-    assert permutation_tests.permute_signs(np.array(differences), np.ones(len(differences))) == pytest.approx(
+    assert resampling.permute_signs(np.array(differences), np.ones(len(differences))) == pytest.approx(
         expected
     )
 
@@ -43,7 +43,7 @@ def test_labels_are_mixed_in_all_ways(first: list[float], second: list[float]) -
         rest = [pool[place] for place in range(len(pool)) if place not in chosen]
         ways.append(abs(np.mean(mine) - np.mean(rest)))
     expected = sum(way >= target - 1e-9 for way in ways) / len(ways)
-    assert permutation_tests.permute_labels([(np.array(first), np.array(second))]) == pytest.approx(expected)
+    assert resampling.permute_labels([(np.array(first), np.array(second))]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [12, 40, 400])
@@ -51,13 +51,13 @@ def test_permutations_agree_with_scipy_and_with_students_test(n: int) -> None:
     random = np.random.default_rng(n)
     first, second = random.normal(0.4, 1, n), random.normal(0, 1, n)
     unpaired, paired = stats.ttest_ind(first, second).pvalue, stats.ttest_rel(first, second).pvalue
-    assert permutation_tests.permute_labels([(first, second)]) == pytest.approx(unpaired, abs=0.015)
-    assert permutation_tests.permute_signs(first - second, np.ones(n)) == pytest.approx(paired, abs=0.015)
+    assert resampling.permute_labels([(first, second)]) == pytest.approx(unpaired, abs=0.015)
+    assert resampling.permute_signs(first - second, np.ones(n)) == pytest.approx(paired, abs=0.015)
 
 
 def test_strata_are_mixed_each_for_itself() -> None:
     easy, hard = np.array([50.0, 51.0]), np.array([0.0, 1.0])
-    p = permutation_tests.permute_labels([(easy + 1, easy), (hard + 1, hard)])
+    p = resampling.permute_labels([(easy + 1, easy), (hard + 1, hard)])
     ways = [(a + b) / 2 for a, b in product(_halves([50, 51, 51, 52]), _halves([0, 1, 1, 2]))]
     assert p == pytest.approx(np.mean([abs(way) >= 1 - 1e-9 for way in ways]), abs=0.02)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import RouteVerdict
+from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
 from agent2rl.analysis.mode_compliance import FORBIDDEN, check_compliance
 from agent2rl.core.records import Mode
 from agent2rl.runner.workspace import MODES

@@ -6,26 +6,22 @@ from typing import get_args
 import pytest
 
 from agent2rl.analysis import timeline
+from agent2rl.analysis.analyse import measure_run
 from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, digest_run, group_by
 from agent2rl.analysis.findings import AttemptFindings, Compliance, Findings, RouteVerdict
 from agent2rl.analysis.gain import compare_examples
-from agent2rl.analysis.process_metrics import measure_run
 from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.core.events import GpuSample, ResourceSample, TimelineEvent
-from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
-from agent2rl.core.records import (
-    Budget,
-    Ending,
+from agent2rl.core.grading_records import (
     EvalScore,
     ExampleResult,
     HeldoutComparison,
     Interval,
     Lineage,
-    RunResult,
-    RunSpec,
-    ScoringProtocol,
     Submission,
 )
+from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
+from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, ScoringProtocol
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView, State

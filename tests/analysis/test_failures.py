@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis.attempts import AgentSourceFile, PrintedText
-from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.failures import AttemptContext, diagnose_attempt
-from agent2rl.analysis.findings import Failure, FailureKind
+from agent2rl.analysis.findings import EvidenceBook, Failure, FailureKind
 from agent2rl.analysis.logs import extract_curves
 from tests.analysis.labelled import (
     BASE,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from agent2rl.analysis.gain import compare_examples, mcnemar, sign_permutation
-from agent2rl.core.records import ExampleResult, HeldoutComparison, Interval
+from agent2rl.core.grading_records import ExampleResult, HeldoutComparison, Interval
 
 
 def results(scores: Sequence[float], output: str = "x") -> list[ExampleResult]:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis.attempts import PrintedText
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import PrintedCurve
+from agent2rl.analysis.findings import EvidenceBook, PrintedCurve
 from agent2rl.analysis.logs import MOST_CURVES, MOST_POINTS, extract_curves, extract_settings
 from agent2rl.training.progress import TrainingProgressEntry
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent2rl.analysis.analyse import compute_best_area, measure_run
 from agent2rl.analysis.findings import ProcessMetrics
-from agent2rl.analysis.process_metrics import compute_best_area, measure_run
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import GpuSample, ResourceSample
-from agent2rl.core.records import EvalScore, Interval, Lineage, Submission, Verdict
+from agent2rl.core.grading_records import EvalScore, Interval, Lineage, Submission, Verdict
 
 START = 1_000_000.0
 CI = Interval(low=0, high=100, method="wilson")

@@ -10,7 +10,7 @@ from benchmarks.null_campaign_simulation import (
     simulate_claims,
 )
 
-from agent2rl.analysis.campaigns.heatmap import build_heatmap
+from agent2rl.analysis.campaigns.comparisons import build_heatmap
 
 NULL = NullScenario(feedback=30, heldout=30, accuracy=0.3, churn=0.3, submissions=8)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.campaigns.best_of_k import compute_choice_weights, estimate_best_of_k
 from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
-from agent2rl.core.records import Interval
+from agent2rl.analysis.campaigns.scaling import compute_choice_weights, estimate_best_of_k
+from agent2rl.core.grading_records import Interval
 from tests.digests import a_run, runs
 
 GAINS = st.lists(st.floats(-50, 50).map(lambda value: round(value, 3)), min_size=1, max_size=8)

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis import code_settings as hyperparameters
-from agent2rl.analysis import route_attribution
+from agent2rl.analysis import attempt_training
 from agent2rl.analysis.attempts import AgentSourceFile, AttemptSpan, PrintedText, SavedWeights
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import RouteVerdict
+from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
 from tests.analysis.labelled_scripts import HERE, PAGE, cases, first_look, page, sources, span_of
 
 SFT = """
@@ -42,7 +40,7 @@ def grpo(target: str = "output/b", start: str = "models/base", path: str = "code
 
 def verdict(span: AttemptSpan, **known: RouteVerdict) -> RouteVerdict:
     paths = {name.replace("_", "/"): one for name, one in known.items()}
-    return route_attribution.attribute_route(span, {}, EvidenceBook(), known=paths)
+    return attempt_training.attribute_route(span, {}, EvidenceBook(), known=paths)
 
 
 def by(*names: str, confidence: float = 0.9) -> RouteVerdict:
@@ -68,7 +66,7 @@ def test_the_page_tells_what_is_measured_now() -> None:
 
 def test_a_verdict_cites_the_line_and_the_process() -> None:
     book = EvidenceBook()
-    found = route_attribution.attribute_route(span_of([sft()], ["python code/sft.py"], "output/a"), {}, book)
+    found = attempt_training.attribute_route(span_of([sft()], ["python code/sft.py"], "output/a"), {}, book)
     cited = {piece.id: piece for piece in book.pieces}
     assert [(cited[name].where, cited[name].text) for name in found.evidence] == [
         ("revision 3, code/sft.py:4", "trainer.train()"),
@@ -84,7 +82,7 @@ def test_a_copy_is_no_training_whatever_the_code_says() -> None:
 
 def test_the_same_weights_again_came_about_as_before() -> None:
     span = span_of([sft()], ["python code/sft.py"], "output/again", same_as=1)
-    assert route_attribution.attribute_route(span, {1: by("online-rl")}, EvidenceBook()).routes == (
+    assert attempt_training.attribute_route(span, {1: by("online-rl")}, EvidenceBook()).routes == (
         "online-rl",
     )
 
@@ -179,15 +177,15 @@ def test_the_recipe_tells_by_its_command_and_its_log() -> None:
     printed = [PrintedText("agent.log", log, first_line=7)]
     command = ["python -m agent2rl.agents.recipe.train sft grpo"]
     book = EvidenceBook()
-    first = route_attribution.attribute_route(span_of([], command, "output/1-sft", printed=printed), {}, book)
+    first = attempt_training.attribute_route(span_of([], command, "output/1-sft", printed=printed), {}, book)
     assert first.routes == ("sft",)
     half = span_of([], command, "output/2-grpo-half", printed=printed)
-    assert route_attribution.attribute_route(half, {}, book, known={"output/1-sft": first}).routes == (
+    assert attempt_training.attribute_route(half, {}, book, known={"output/1-sft": first}).routes == (
         "sft",
         "policy-gradient",
     )
     world = span_of([], command, "output/2-grpo", printed=printed, rollouts=50)
-    assert route_attribution.attribute_route(world, {}, book, known={"output/1-sft": first}).routes == (
+    assert attempt_training.attribute_route(world, {}, book, known={"output/1-sft": first}).routes == (
         "sft",
         "online-rl",
     )
@@ -195,9 +193,9 @@ def test_the_recipe_tells_by_its_command_and_its_log() -> None:
     later = span_of([], command, "output/2-grpo", rollouts=50)
     known = {
         "output/1-sft": first,
-        "output/2-grpo-half": route_attribution.attribute_route(half, {}, book, known={}),
+        "output/2-grpo-half": attempt_training.attribute_route(half, {}, book, known={}),
     }
-    assert route_attribution.attribute_route(later, {}, book, known=known).routes[-1] == "online-rl"
+    assert attempt_training.attribute_route(later, {}, book, known=known).routes[-1] == "online-rl"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +281,7 @@ def test_any_text_is_read_without_an_error_and_twice_alike(text: str, suffix: st
     span = span_of([AgentSourceFile(1, path, text)], [starting, command], "output/x")
     books = EvidenceBook(), EvidenceBook()
     found = [
-        (route_attribution.attribute_route(span, {}, book), hyperparameters.find_settings(span, book))
+        (attempt_training.attribute_route(span, {}, book), attempt_training.find_settings(span, book))
         for book in books
     ]
     assert found[0] == found[1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.analysis.campaigns.heatmap import build_heatmap
+from agent2rl.analysis.campaigns.comparisons import build_heatmap
 from agent2rl.analysis.campaigns.route_shares import (
     TaskTraits,
     count_routes,

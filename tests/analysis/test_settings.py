@@ -2,20 +2,20 @@
 
 from pydantic import JsonValue
 
-from agent2rl.analysis import code_settings
+from agent2rl.analysis import attempt_training
 from agent2rl.analysis.attempts import AgentSourceFile
-from agent2rl.analysis.evidence import EvidenceBook
+from agent2rl.analysis.findings import EvidenceBook
 from tests.analysis.labelled_scripts import cases, span_of
 
 
 def found(text: str, *commands: str, path: str = "code/train.py") -> dict[str, JsonValue]:
     span = span_of([AgentSourceFile(1, path, text)], commands or ["python code/train.py"])
-    return {each.name: each.value for each in code_settings.find_settings(span, EvidenceBook())}
+    return {each.name: each.value for each in attempt_training.find_settings(span, EvidenceBook())}
 
 
 def of(name: str) -> dict[str, JsonValue]:
     case = next(case for case in cases() if case.name == name)
-    return {each.name: each.value for each in code_settings.find_settings(case.span(), EvidenceBook())}
+    return {each.name: each.value for each in attempt_training.find_settings(case.span(), EvidenceBook())}
 
 
 def test_what_a_trainer_is_given_has_its_usual_name() -> None:
@@ -36,7 +36,7 @@ def test_what_a_trainer_is_given_has_its_usual_name() -> None:
 def test_the_command_line_goes_before_a_default() -> None:
     case = next(case for case in cases() if case.name == "torch_sft")
     book = EvidenceBook()
-    said = {each.name: each for each in code_settings.find_settings(case.span(), book)}
+    said = {each.name: each for each in attempt_training.find_settings(case.span(), book)}
     assert (said["learning_rate"].value, said["learning_rate"].source) == (3e-5, "command")
     assert (said["epochs"].value, said["epochs"].source) == (2, "code")
     assert (said["optimizer"].value, said["batch_size"].value) == ("AdamW", 4)
@@ -60,7 +60,7 @@ def test_a_multi_line_call_is_cited_by_the_line_of_the_keyword() -> None:
     text = "from trl import GRPOConfig\nGRPOConfig(\n    'output/x',\n    beta=0.1,\n)\n"
     book = EvidenceBook()
     span = span_of([AgentSourceFile(4, "code/train.py", text)], ["python code/train.py"])
-    assert [each.name for each in code_settings.find_settings(span, book)] == ["beta"]
+    assert [each.name for each in attempt_training.find_settings(span, book)] == ["beta"]
     assert book.pieces[0].where == "revision 4, code/train.py:4"
     assert book.pieces[0].text == "beta=0.1,"
 
@@ -76,7 +76,7 @@ def test_each_of_two_stages_has_its_own() -> None:
     case = next(case for case in cases() if case.name == "shell_sft_grpo")
     rates = [
         each.value
-        for each in code_settings.find_settings(case.span(), EvidenceBook())
+        for each in attempt_training.find_settings(case.span(), EvidenceBook())
         if each.name == "learning_rate"
     ]
     assert sorted(map(str, rates)) == ["1e-05", "1e-06"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.analysis import timeline
-from agent2rl.analysis.agent_time import AgentTime
+from agent2rl.analysis.timeline import AgentTime
 from agent2rl.core.events import DriverRequest, ProcessStart, ResourceSample, TimelineEvent
 from agent2rl.core.record import Record
 from agent2rl.store.revisions import Revision

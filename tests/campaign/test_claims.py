@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.experiment_claims import ExperimentClaim, ExperimentClaims
+from agent2rl.campaign.claims_and_sessions import ExperimentClaim, ExperimentClaims
 from agent2rl.core.errors import UserError
 
 PROCESSES, EXPERIMENTS = 8, 100

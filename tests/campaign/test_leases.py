@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent2rl.campaign.campaign_file import RunResources
-from agent2rl.campaign.job_worker import LAUNCH
-from agent2rl.campaign.resource_leases import CoreLeases, GpuLeases, count_parallel_runs
+from agent2rl.campaign.executors import CoreLeases, GpuLeases, count_parallel_runs
+from agent2rl.campaign.jobs import LAUNCH
 from agent2rl.core.errors import MachineError
 from agent2rl.runner.machine import list_visible_gpus
 

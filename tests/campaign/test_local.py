@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.campaign_file import RunResources
-from agent2rl.campaign.campaign_sessions import CampaignSession, StopRequest
-from agent2rl.campaign.experiments import compute_experiment_id
-from agent2rl.campaign.job_worker import CampaignJob, JobOutcome, JobWorker, MachineShare
+from agent2rl.campaign.campaign_file import RunResources, compute_experiment_id
+from agent2rl.campaign.claims_and_sessions import CampaignSession, StopRequest
+from agent2rl.campaign.jobs import CampaignJob, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.records import Budget, RequestedLimits, RunSpec
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder

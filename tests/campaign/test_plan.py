@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.campaign_file import parse_campaign
-from agent2rl.campaign.experiment_claims import ExperimentClaims
-from agent2rl.campaign.experiment_status import find_statuses, select_failed, select_runnable
-from agent2rl.campaign.experiments import Experiment, expand_experiments
+from agent2rl.campaign.campaign_file import Experiment, expand_experiments, parse_campaign
+from agent2rl.campaign.claims_and_sessions import ExperimentClaims
+from agent2rl.campaign.experiment_status import (
+    BLAMELESS_ENDINGS,
+    ENDINGS,
+    RunHistory,
+    find_statuses,
+    select_failed,
+    select_runnable,
+)
 from agent2rl.campaign.plan import CostEstimator, estimate_makespan, make_plan
-from agent2rl.campaign.run_history import BLAMELESS_ENDINGS, ENDINGS, RunHistory
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, TimeBreakdown
 from agent2rl.store.files import write_record

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from agent2rl.campaign.experiment_claims import ExperimentClaims
-from agent2rl.campaign.experiments import compute_experiment_id
+from agent2rl.campaign.campaign_file import compute_experiment_id
+from agent2rl.campaign.claims_and_sessions import ExperimentClaims
 from agent2rl.store.paths import claims_folder
 from agent2rl.store.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, standing, states, until, write

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent2rl.campaign.campaign_file import parse_campaign
-from agent2rl.campaign.experiments import (
+from agent2rl.campaign.campaign_file import (
     Cell,
     compute_experiment_id,
     expand_cells,
     expand_experiments,
     make_run_arguments,
+    parse_campaign,
 )
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, RequestedLimits, RunSpec

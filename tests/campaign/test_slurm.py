@@ -16,12 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.campaign.campaign_file import RunResources
-from agent2rl.campaign.campaign_sessions import CampaignSession
-from agent2rl.campaign.experiment_claims import ExperimentClaim
-from agent2rl.campaign.experiments import compute_experiment_id
-from agent2rl.campaign.job_loop import make_jobs
-from agent2rl.campaign.job_worker import JobOutcome
+from agent2rl.campaign.campaign_file import RunResources, compute_experiment_id
+from agent2rl.campaign.claims_and_sessions import CampaignSession, ExperimentClaim
+from agent2rl.campaign.jobs import JobOutcome, make_jobs
 from agent2rl.campaign.plan import CostEstimator
 from agent2rl.cli.opened_campaign import open_campaign
 from agent2rl.store.reader import read_run

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.cli.view import get_task_level
-from agent2rl.dashboard.app import create_app
+from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.run_lock import RunLock

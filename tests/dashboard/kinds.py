@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from agent2rl.core.transcript import AgentToolCall, ToolObservation, Transcript, TranscriptStep
+from agent2rl.core.self_reports import AgentToolCall, ToolObservation, Transcript, TranscriptStep
 from agent2rl.store.paths import RunPaths
 
 CODE = """

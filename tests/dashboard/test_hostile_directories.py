@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from agent2rl.dashboard.rendering import render_time
-from agent2rl.dashboard.run_directory_check import MOST_BYTES
 from agent2rl.dashboard.run_index import RunIndex
+from agent2rl.dashboard.run_status import MOST_BYTES
 from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.store.paths import RunPaths
 from tests.dashboard import kinds

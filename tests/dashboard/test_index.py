@@ -11,10 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent2rl.dashboard.app import create_app
 from agent2rl.dashboard.run_filter import PAGE
-from agent2rl.dashboard.run_index import RunIndex, read_digests
-from agent2rl.dashboard.run_query import RunQuery
+from agent2rl.dashboard.run_index import RunIndex, RunQuery, read_digests
+from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.store.paths import RunPaths

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.dashboard import work_progress
-from agent2rl.dashboard.analysis_worker import AnalysisWorker
-from agent2rl.dashboard.page_cache import PageCache
+from agent2rl.dashboard import workers
+from agent2rl.dashboard.workers import AnalysisWorker, PageCache
 
 SECONDS = 30
 
@@ -44,7 +43,7 @@ def workshop(tmp_path: Path) -> Iterator[AnalysisWorker]:
 
 def slow(go_on: str) -> str:
     """Until it may go on."""
-    work_progress.report_step(2, 5, "waiting")
+    workers.report_step(2, 5, "waiting")
     ends = time.monotonic() + SECONDS
     while not Path(go_on).exists() and time.monotonic() < ends:
         time.sleep(0.02)

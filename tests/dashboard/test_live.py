@@ -11,8 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Error, expect
 
-from agent2rl.dashboard.run_index import read_digests
-from agent2rl.dashboard.run_query import RunQuery
+from agent2rl.dashboard.run_index import RunQuery, read_digests
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.run_lock import RunLock
 from tests.dashboard import kinds

@@ -15,9 +15,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from agent2rl.dashboard.run_query import RunQuery
-from agent2rl.dashboard.run_rows import RunRow
-from agent2rl.dashboard.run_status import find_run, read_answers, read_live_status
+from agent2rl.dashboard.run_index import RunQuery
+from agent2rl.dashboard.run_status import RunRow, find_run, read_answers, read_live_status
 from agent2rl.store.paths import RunPaths
 from tests.browsers import DESK
 from tests.dashboard import kinds

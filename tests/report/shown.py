@@ -25,31 +25,33 @@ from agent2rl.analysis.findings import (
     Setting,
     TimeSplit,
 )
-from agent2rl.core.attempt_claims import AttemptClaim, AttemptClaims
 from agent2rl.core.events import DriverRequest, FileSeen, GpuSample, ResourceSample
-from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
-from agent2rl.core.record import Record
-from agent2rl.core.records import (
-    Asset,
-    Budget,
+from agent2rl.core.grading_records import (
     Contamination,
     ContaminationFinding,
     EvalScore,
     ExampleResult,
     HeldoutComparison,
     Interval,
-    Isolation,
     Part,
+    SkippedFiles,
+    Submission,
+    TrajectoryTurn,
+)
+from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
+from agent2rl.core.record import Record
+from agent2rl.core.records import (
+    Asset,
+    Budget,
+    Isolation,
     Promise,
     RolloutCounts,
     Rollouts,
     RunResult,
     RunSpec,
-    SkippedFiles,
-    Submission,
     TimeBreakdown,
-    TrajectoryTurn,
 )
+from agent2rl.core.self_reports import AttemptClaim, AttemptClaims
 from agent2rl.report.report_data import Activity, ActivityStretch, LlmSummary, ReportData, ReportTimeline
 from agent2rl.store.ledger import LedgerReading
 from agent2rl.store.paths import RunPaths

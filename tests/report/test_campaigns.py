@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, analyse_campaign
-from agent2rl.analysis.campaigns.comparison_families import compare_axes
+from agent2rl.analysis.campaigns.comparisons import compare_axes
 from agent2rl.analysis.campaigns.leaderboard import build_leaderboard
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
-from agent2rl.report import digests
-from agent2rl.report.campaigns import figure_data, leaderboard_table, page
-from agent2rl.report.campaigns.figures import list_figures
+from agent2rl.report import campaign_page, campaign_tables, digests
+from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
 from agent2rl.store.paths import RunPaths
 from tests.digests import a_run, course, runs
@@ -47,7 +46,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) -> None:
     made = of(matrix())
-    written = page.write(made, tmp_path / "report")
+    written = campaign_page.write(made, tmp_path / "report")
     names = [each.name for each in list_figures(made)]
     wanted = "ranking gains heatmap-agent comparisons-agent trajectories scaling best-of-k routes"
     assert names == wanted.split()
@@ -84,16 +83,18 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
 def test_the_same_runs_in_any_order_give_the_same_page(tmp_path: Path) -> None:
     found = matrix()
     shuffled = random.Random(3).sample(found, len(found))
-    first, second = (page.write(of(each), tmp_path / name) for each, name in ((found, "a"), (shuffled, "b")))
+    first, second = (
+        campaign_page.write(of(each), tmp_path / name) for each, name in ((found, "a"), (shuffled, "b"))
+    )
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_what_others_named_is_text_on_the_page_and_no_formula_in_the_data(tmp_path: Path) -> None:
-    written = page.write(of([*matrix(), *matrix(driver=HOSTILE, agent="=1+1")]), tmp_path)
+    written = campaign_page.write(of([*matrix(), *matrix(driver=HOSTILE, agent="=1+1")]), tmp_path)
     assert "<script>alert" not in written.read_text()
     assert "\u202e" not in written.read_text()
     assert {row["agent"] for row in rows(tmp_path / "leaderboard.csv")} >= {"'=1+1"}
-    for line in leaderboard_table.render_markdown(of(matrix(driver=HOSTILE)).leaderboard).splitlines():
+    for line in campaign_tables.render_markdown(of(matrix(driver=HOSTILE)).leaderboard).splitlines():
         assert "<script>" not in line
 
 
@@ -105,7 +106,7 @@ def test_runs_that_others_broke_are_counted_apart_and_never_as_zero() -> None:
     assert slow[0].all.excluded == {"rate-limited": 3}
     assert (
         "3 of 27 runs say nothing of their agent and are not counted: 3 rate-limited."
-        in leaderboard_table.build_notes(with_them)
+        in campaign_tables.build_notes(with_them)
     )
 
 
@@ -113,7 +114,7 @@ def test_two_runs_are_not_enough_to_say() -> None:
     made = build_leaderboard(runs([3.0, 4.0]))
     (row,) = made.rows
     assert row.place.rank == "not enough runs to say"
-    assert leaderboard_table.build_rows(made)[0][:3] == ["–", "tester", "+3.50"]
+    assert campaign_tables.build_rows(made)[0][:3] == ["–", "tester", "+3.50"]
 
 
 def test_drivers_are_compared_within_the_agents_that_both_have() -> None:
@@ -130,20 +131,22 @@ def test_drivers_are_compared_within_the_agents_that_both_have() -> None:
 def test_gains_under_the_papers_protocol_are_left_out_and_told_of() -> None:
     made = of([*matrix(), *runs([50.0], "p", protocol="paper")])
     assert made.leaderboard.runs == 24
-    assert page.notes(made) == ["1 runs under protocol paper are left out: their gains are another quantity."]
+    assert campaign_page.notes(made) == [
+        "1 runs under protocol paper are left out: their gains are another quantity."
+    ]
 
 
 @pytest.mark.parametrize(
     "found", [[], [a_run(None, state="crashed", ending=None)]], ids=["nothing", "crashed"]
 )
 def test_a_campaign_without_a_result_has_a_page_that_says_so(found: list[RunDigest], tmp_path: Path) -> None:
-    written = page.write(of(found), tmp_path)
+    written = campaign_page.write(of(found), tmp_path)
     assert "none of which has a gain yet" in written.read_text()
     assert list((tmp_path / "figures").glob("*.svg")) == []
 
 
 def test_a_table_of_nothing_is_an_empty_one() -> None:
-    assert figure_data.render_csv([]) == "\n"
+    assert campaign_tables.render_csv([]) == "\n"
 
 
 def test_real_runs_are_ranked_from_digests_that_are_kept(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """A language model's summary is held against what it was told."""
 
 from agent2rl.analysis.findings import Compliance, Evidence, Findings, ProcessMetrics
-from agent2rl.report.summary_citations import build_prompt, check_summary
+from agent2rl.report.run_report import build_prompt, check_summary
 
 METRICS = ProcessMetrics(
     valid_submission_rate=0.75,

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agent2rl.analysis import printed_output
+from agent2rl.analysis import attempt_spans
 from agent2rl.cli.main import cli
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import FileSeen
-from agent2rl.core.records import Budget, EvalScore, HeldoutComparison, Interval, Lineage, RunSpec, Submission
+from agent2rl.core.grading_records import EvalScore, HeldoutComparison, Interval, Lineage, Submission
+from agent2rl.core.records import Budget, RunSpec
 from agent2rl.report import export, headline, run_report
 from agent2rl.report.record import RunReport
 from agent2rl.runner import agent_observer
-from agent2rl.store.code_snapshot import WorkspaceReader
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.recorder import Recorder
 from agent2rl.store.revisions import RevisionRecorder
+from agent2rl.store.workspace_reader import WorkspaceReader
 from tests.report import shown
 
 Work = Callable[[Recorder], object]
@@ -112,7 +113,7 @@ def test_names_and_output_that_no_text_can_hold_cost_no_report(tmp_path: Path) -
 def test_much_that_was_printed_is_read_in_part_and_the_ends_of_it_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(printed_output, "FILES_BYTES", 40_000)
+    monkeypatch.setattr(attempt_spans, "FILES_BYTES", 40_000)
 
     def work(recorder: Recorder) -> None:
         for number in range(20):
@@ -124,9 +125,9 @@ def test_much_that_was_printed_is_read_in_part_and_the_ends_of_it_are(
 
     found = run_report.gather_report_data(made(tmp_path, work))
     assert len(found.findings.attempts[0].curves[0].points) < 200
-    whole = printed_output._choose_read_limit([14_000] * 20, printed_output.FILES_BYTES)
+    whole = attempt_spans._choose_read_limit([14_000] * 20, attempt_spans.FILES_BYTES)
     assert whole == 2000
-    assert printed_output._choose_read_limit([10, 10, 100_000], 1000) == 980, "what is small is whole"
+    assert attempt_spans._choose_read_limit([10, 10, 100_000], 1000) == 980, "what is small is whole"
 
 
 def test_a_log_of_the_agents_is_not_taken_for_the_records(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent2rl.analysis.findings import PrintedCurve
-from agent2rl.core.records import Contamination, ExampleResult, Isolation
-from agent2rl.report import formatting, html, markdown, page_templates, plots
-from agent2rl.report.colours import COLOURS
-from agent2rl.report.figure_names import list_figure_names
+from agent2rl.core.grading_records import Contamination, ExampleResult
+from agent2rl.core.records import Isolation
+from agent2rl.report import formatting, html, markdown, page_templates, run_figures
+from agent2rl.report.formatting import COLOURS
+from agent2rl.report.markdown import list_figure_names
 from agent2rl.report.report_data import LlmSummary, ReportData
 from tests.report import shown
 
@@ -116,7 +117,7 @@ def test_long_texts_are_cut_and_say_so() -> None:
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     given = shown.finished()
-    first, second = plots.save(given, tmp_path), plots.render_all_svgs(given)
+    first, second = run_figures.save(given, tmp_path), run_figures.render_all_svgs(given)
     assert first == second
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {f"{name}.{end}" for name in list_figure_names(given) for end in ("svg", "png")}
@@ -227,17 +228,17 @@ def test_of_too_many_examples_those_that_flipped_stay() -> None:
 
 
 def test_no_figure_is_drawn_from_nothing() -> None:
-    assert plots.draw_figures(shown.empty()) == {}
-    assert plots.draw_figures(shown.crashed()) == {}
+    assert run_figures.draw_figures(shown.empty()) == {}
+    assert run_figures.draw_figures(shown.crashed()) == {}
     for kind in KINDS:
-        assert sorted(plots.draw_figures(kind())) == sorted(list_figure_names(kind()))
+        assert sorted(run_figures.draw_figures(kind())) == sorted(list_figure_names(kind()))
     lost = PrintedCurve(name="loss", where="x", points=((0.0, None), (1.0, None)))
     attempt = shown.attempts()[0].model_copy(update={"curves": (lost,)})
     given = dataclasses.replace(shown.crashed(), findings=shown.bare(attempts=(attempt,)))
-    assert plots.draw_figures(given) == {}
+    assert run_figures.draw_figures(given) == {}
     assert "Not one of its 2 values is a number" in read(html.page(given, {}))
 
 
 def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
-    drawn = plots.render_all_svgs(shown.hostile("\u202e$x^2$<b>\x00日本"))
+    drawn = run_figures.render_all_svgs(shown.hostile("\u202e$x^2$<b>\x00日本"))
     assert "?$x^2$&lt;b&gt;???" in drawn["curves"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from agent2rl.report import html, plots
-from agent2rl.report.campaigns import page
+from agent2rl.report import campaign_page, html, run_figures
 from tests.browsers import DESK, PHONE, chromium
 from tests.report import shown
 from tests.report.test_campaigns import matrix, of
@@ -51,7 +50,7 @@ Open = Callable[..., Page]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind of run."""
     folder = tmp_path_factory.mktemp("pages")
-    figures = plots.render_all_svgs(shown.finished())
+    figures = run_figures.render_all_svgs(shown.finished())
     texts = {
         "finished": html.page(shown.finished(), figures),
         "empty": html.page(shown.empty(), {}),
@@ -61,7 +60,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
-    campaigns = {"campaign": page.write(of(matrix()), folder / "campaign")}
+    campaigns = {"campaign": campaign_page.write(of(matrix()), folder / "campaign")}
     return {name: folder / f"{name}.html" for name in texts} | campaigns
 
 

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
-from agent2rl.core.transcript import Transcript
-from agent2rl.store import untrusted_json
+from agent2rl.core.self_reports import Transcript
+from agent2rl.store import untrusted_files
 from agent2rl.store.transcript_builder import TranscriptBuilder
-from agent2rl.store.untrusted_json import JsonNode
+from agent2rl.store.untrusted_files import JsonNode
 
 CONFIG = ".config/agent2rl/mini.yaml"
 TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")
@@ -49,8 +49,8 @@ def _build_config(brief: Brief) -> dict[str, object]:
 
 def _read_transcript(_: Path, home: Path) -> Transcript:
     notes = TranscriptBuilder("mini-swe")
-    for name in untrusted_json.list_names(home, TRAJECTORIES):
-        written = untrusted_json.read_document(home, TRAJECTORIES / name)
+    for name in untrusted_files.list_names(home, TRAJECTORIES):
+        written = untrusted_files.read_document(home, TRAJECTORIES / name)
         if written is None:
             notes.unread += 1
         else:

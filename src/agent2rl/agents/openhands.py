@@ -5,10 +5,10 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
-from agent2rl.core.transcript import Transcript
-from agent2rl.store import untrusted_json
+from agent2rl.core.self_reports import Transcript
+from agent2rl.store import untrusted_files
 from agent2rl.store.transcript_builder import TranscriptBuilder, read_json_log
-from agent2rl.store.untrusted_json import JsonNode
+from agent2rl.store.untrusted_files import JsonNode
 
 PROMPT, LAUNCHER = ".config/agent2rl/prompt.md", ".config/agent2rl/launch.py"
 START = f'exec "$0" ~/{LAUNCHER} "$@" --file ~/{PROMPT}'
@@ -58,9 +58,9 @@ def _build_command(brief: Brief) -> Command:
 def _read_transcript(log: Path, home: Path) -> Transcript:
     """What was used stands only in what it keeps of each conversation."""
     notes = read_json_log("openhands", log, _read_event)
-    for name in untrusted_json.list_names(home, CONVERSATIONS):
+    for name in untrusted_files.list_names(home, CONVERSATIONS):
         notes.session = name
-        state = untrusted_json.read_document(home, CONVERSATIONS / name / "base_state.json")
+        state = untrusted_files.read_document(home, CONVERSATIONS / name / "base_state.json")
         for _, metrics in (state or JsonNode())["stats"]["usage_to_metrics"].entries:
             notes.model = metrics["model_name"].text or notes.model
             _count_usage(metrics["accumulated_token_usage"], notes)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.sandbox import Command
-from agent2rl.core.transcript import Transcript
-from agent2rl.store import untrusted_json
+from agent2rl.core.self_reports import Transcript
+from agent2rl.store import untrusted_files
 from agent2rl.store.transcript_builder import TranscriptBuilder
-from agent2rl.store.untrusted_json import JsonNode
+from agent2rl.store.untrusted_files import JsonNode
 
 LAUNCHER = ".config/agent2rl/launch.py"
 START = f'cd && exec "$0" ~/{LAUNCHER} --base-model "$BASE_MODEL" --benchmark "$TASK"'
@@ -78,7 +78,7 @@ class RdAgentLogEntry:
 def _read_log_entries(log: Path) -> Iterator[RdAgentLogEntry]:
     """Of its log: a line that says when and where, and the lines up to the next one."""
     entry = RdAgentLogEntry(None)
-    for line in untrusted_json.read_lines(log):
+    for line in untrusted_files.read_lines(log):
         shown = line.decode(errors="replace").rpartition("\r")[2]  # of a progress bar, what was written last
         text = STEERING.sub("", shown)
         head = HEAD.search(text)

@@ -1,34 +1,95 @@
-"""From the record of a run to what can be said of it. Pure: the same directory gives the same findings."""
+"""From the record of a run to what can be said of it, with the published process metrics. Pure: the same
+directory gives the same findings.
+"""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from agent2rl.analysis import (
-    claim_check,
-    code_settings,
-    failures,
-    gain,
-    logs,
-    mode_compliance,
-    process_metrics,
-    route_attribution,
-    summary,
-)
+from agent2rl.analysis import attempt_training, claim_check, failures, gain, logs, mode_compliance, summary
 from agent2rl.analysis.attempt_spans import split_attempts
 from agent2rl.analysis.attempts import AttemptSpan
-from agent2rl.analysis.evidence import EvidenceBook
 from agent2rl.analysis.failures import AttemptContext
 from agent2rl.analysis.findings import (
     AttemptFindings,
     AttemptOutcome,
+    EvidenceBook,
     Findings,
     Gain,
     PrintedCurve,
+    ProcessMetrics,
     RouteVerdict,
 )
 from agent2rl.analysis.recorded_run import RecordedRun
+from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import Submission
+from agent2rl.core.grading_records import EvalScore, Submission
 from agent2rl.store.untrusted_files import sanitize_line
+
+# How a run went: the published process metrics, and how early and how busily the gain came about.
+
+
+def measure_run(
+    submissions: Sequence[Submission],
+    baseline: EvalScore | None,
+    timeline: AgentTimeline,
+    budget_seconds: float,
+) -> ProcessMetrics:
+    """Times are of verdicts, as in the published code: when the agent could know. Without its start, none."""
+    timed = timeline.started is not None
+    done = [each for each in submissions if each.verdict]
+    scored = [(timeline.seconds_at(each.verdict_at), each.score.value, each) for each in done if each.score]
+    trained = [(at, value) for at, value, each in scored if each.lineage not in ("copied", "foreign")]
+    best = max(trained, key=lambda pair: (pair[1], -pair[0]), default=None)
+    above = [at for at, value in trained if baseline and value > baseline.value]
+    values = [value for _, value, _ in scored]
+    return ProcessMetrics(
+        valid_submission_rate=len(scored) / len(done) if done else None,
+        first_valid_idx=scored[0][2].id if scored else None,
+        first_valid_delay=_round_seconds(scored[0][0]) if scored and timed else None,
+        score_trajectory=tuple(each.score.value if each.score else None for each in done),
+        time_to_first_improvement=_round_seconds(min(above)) if above and timed else None,
+        time_to_best=_round_seconds(best[0]) if best and timed else None,
+        monotonic_ratio=_share_true([now > before for before, now in pairwise(values)]),
+        copy_model_count=sum(each.lineage == "copied" for each in done),
+        time_used_ratio=round(timeline.seconds / budget_seconds, 6) if timeline.started else None,
+        last_submit_gap=_round_seconds(timeline.seconds - timeline.seconds_at(submissions[-1].accepted_at))
+        if submissions and timed
+        else None,
+        best_area=compute_best_area(trained, baseline.value, budget_seconds) if baseline and timed else None,
+        cpu_busy=_weighted_mean([(sample.cores, sample.seconds) for _, sample in timeline.samples]),
+        gpu_busy=_weighted_mean(
+            [
+                (sum(known) / len(known), sample.seconds)
+                for _, sample in timeline.samples
+                if (known := [gpu.busy for gpu in sample.gpus if gpu.busy is not None])
+            ]
+        ),
+    )
+
+
+def compute_best_area(scored: Sequence[tuple[float, float]], baseline: float, seconds: float) -> float:
+    """Mean gain over the budget of the best so far, which is the untouched model at first."""
+    area, best, at = 0.0, baseline, 0.0
+    for time, value in sorted(scored):
+        time = min(max(time, at), seconds)
+        area += (best - baseline) * (time - at)
+        best, at = max(best, value), time
+    return round((area + (best - baseline) * (seconds - at)) / seconds, 6)
+
+
+def _round_seconds(value: float) -> float:
+    return round(max(0.0, value), 3)
+
+
+def _share_true(found: Sequence[bool]) -> float | None:
+    return sum(found) / len(found) if found else None
+
+
+def _weighted_mean(weighed: Sequence[tuple[float, float]]) -> float | None:
+    """By the time that each stands for."""
+    whole = sum(seconds for _, seconds in weighed)
+    return round(sum(value * seconds for value, seconds in weighed) / whole, 6) if whole else None
+
 
 WORKSPACE = "/workspace/"
 LONGEST_NOTE, MOST_NOTES = 300, 20
@@ -42,9 +103,7 @@ def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
     attempts = _analyse_attempts(record, cut, book)
     best = record.best
     route = next((each.route for each in attempts if best and each.submission == best.id), None)
-    measured = process_metrics.measure_run(
-        view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds
-    )
+    measured = measure_run(view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds)
     compared = _compare_best_submission(record)
     submitted = [each.route for each in attempts if each.submission is not None and each.route]
     lineage = best.lineage if best else "unknown"
@@ -92,7 +151,7 @@ def _analyse_attempts(
     best = record.view.baseline.value if record.view.baseline else None
     for span in cut:
         route = (
-            route_attribution.attribute_route(span, earlier, book, known=known)
+            attempt_training.attribute_route(span, earlier, book, known=known)
             if _has_training(span)
             else None
         )
@@ -101,7 +160,7 @@ def _analyse_attempts(
         attempt = _build_attempt(record, span, best, route).model_copy(
             update={
                 "settings": (
-                    *code_settings.find_settings(span, book),
+                    *attempt_training.find_settings(span, book),
                     *logs.extract_settings(span.printed, book),
                 ),
                 "curves": curves,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from agent2rl.core import transcript as ours
+from agent2rl.core import self_reports
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record
 
@@ -73,7 +73,7 @@ class AtifTrajectory(Record):
         return self.model_dump_json(indent=2, exclude_none=True)
 
 
-def build_trajectory(transcript: ours.Transcript, run_id: str) -> AtifTrajectory:
+def build_trajectory(transcript: self_reports.Transcript, run_id: str) -> AtifTrajectory:
     steps = tuple(_convert_step(number, step) for number, step in enumerate(transcript.steps, start=1))
     tokens = transcript.tokens
     return AtifTrajectory(
@@ -92,7 +92,7 @@ def build_trajectory(transcript: ours.Transcript, run_id: str) -> AtifTrajectory
     )
 
 
-def _convert_step(number: int, step: ours.TranscriptStep) -> AtifStep:
+def _convert_step(number: int, step: self_reports.TranscriptStep) -> AtifStep:
     agent = step.source == "agent"  # only its steps may have the rest
     return AtifStep(
         step_id=number,
@@ -106,14 +106,14 @@ def _convert_step(number: int, step: ours.TranscriptStep) -> AtifStep:
     )
 
 
-def _convert_call(call: ours.AgentToolCall) -> AtifToolCall:
+def _convert_call(call: self_reports.AgentToolCall) -> AtifToolCall:
     """Arguments are an object there, whatever the agent wrote."""
     given = call.arguments
     arguments = given if isinstance(given, dict) else {} if given is None else {"value": given}
     return AtifToolCall(tool_call_id=call.id, function_name=call.name, arguments=arguments)
 
 
-def _convert_observation(step: ours.TranscriptStep) -> AtifObservation | None:
+def _convert_observation(step: self_reports.TranscriptStep) -> AtifObservation | None:
     results = [
         AtifToolResult(
             source_call_id=seen.call, content=seen.text, extra={"failed": True} if seen.failed else None

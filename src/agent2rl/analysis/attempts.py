@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from agent2rl.core.records import Rollouts, Submission
+from agent2rl.core.grading_records import Submission
+from agent2rl.core.records import Rollouts
 
 
 @dataclass(frozen=True)

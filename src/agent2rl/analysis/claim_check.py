@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import TypeVar
 
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import AttemptFindings, Contradiction, Route
-from agent2rl.core.attempt_claims import AttemptClaim, AttemptClaims
-from agent2rl.core.records import Submission
+from agent2rl.analysis.findings import AttemptFindings, Contradiction, EvidenceBook, Route
+from agent2rl.core.grading_records import Submission
+from agent2rl.core.self_reports import AttemptClaim, AttemptClaims
 
 T = TypeVar("T")
 

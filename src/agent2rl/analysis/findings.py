@@ -1,23 +1,17 @@
-"""What the analysis of a run comes to: records, each verdict with the evidence that it rests on.
+"""What the analysis of a run comes to: records, each verdict with the evidence that it rests on and cites
+by id.
 
 Times are seconds since the agent's start. Unknown is None or `unknown`, never a guess.
 """
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from agent2rl.core.grading_records import HeldoutComparison, Lineage, Share, Split, Verdict
 from agent2rl.core.record import Record
-from agent2rl.core.records import (
-    HeldoutComparison,
-    Lineage,
-    Mode,
-    RolloutCounts,
-    Rollouts,
-    Share,
-    Split,
-    Verdict,
-)
+from agent2rl.core.records import Mode, RolloutCounts, Rollouts
 
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]
 
@@ -257,3 +251,28 @@ class Findings(Record):
     evidence: tuple[Evidence, ...]
     summary: str
     """What happened, in sentences made from all of this by rule."""
+
+
+# What findings rest on. Each piece has an id, and whoever says something of a run cites it.
+
+LONGEST_QUOTE = 400
+
+
+@dataclass
+class EvidenceBook:
+    """Collects evidence; the same piece has the same id, and ids are given in the order of asking."""
+
+    _pieces: dict[tuple[str, str, str], Evidence] = field(default_factory=dict)
+
+    def add_evidence(self, kind: EvidenceKind, where: str, text: str, at: float | None = None) -> str:
+        """The id of a piece of evidence."""
+        key = (kind, where, text)
+        if key not in self._pieces:
+            name = f"E{len(self._pieces) + 1}"
+            shown = text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
+            self._pieces[key] = Evidence(id=name, kind=kind, where=where, text=shown, at=at)
+        return self._pieces[key].id
+
+    @property
+    def pieces(self) -> tuple[Evidence, ...]:
+        return tuple(self._pieces.values())

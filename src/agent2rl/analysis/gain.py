@@ -7,7 +7,7 @@ import numpy as np
 
 from agent2rl.analysis import statistics
 from agent2rl.analysis.findings import Gain, GainFlip
-from agent2rl.core.records import EvalResult, ExampleResult, HeldoutComparison
+from agent2rl.core.grading_records import EvalResult, ExampleResult, HeldoutComparison
 
 MOST_FLIPS = 50
 LONGEST_OUTPUT = 600

@@ -12,9 +12,9 @@ The modes in the words that the agent was told (instructions.md):
 
 from collections.abc import Sequence
 
-from agent2rl.analysis.evidence import EvidenceBook
-from agent2rl.analysis.findings import Compliance, Route, RouteVerdict
-from agent2rl.core.records import Lineage, Mode
+from agent2rl.analysis.findings import Compliance, EvidenceBook, Route, RouteVerdict
+from agent2rl.core.grading_records import Lineage
+from agent2rl.core.records import Mode
 
 SURE = 0.5
 """Below this, a verdict on the route carries none on the mode."""

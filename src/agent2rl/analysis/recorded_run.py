@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from agent2rl.analysis import timeline as timelines
 from agent2rl.analysis.timeline import AgentTimeline
-from agent2rl.core.attempt_claims import AttemptClaims
 from agent2rl.core.events import TimelineEvent
+from agent2rl.core.grading_records import ExampleResult, Split, Submission
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.records import ExampleResult, Split, Submission
+from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.store.paths import RunPaths, SubmissionPaths
 from agent2rl.store.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
 

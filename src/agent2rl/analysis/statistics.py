@@ -7,7 +7,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.core.records import EvalResult, EvalScore, ExampleResult, HeldoutComparison, Interval, Part
+from agent2rl.core.grading_records import (
+    EvalResult,
+    EvalScore,
+    ExampleResult,
+    HeldoutComparison,
+    Interval,
+    Part,
+)
 
 RESAMPLES = 10_000
 BLOCK = 200

@@ -14,7 +14,7 @@ from agent2rl.analysis.findings import (
     TimeSplit,
 )
 from agent2rl.analysis.recorded_run import RecordedRun
-from agent2rl.core.records import Interval
+from agent2rl.core.grading_records import Interval
 
 CITATION = re.compile(r"\[(\s*E\d[^\]]*)\]")
 MOST_ATTEMPTS = 12

@@ -9,8 +9,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from agent2rl.campaign.experiment_status import ExperimentStatus
-from agent2rl.campaign.run_history import CampaignRunSummary, State
+from agent2rl.campaign.experiment_status import CampaignRunSummary, ExperimentStatus, State
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, RunSpec
 

@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from agent2rl.campaign.campaign_file import RunResources
-from agent2rl.campaign.executor import EndedJob
-from agent2rl.campaign.experiment_claims import ExperimentClaims, HeldClaim
-from agent2rl.campaign.job_worker import CampaignJob, JobOutcome, JobWorker, MachineShare, find_other_outcome
-from agent2rl.campaign.run_history import RunHistory
+from agent2rl.campaign.claims_and_sessions import ExperimentClaims, HeldClaim
+from agent2rl.campaign.experiment_status import RunHistory
+from agent2rl.campaign.jobs import (
+    CampaignJob,
+    EndedJob,
+    JobOutcome,
+    JobWorker,
+    MachineShare,
+    find_other_outcome,
+)
 from agent2rl.core.errors import MachineError, WorldError
 from agent2rl.report import export
 from agent2rl.store.files import remove_tree

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.campaign.campaign_file import RunResources
-from agent2rl.campaign.executor import EndedJob
-from agent2rl.campaign.experiment_claims import LEASE_SECONDS
-from agent2rl.campaign.job_worker import CampaignJob, JobOutcome, JobWorker, MachineShare
+from agent2rl.campaign.claims_and_sessions import LEASE_SECONDS
+from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, WorldError
 
 ASK_SECONDS = 10.0

@@ -9,11 +9,14 @@ from typing import Any, cast
 import click
 
 from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
-from agent2rl.campaign import executor_factory
-from agent2rl.campaign.campaign_sessions import CampaignSession, SessionRecord, list_open_sessions
-from agent2rl.campaign.experiment_claims import read_machine_id
-from agent2rl.campaign.experiment_status import select_failed, select_runnable
-from agent2rl.campaign.run_history import ENDINGS
+from agent2rl.campaign import executors
+from agent2rl.campaign.claims_and_sessions import (
+    CampaignSession,
+    SessionRecord,
+    list_open_sessions,
+    read_machine_id,
+)
+from agent2rl.campaign.experiment_status import ENDINGS, select_failed, select_runnable
 from agent2rl.cli import opened_campaign
 from agent2rl.cli.campaign_table import CampaignDisplay, print_plan, print_statuses
 from agent2rl.cli.leaderboard import include_contaminated, protocol
@@ -257,14 +260,14 @@ def report_command(
         found.unreadable,
         include_contaminated,
     )
-    from agent2rl.report.campaigns import page  # loads matplotlib, which takes a second
+    from agent2rl.report import campaign_page
 
-    written = page.write(made, output or Path(f"campaign-{name or 'all'}"))
+    written = campaign_page.write(made, output or Path(f"campaign-{name or 'all'}"))
     if as_json:
         click.echo(made.model_dump_json())
         return
-    click.echo(page.sentence(made))
-    for note in page.notes(made):
+    click.echo(campaign_page.sentence(made))
+    for note in campaign_page.notes(made):
         click.echo(f"note: {note}", err=True)
     click.echo(f"report: {written}")
 
@@ -283,11 +286,11 @@ def _list_starting_sessions(sessions: Sequence[tuple[CampaignSession, SessionRec
     return [f"{who.host}:{who.pid}" for who in left if who.machine == here and not who.dead]
 
 
-def _parse_executor_options(asked: dict[str, Any]) -> executor_factory.ExecutorOptions:
+def _parse_executor_options(asked: dict[str, Any]) -> executors.ExecutorOptions:
     pairs = [each.partition("=") for each in asked["slurm"]]
     if bad := [key for key, sign, _ in pairs if not key or not sign]:
         raise UserError(f"--slurm {bad[0]}: there is no '=' in it.", "Write it as --slurm partition=gpu.")
-    return executor_factory.ExecutorOptions(
+    return executors.ExecutorOptions(
         executor=asked["executor"],
         parallel=asked["parallel"],
         address=asked["address"],

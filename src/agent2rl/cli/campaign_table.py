@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from agent2rl.campaign.executor import EndedJob
+from agent2rl.campaign.campaign_file import Cell
 from agent2rl.campaign.experiment_status import ExperimentStatus
-from agent2rl.campaign.experiments import Cell
+from agent2rl.campaign.jobs import EndedJob
 from agent2rl.campaign.plan import CampaignPlan
 
 COLOURS = {

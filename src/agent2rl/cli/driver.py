@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from agent2rl.core.errors import UserError
-from agent2rl.gateway.scripted import script_loader
+from agent2rl.gateway.scripted import script_file
 from agent2rl.gateway.scripted.server import serve_script
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -53,12 +53,12 @@ def scripted(
     Any model name will do, and any key without --key. GET /script says which step each conversation is at.
     """
     if listed:
-        for name, about in script_loader.list_shipped_scripts().items():
+        for name, about in script_file.list_shipped_scripts().items():
             click.echo(f"{name:20}{about}")
         return
     if script is None:
         raise UserError("No script is named.", "Give a TOML file, or a name that --list lists.")
-    found = script_loader.load_script(script)
+    found = script_file.load_script(script)
     if check:
         click.echo(f"{script}: {len(found.step)} steps, in order.")
         return

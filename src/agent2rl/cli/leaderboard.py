@@ -15,7 +15,7 @@ from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run_digests import gather_digests, require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
-from agent2rl.report.campaigns import figure_data, leaderboard_table
+from agent2rl.report import campaign_tables
 from agent2rl.runner.settings import read_settings
 from agent2rl.store.files import write_atomically
 
@@ -87,7 +87,7 @@ def leaderboard_command(
         )
     text = _render_text(made, form)
     if output or form in ("csv", "json"):
-        for note in leaderboard_table.contamination_notes(made):
+        for note in campaign_tables.contamination_notes(made):
             click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
@@ -107,19 +107,19 @@ def _select_tasks(digests: Sequence[RunDigest], tasks: tuple[str, ...]) -> list[
 
 def _render_text(made: Leaderboard, form: str) -> str:
     if form == "csv":
-        return figure_data.render_csv(figure_data.build_leaderboard_rows(made))
+        return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(made))
     if form == "json":
         return made.model_dump_json() + "\n"
-    return leaderboard_table.render_html(made) if form == "html" else leaderboard_table.render_markdown(made)
+    return campaign_tables.render_html(made) if form == "html" else campaign_tables.render_markdown(made)
 
 
 def _print_table(made: Leaderboard) -> None:
     table = Table()
-    for name in leaderboard_table.list_columns(made):
+    for name in campaign_tables.list_columns(made):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
-    for row in leaderboard_table.build_rows(made):
+    for row in campaign_tables.build_rows(made):
         table.add_row(*map(escape, row))
     console = Console(highlight=False)
     console.print(table)
-    for note in leaderboard_table.build_notes(made):
+    for note in campaign_tables.build_notes(made):
         console.print(escape(note), style="dim")

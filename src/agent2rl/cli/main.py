@@ -36,6 +36,21 @@ COMMANDS = {
     "list": "List tasks, agents, models, engines, sandboxes or trackers.",
 }
 
+SHARED_MODULES = {
+    "resume": "run",
+    "transcript": "inspect_record",
+    "revisions": "inspect_record",
+    "checkout": "inspect_record",
+    "verify": "inspect_record",
+    "track": "export",
+    "init": "getting_started",
+    "list": "getting_started",
+    "agents": "getting_started",
+    "completion": "getting_started",
+    "judge": "score",
+}
+"""Commands whose module has another name than they."""
+
 
 class LazyGroup(click.Group):
     """Knows its commands by name, so that --help loads none of them."""
@@ -46,7 +61,8 @@ class LazyGroup(click.Group):
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"agent2rl.cli.{name}").command
+        module = importlib.import_module(f"agent2rl.cli.{SHARED_MODULES.get(name, name)}")
+        command: click.Command = getattr(module, f"{name}_command")
         return command
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:

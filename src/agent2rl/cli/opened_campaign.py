@@ -12,17 +12,12 @@ from pathlib import Path
 import click
 
 from agent2rl import registry
-from agent2rl.campaign import executor_factory
-from agent2rl.campaign.campaign_file import CampaignSpec, read_campaign
-from agent2rl.campaign.campaign_sessions import CampaignSession
-from agent2rl.campaign.executor import EndedJob, JobExecutor
-from agent2rl.campaign.experiment_claims import ExperimentClaims
-from agent2rl.campaign.experiment_status import ExperimentStatus, find_statuses
-from agent2rl.campaign.experiments import Experiment, expand_experiments
-from agent2rl.campaign.job_loop import make_jobs, run_jobs
-from agent2rl.campaign.job_worker import CampaignJob
+from agent2rl.campaign import executors
+from agent2rl.campaign.campaign_file import CampaignSpec, Experiment, expand_experiments, read_campaign
+from agent2rl.campaign.claims_and_sessions import CampaignSession, ExperimentClaims
+from agent2rl.campaign.experiment_status import ExperimentStatus, RunHistory, find_statuses
+from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, make_jobs, run_jobs
 from agent2rl.campaign.plan import CampaignPlan, CostEstimator, make_plan
-from agent2rl.campaign.run_history import RunHistory
 from agent2rl.cli import run as one_run
 from agent2rl.cli.campaign_table import CampaignDisplay, print_statuses
 from agent2rl.cli.main import COMMANDS
@@ -59,7 +54,7 @@ class OpenedCampaign:
         self,
         standings: Sequence[ExperimentStatus],
         chosen: Sequence[ExperimentStatus],
-        wanted: executor_factory.ExecutorOptions,
+        wanted: executors.ExecutorOptions,
     ) -> CampaignPlan:
         return make_plan(
             self.campaign.name,
@@ -117,7 +112,7 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
 
 def run_campaign(
     campaign: OpenedCampaign,
-    wanted: executor_factory.ExecutorOptions,
+    wanted: executors.ExecutorOptions,
     choose: Choose,
     quiet: bool,
     detach: bool = False,
@@ -137,7 +132,7 @@ def run_campaign(
 
 def _run_chosen(
     campaign: OpenedCampaign,
-    wanted: executor_factory.ExecutorOptions,
+    wanted: executors.ExecutorOptions,
     chosen: Sequence[ExperimentStatus],
     quiet: bool,
     detach: bool,
@@ -152,7 +147,7 @@ def _run_chosen(
     left = False
     try:
         by_bus = campaign.settings.gpus is None
-        place = executor_factory.open_executor(wanted, resources, campaign.gpus, by_bus, session)
+        place = executors.open_executor(wanted, resources, campaign.gpus, by_bus, session)
         with place as executor, CampaignDisplay(quiet) as watch:
             if detach:
                 executor.submit(work)

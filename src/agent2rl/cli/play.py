@@ -12,7 +12,7 @@ from rich.text import Text
 
 from agent2rl import registry
 from agent2rl.cli.terminal_output import sanitize_lines
-from agent2rl.play import pages, server, terminal
+from agent2rl.play import terminal, web_app
 from agent2rl.play.game import HumanGame, find_game_number
 from agent2rl.runner.settings import read_settings
 from agent2rl.runner.training_data import open_training_world
@@ -49,9 +49,9 @@ def play_command(
         click.echo(f"loading {task}", err=True)
         with open_training_world(registry.resolve_folder_name(task, where.tasks), data_dir) as (found, world):
             number = find_game_number(world, episode)
-            if web or (web is None and pages.has_pages(world)):
+            if web or (web is None and web_app.has_pages(world)):
                 opens = not no_browser and (where.display or sys.platform == "darwin")
-                server.serve_games(
+                web_app.serve_games(
                     world, found.id, number, port, _print_and_open_address if opens else _print_address
                 )
             else:
@@ -66,7 +66,7 @@ def _print_address(address: str) -> None:
 
 def _print_and_open_address(address: str) -> None:
     _print_address(address)
-    server.open_browser(address)
+    web_app.open_browser(address)
 
 
 def _print_text(text: str, style: str) -> None:

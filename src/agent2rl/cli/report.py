@@ -7,9 +7,9 @@ import click
 from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.report import run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
-from agent2rl.report.summary_citations import build_prompt, check_summary
+from agent2rl.report.run_report import build_prompt, check_summary
+from agent2rl.runner.judges import open_summariser
 from agent2rl.runner.settings import read_settings
-from agent2rl.runner.summariser import open_summariser
 
 
 @click.command("report")
@@ -29,7 +29,9 @@ from agent2rl.runner.summariser import open_summariser
 )
 @runs_dir
 @as_json
-def report_command(run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool) -> None:
+def report_command(
+    run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool
+) -> None:
     """Analyse RUN and write its report: report.html to look at, report.md, report.json, figures/.
 
     The analysis reads the run's directory and nothing else, so that it can be made again, of a run that is

@@ -1,8 +1,14 @@
-"""agent2rl run"""
+"""`agent2rl run` and `agent2rl resume`: start or resume a run, follow it, and show its report."""
 
-from dataclasses import replace
+import shlex
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -15,22 +21,121 @@ from agent2rl.cli.options import (
     TemperatureParam,
     as_json,
     complete_names,
+    complete_runs,
     judge,
     no_report,
+    resolve_run,
     runs_dir,
     search,
     track,
     track_group,
 )
-from agent2rl.cli.run_and_report import RunOutputOptions, run_and_report
+from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
+from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
-from agent2rl.evaluators.prompts import read_prompts
+from agent2rl.evaluators.task_data import read_prompts
+from agent2rl.report import export, run_report
 from agent2rl.runner.assets import choose_default_engine, pin_model_name
 from agent2rl.runner.machine import list_visible_gpus
-from agent2rl.runner.run import run
+from agent2rl.runner.run import FinishedRun, resume_run, run
 from agent2rl.runner.settings import Settings, read_settings
+from agent2rl.store.paths import RunPaths
+from agent2rl.store.reader import read_run
+from agent2rl.store.recorder import Notify
+from agent2rl.trackers import mirror
+from agent2rl.trackers.follow import TrackerProcesses, get_started_run_id
+
+# What `run` and `resume` share: a run goes, is watched, can be stopped, and is shown at its end.
+
+
+@dataclass(frozen=True)
+class RunOutputOptions:
+    """Who hears of a run, and what is left when it is over."""
+
+    as_json: bool
+    no_report: bool
+    track: Sequence[str] = ()
+    track_group: str | None = None
+
+
+def run_and_report(
+    runs: Path, telling: RunOutputOptions, work: Callable[[Notify, threading.Event], FinishedRun]
+) -> NoReturn:
+    for name in telling.track:
+        mirror.require_tracker(name)
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    as_json = telling.as_json
+    if not as_json:
+        click.echo(f"watch:  {_format_view_command(runs)}", err=True)
+    with TrackerProcesses(telling.track, telling.track_group, _print_tracker_line) as children:
+        with TerminalProgress(as_json, runs) as progress:
+            finished = work(_combine_listeners(progress.handle_event, children, runs), stop)
+        export.update_results_csv(finished.paths)
+        if as_json:
+            click.echo(finished.result.model_dump_json())
+        else:
+            print_run(read_run(finished.paths))
+        told = None if telling.no_report else _write_report(finished.paths)
+        if not as_json:
+            click.echo(f"report: {_shorten_path(told)}" if told else "report: agent2rl report latest")
+            click.echo(f"view:   {_format_view_command(runs)}")
+            click.echo(f"ledger: {finished.ledger_head}")
+    sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
+
+
+def _combine_listeners(notify: Notify, children: TrackerProcesses, runs: Path) -> Notify:
+    """Progress hears of every event; trackers read the run directory, and need to know that it is there."""
+
+    def told(event: TimelineEvent) -> None:
+        notify(event)
+        if run := get_started_run_id(event):
+            children.start(RunPaths(runs / run))
+
+    return told
+
+
+def _print_tracker_line(line: str) -> None:
+    click.echo(f"tracking with {line}", err=True)
+
+
+def _write_report(paths: RunPaths) -> Path | None:
+    """Where it is; a report that cannot be made costs the run nothing."""
+    try:
+        run_report.write_report(paths)
+    except Exception as error:
+        click.echo(f"warning: no report was made: {type(error).__name__}: {error}", err=True)
+        click.echo("         The run's record is whole; `agent2rl report` tries again.", err=True)
+        return None
+    return paths.report_page
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """The first Ctrl-C ends the run in order; the second one ends it at once."""
+
+    def handle(_: int, __: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        click.echo("stopping: the agent is ended and the record closed (once more to abandon it)", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handle)
+
+
+def _format_view_command(runs: Path) -> str:
+    """What shows the runs in a browser, as this program was called."""
+    called = Path(sys.argv[0])
+    hidden = called.name == "agent2rl" and shutil.which("agent2rl") is None
+    program = _shorten_path(called.absolute()) if hidden else "agent2rl"
+    return shlex.join([str(program), "view", str(_shorten_path(runs.absolute()))])
+
+
+def _shorten_path(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
 
 MODES = ["free", "sft-only", "rl-only", "multi"]
 CONTINUES = 20
@@ -257,3 +362,52 @@ def _resolve_agent_name(name: str) -> str:
     """A script by its whole path, so that the specification means the same from anywhere."""
     head, _, argument = name.partition(":")
     return f"script:{Path(argument).resolve()}" if head == "script" and argument else name
+
+
+# agent2rl resume
+
+
+@click.command("resume")
+@click.argument("run", shell_complete=complete_runs)
+@track
+@track_group
+@no_report
+@runs_dir
+@as_json
+def resume_command(
+    run: str,
+    track: tuple[str, ...],
+    track_group: str | None,
+    no_report: bool,
+    runs_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Go on with a run whose harness, machine or job died.
+
+    RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
+
+    The ledger says how far the run came, and nothing in it is done a second time. Submissions that were taken
+    in and not graded are graded first. An agent that was at work is started again in its workspace as it was,
+    for the time that was left when the harness died; it is told how things stand, and a program finds the
+    variable RESUMED=1. Its processes are gone: a training goes on only from a checkpoint. Tokens, dollars,
+    submissions and environment steps go on counting.
+
+    Model and data must be those that the run began with. Keys are read from your environment, as for `run`.
+    A run that is finished stays as it is.
+
+    \b
+    agent2rl resume latest
+    agent2rl resume 20261116-101500 --json
+
+    Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are,
+    which leaves it as it was.
+    """
+    paths, where = resolve_run(run, runs_dir), read_settings()
+    view = read_run(paths) if paths.result.exists() else None
+    if view and view.result is not None:
+        click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
+        click.echo(view.result.model_dump_json()) if as_json else print_run(view)
+        return
+    here = replace(where, runs=paths.root.parent)
+    telling = RunOutputOptions(as_json, no_report, track, track_group)
+    run_and_report(here.runs, telling, lambda notify, stop: resume_run(paths, here, notify, stop))

@@ -1,11 +1,13 @@
-"""How runs look in a terminal: progress while they go, tables when they are done.
+"""How runs look in a terminal: progress while they go (with the last line of their log), tables when they are
+done.
 
 Progress goes to stderr: a live line on a terminal, plain lines elsewhere, nothing with --json. While the
 agent works, its own last line of output is shown: live on a terminal, every half minute elsewhere.
 """
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +20,57 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from agent2rl.cli.log_tail import LogTail
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import ContaminationSummary, ExampleResult
+from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
 from agent2rl.report import tables
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import RunView
+
+# Follows the last line of a file that another process writes, in a thread.
+
+LOOKED_AT = 4096
+"""Bytes at the end of the file; a line longer than that is cut."""
+
+
+class LogTail:
+    """Tells each new last line, at most once every few seconds. Lines in between are not told."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None], every_seconds: float) -> None:
+        self._path, self._tell, self._every = path, tell, every_seconds
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._poll_last_line, daemon=True)
+
+    def _poll_last_line(self) -> None:
+        told = ""
+        while not self._end.wait(self._every):
+            line = read_last_line(self._path)
+            if line and line != told:
+                self._tell(line)
+                told = line
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def read_last_line(path: Path) -> str:
+    """The last whole line that is not empty, or nothing."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LOOKED_AT))
+            whole = file.read().rpartition(b"\n")[0]
+    except OSError:
+        return ""
+    lines = whole.decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
 
 PHASES = {
     "self-test": "trying the sandbox's promises",

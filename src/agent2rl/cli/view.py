@@ -12,10 +12,10 @@ from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run_digests import list_task_traits
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard import server
-from agent2rl.dashboard.security import is_loopback
+from agent2rl.dashboard.server import is_loopback
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.net.ports import LOOPBACK
-from agent2rl.play.server import open_browser
+from agent2rl.play.web_app import open_browser
 from agent2rl.runner.settings import read_settings
 
 

@@ -13,7 +13,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget, Mode
 from agent2rl.core.sandbox import Command
-from agent2rl.core.transcript import Transcript
+from agent2rl.core.self_reports import Transcript
 
 LONGEST_TIMER_MS = 2**31 - 1
 """Node's; a longer one goes off at once."""

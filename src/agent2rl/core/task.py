@@ -1,5 +1,10 @@
-"""A task is a value made of parts: examples, a description, an evaluator. A new task is a new value."""
+"""A task is a value made of parts: examples, a description, an evaluator. A new task is a new value.
 
+Data too large to travel with each example lies in folders that a task names in `Splits.beside`. A grading
+child finds them here, read-only; the agent never sees them.
+"""
+
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +13,9 @@ from typing import Literal, Protocol, Self, runtime_checkable
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates, WinRates
+from agent2rl.core.errors import GradingError
+from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, WinRates
+from agent2rl.core.records import PromptTemplates
 
 
 @dataclass(frozen=True)
@@ -138,3 +145,28 @@ class Task:
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()
     """Files outside the package that the grading child needs to build this value again."""
+
+
+# Where an evaluator finds what lies beside the examples: data too large to travel with each of them.
+
+MOUNT_NAME = "beside"
+"""Where the child sees the folders, in its workspace."""
+FOLDER_VARIABLE = "AGENT2RL_BESIDE"
+"""Names that place to whoever grades."""
+
+
+def require_evaluator_folder(name: str) -> Path:
+    """The folder of this name. A relative place is one below the current directory."""
+    if not os.environ.get(FOLDER_VARIABLE):
+        raise GradingError(f"There is no folder {name!r} here: only a grading has what lies beside examples.")
+    found = find_evaluator_folder(name)
+    if found is None:
+        raise GradingError(f"The task's data has no folder {name!r}.")
+    return found
+
+
+def find_evaluator_folder(name: str) -> Path | None:
+    """The same; None where there is no such folder."""
+    place = os.environ.get(FOLDER_VARIABLE)
+    found = Path(place).absolute() / name if place else None
+    return found if found and found.is_dir() else None

@@ -1,29 +1,33 @@
-"""The long parts of pages, as the workshop makes them: a run's analysis, and the report of many runs."""
+"""The slow parts of pages, which need matplotlib: a run's analysis, the report of many runs, score
+trajectories. Imported only where they are made.
+"""
 
 import json
 import re
+import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
-from agent2rl.dashboard import rendering, work_progress
-from agent2rl.dashboard.run_index import read_digests
-from agent2rl.dashboard.run_query import RunQuery
+from agent2rl.dashboard import rendering, workers
+from agent2rl.dashboard.run_index import RunQuery, read_digests
+from agent2rl.dashboard.run_status import LiveRunStatus
 from agent2rl.report import (
+    campaign_page,
     chart_style,
-    charts,
-    figure_files,
+    formatting,
     html,
     page_templates,
-    plots,
+    run_figures,
     run_report,
-    time_series_charts,
 )
-from agent2rl.report.campaigns import page as many
-from agent2rl.report.chart_style import STYLE
+from agent2rl.report.chart_style import STYLE, Margins
+from agent2rl.report.formatting import BASE, SERIES
 from agent2rl.report.report_data import ReportData
 from agent2rl.store.paths import RunPaths
 
@@ -39,34 +43,34 @@ MAIN = ('<main id="main">', "</main>")
 def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
     shown = _gather_report_data(root, stamp)
-    work_progress.report_step(4, STEP_COUNT, "drawing its figures")
-    text = html.page(shown, plots.render_all_svgs(shown))
+    workers.report_step(4, STEP_COUNT, "drawing its figures")
+    text = html.page(shown, run_figures.render_all_svgs(shown))
     return _extract_contents(text) + extract_main(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
     """What happened between two moments of the agent's time, as the inside of a page."""
     shown = _gather_report_data(root, stamp)
-    work_progress.report_step(4, STEP_COUNT, "drawing its figures")
-    end = charts.find_time_end(shown)
+    workers.report_step(4, STEP_COUNT, "drawing its figures")
+    end = run_figures.find_time_end(shown)
     last = min(end, float(until) or end)
     first = max(0.0, min(float(since), last - MIN_WINDOW_SECONDS))
     figures: dict[str, str] = {}
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": charts.draw_timeline(shown, last, narrow, first),
-                "resources": time_series_charts.draw_resources(shown, end, narrow),
-                "rollouts": time_series_charts.draw_rollouts(shown, end, narrow),
-                "tokens": time_series_charts.draw_tokens(shown, end, narrow),
+                "timeline": run_figures.draw_timeline(shown, last, narrow, first),
+                "resources": run_figures.draw_resources(shown, end, narrow),
+                "rollouts": run_figures.draw_rollouts(shown, end, narrow),
+                "tokens": run_figures.draw_tokens(shown, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():
                 seconds = chart_style.choose_time_unit(end)[0]
                 axes.set_xlim(first / seconds, last / seconds)
         known = {name: figure for name, figure in drawn.items() if figure}
-        texts = figure_files.render_svgs(known)
-        figures |= {name + (figure_files.NARROW if narrow else ""): text for name, text in texts.items()}
+        texts = chart_style.render_svgs(known)
+        figures |= {name + (chart_style.NARROW if narrow else ""): text for name, text in texts.items()}
     attempts = [(each.number, each.began, each.ended) for each in shown.findings.attempts]
     window = {"first": first, "last": last, "end": end, "attempts": attempts}
     return rendering.render_template(
@@ -80,7 +84,7 @@ def _gather_report_data(root: str, stamp: str) -> ReportData:
     del stamp
     steps = iter(range(1, STEP_COUNT))
     return run_report.gather_report_data(
-        RunPaths(Path(root)), lambda step: work_progress.report_step(next(steps), STEP_COUNT, step)
+        RunPaths(Path(root)), lambda step: workers.report_step(next(steps), STEP_COUNT, step)
     )
 
 
@@ -91,7 +95,7 @@ def _locate_time_axis() -> tuple[float, float]:
 
 def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:
     """The report of many runs; its figures and data are written to `target`, and linked from there."""
-    work_progress.report_step(1, 2, "reading what is known of each run")
+    workers.report_step(1, 2, "reading what is known of each run")
     found = read_digests(Path(index), RunQuery.from_json(asked))
     traits = [TaskTraits(**each) for each in json.loads(tasks)]
     made = analyse_campaign(
@@ -101,8 +105,8 @@ def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str
         include_contaminated=contaminated == "included",
     )
     folder = Path(target)
-    work_progress.report_step(2, 2, f"drawing the figures of {len(found):,} runs")
-    text = extract_main(many.write(made, folder).read_text(encoding="utf-8"))
+    workers.report_step(2, 2, f"drawing the figures of {len(found):,} runs")
+    text = extract_main(campaign_page.write(made, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
 
 
@@ -114,3 +118,55 @@ def _extract_contents(text: str) -> str:
 def extract_main(text: str) -> str:
     """Everything that others wrote is escaped, so these marks are the page's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
+
+
+# The courses of several runs in one figure. Loaded when one is wanted: matplotlib takes a second.
+
+_DRAWING = threading.Lock()
+"""The style is one for the whole process."""
+
+
+def courses(runs: Sequence[LiveRunStatus]) -> dict[str, str]:
+    """Scores of the submissions of all runs over time, as SVG for desks and telephones."""
+    with _DRAWING, mpl.rc_context(STYLE):
+        figures = {
+            "courses": _draw_trajectories(runs, narrow=False),
+            "courses" + chart_style.NARROW: _draw_trajectories(runs, narrow=True),
+        }
+    return chart_style.render_svgs({name: figure for name, figure in figures.items() if figure})
+
+
+def _draw_trajectories(runs: Sequence[LiveRunStatus], narrow: bool) -> Figure | None:
+    known = [(at, each) for at, each in enumerate(runs) if each.scored and each.began is not None]
+    if not known:
+        return None
+    figure, (axes,) = chart_style.create_panels(
+        chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES,
+        3.2,
+        margins=Margins(top=0.12 + 0.165 * (len(known) + 1)),
+    )
+    ends = [one.accepted_at - (run.began or 0.0) for _, run in known for one in run.view.submissions]
+    seconds = chart_style.set_time_axis(axes, max(ends) * 1.02, narrow)
+    for at, run in known:
+        colour = SERIES[at % len(SERIES)]
+        points = [
+            ((one.accepted_at - (run.began or 0.0)) / seconds, one.score)
+            for one in run.view.submissions
+            if one.score
+        ]
+        values = [score.value for _, score in points]
+        low = [max(0.0, score.value - score.ci.low) for _, score in points]
+        high = [max(0.0, score.ci.high - score.value) for _, score in points]
+        label = formatting.make_drawable(f"{at + 1}: {run.view.paths.run_id}", 60)
+        places = [place for place, _ in points]
+        axes.errorbar(
+            places, values, [low, high], fmt="o-", color=colour, markersize=4, elinewidth=1, label=label
+        )
+        if run.view.baseline:
+            label = "_" if at != known[0][0] else "untouched" + (" models" if len(known) > 1 else " model")
+            value = run.view.baseline.value
+            axes.axhline(value, color=BASE, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
+    axes.set_ylabel("score, %")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    chart_style.add_legend(axes, 1)
+    return figure

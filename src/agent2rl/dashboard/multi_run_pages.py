@@ -1,17 +1,99 @@
 """Pages of many runs: the table, runs side by side, the leaderboard."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, Response
 
+from agent2rl.analysis.gain import mcnemar
 from agent2rl.core.errors import UserError
+from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.core.records import ScoringProtocol
-from agent2rl.dashboard import live_updates, rendering, run_comparison, run_status
+from agent2rl.dashboard import rendering, run_status, state
 from agent2rl.dashboard.rendering import render_response
 from agent2rl.dashboard.run_filter import group_by_name, parse_filter
+from agent2rl.dashboard.run_status import LiveRunStatus, read_answers
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.report import page_templates
+from agent2rl.report import formatting, page_templates
+
+# Runs side by side: settings that differ, and examples that flipped between two of them.
+
+MOST_RUNS = 6
+MOST_FLIPS = 200
+DIFFERENT = 1e-9
+
+
+@dataclass(frozen=True)
+class AnswerFlip:
+    id: str
+    group: str
+    first: ExampleResult
+    second: ExampleResult
+
+
+@dataclass(frozen=True)
+class AnswerFlips:
+    """The best submissions of two runs on the same examples."""
+
+    split: Split
+    both: int
+    better: int
+    """For the second."""
+    worse: int
+    p_value: float | None
+    """None where scores are not right or wrong."""
+    shown: tuple[AnswerFlip, ...]
+
+
+def list_differing_settings(runs: Sequence[LiveRunStatus]) -> list[tuple[str, list[str]]]:
+    """Settings that are not the same in all runs."""
+    specs = [each.view.spec.model_dump(mode="json") for each in runs]
+    names = [name for name in specs[0] if len({str(spec.get(name)) for spec in specs}) > 1]
+    return [
+        (name.replace("_", " "), [formatting.format_setting(spec.get(name)) for spec in specs])
+        for name in names
+    ]
+
+
+def compare_best_answers(first: LiveRunStatus, second: LiveRunStatus) -> AnswerFlips | None:
+    """On the split that ranks where both were graded there, else on the one that answered."""
+    for split in ("heldout", "feedback"):
+        sides = [_read_best_answers(each, split) for each in (first, second)]
+        both = [name for name in sides[0] if name in sides[1]]
+        if both:
+            return _count_flips(split, [(sides[0][name], sides[1][name]) for name in both])
+    return None
+
+
+def _read_best_answers(run: LiveRunStatus, split: Split) -> dict[str, ExampleResult]:
+    best = run.best
+    if best is None:
+        return {}
+    found = read_answers(run.view.paths, best.id, split) or read_answers(
+        run.view.paths, best.same_as or 0, split
+    )
+    return {each.id: each for each in found}
+
+
+def _count_flips(split: Split, pairs: Sequence[tuple[ExampleResult, ExampleResult]]) -> AnswerFlips:
+    changes = [(new.score - old.score, old, new) for old, new in pairs]
+    better = sum(change > DIFFERENT for change, _, _ in changes)
+    worse = sum(change < -DIFFERENT for change, _, _ in changes)
+    exact = all(each.score in (0.0, 1.0) for pair in pairs for each in pair)
+    flipped = sorted(
+        (each for each in changes if abs(each[0]) > DIFFERENT), key=lambda each: (each[0], each[1].id)
+    )
+    return AnswerFlips(
+        split=split,
+        both=len(pairs),
+        better=better,
+        worse=worse,
+        p_value=mcnemar(better, worse) if exact else None,
+        shown=tuple(AnswerFlip(old.id, old.group, old, new) for _, old, new in flipped[:MOST_FLIPS]),
+    )
+
 
 FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
@@ -27,18 +109,18 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get("/compare")
     def side_by_side(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
-        names = list(dict.fromkeys(run_ids or ()))[: run_comparison.MOST_RUNS]
+        names = list(dict.fromkeys(run_ids or ()))[:MOST_RUNS]
         standings = [run_status.read_live_status(run_status.find_run(dashboard.runs, name)) for name in names]
         if len(standings) < 2:
             return render_response("compare_none.html.jinja", runs=standings)
-        from agent2rl.dashboard import score_trajectories  # loads matplotlib, which takes a second
+        from agent2rl.dashboard import analysis
 
         return render_response(
             "compare.html.jinja",
             runs=standings,
-            differing=run_comparison.list_differing_settings(standings),
-            flips=run_comparison.compare_best_answers(standings[0], standings[1]),
-            figures=page_templates.inline_figures(score_trajectories.courses(standings)),
+            differing=list_differing_settings(standings),
+            flips=compare_best_answers(standings[0], standings[1]),
+            figures=page_templates.inline_figures(analysis.courses(standings)),
         )
 
     @app.get("/leaderboard")
@@ -62,7 +144,7 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get("/events")
     async def events(request: Request) -> Response:
-        return live_updates.stream_changes(dashboard.all_runs, request)
+        return state.stream_changes(dashboard.all_runs, request)
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:

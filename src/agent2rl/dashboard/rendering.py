@@ -9,8 +9,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from agent2rl import __version__
-from agent2rl.dashboard.run_rows import RunRow
-from agent2rl.dashboard.run_status import LiveRunStatus
+from agent2rl.dashboard.run_status import LiveRunStatus, RunRow
 from agent2rl.report import formatting, page_templates, tables
 
 FOLDER = Path(__file__).with_name("templates")

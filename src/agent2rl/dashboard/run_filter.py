@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from agent2rl.dashboard.rendering import link
-from agent2rl.dashboard.run_query import FILTER_COLUMNS, SORTABLE_COLUMNS, RunQuery
+from agent2rl.dashboard.run_index import FILTER_COLUMNS, SORTABLE_COLUMNS, RunQuery
 
 PAGE = 100
 DAY = 86_400.0

@@ -1,4 +1,4 @@
-"""All runs of a directory in a table that is quick to ask: ten thousand of them in milliseconds.
+"""An SQLite index of all runs of a directory: change stamps, queries, and digests.
 
 The directories are the truth. The table is an SQLite file in the cache, made of them; whatever has changed
 there since, by the time stamps of a run's files, is read anew beside the pages, which never wait for that.
@@ -8,23 +8,123 @@ What is looked through for every page is in one table, and the long texts of eac
 """
 
 import hashlib
+import json
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.errors import UserError
-from agent2rl.dashboard.change_stamps import ChangeStamp, read_stamps
-from agent2rl.dashboard.run_query import FILTER_COLUMNS, NUMERIC_COLUMNS, SORTABLE_COLUMNS, RunQuery
-from agent2rl.dashboard.run_rows import RunRow, build_row_from_digest, build_row_from_view
-from agent2rl.dashboard.run_status import find_run
+from agent2rl.dashboard.run_status import RunRow, build_row_from_digest, build_row_from_view, find_run
 from agent2rl.report import digests
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_run
 from agent2rl.store.run_lock import is_held
+
+# What tells whether a run has changed: the times of the files that its row is made of.
+
+
+@dataclass(frozen=True)
+class ChangeStamp:
+    text: str
+    """Differs whenever a run's files do that the table is made of."""
+    changed: float
+
+
+def read_stamps(runs: Path) -> Iterator[tuple[str, ChangeStamp]]:
+    """Of every run; a look at four files each."""
+    with os.scandir(runs) as found:
+        entries = [(entry.name, entry.path) for entry in found if not entry.name.startswith(".")]
+    for name, path in entries:
+        spec, head, result, digest = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
+        if spec is None:
+            continue
+        going = "ended" if result else is_held(Path(f"{path}/{_LOCK}"))
+        yield name, ChangeStamp(f"{spec} {head} {result} {digest} {going}", spec / 1e9)
+
+
+def _read_mtime(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - path objects of ten thousand runs take a second
+    except OSError:
+        return None
+
+
+_RUN = RunPaths(Path("run"))
+_LOOKED_AT = tuple(map(_RUN.relative_name, (_RUN.spec, _RUN.ledger_head, _RUN.result, _RUN.digest)))
+_LOCK = _RUN.relative_name(_RUN.lock)
+
+
+# Which runs are asked for, in which order, as the index understands it.
+
+FILTER_COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
+"""What can be filtered by."""
+SORTABLE_COLUMNS = (
+    "started",
+    "task",
+    "agent",
+    "driver",
+    "model",
+    "mode",
+    "state",
+    "score",
+    "gain",
+    "seconds",
+    "submissions",
+)
+NUMERIC_COLUMNS = {"started", "score", "gain", "seconds", "submissions", "level"}
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """Which runs, in which order."""
+
+    filters: tuple[tuple[str, str], ...] = ()
+    """Column and value; several values of one column are alternatives."""
+    words: str = ""
+    since: float | None = None
+    until: float | None = None
+    sort: str = "started"
+    descending: bool = True
+    offset: int = 0
+    limit: int | None = 100
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunQuery":
+        found = json.loads(text)
+        return cls(**{**found, "filters": tuple(map(tuple, found["filters"]))})
+
+    def build_where_clause(self) -> tuple[str, list[str | float]]:
+        """As a condition of SQL and its values."""
+        parts: list[str] = []
+        values: list[str | float] = []
+        by_column: dict[str, list[str]] = {}
+        for column, value in self.filters:
+            if column in FILTER_COLUMNS:
+                by_column.setdefault(column, []).append(value)
+        for column, wanted in by_column.items():
+            parts.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+            values += wanted
+        for word in self.words.split():
+            parts.append(
+                "(run_id || ' ' || task || ' ' || agent || ' ' || driver || ' ' || model) LIKE ? ESCAPE '\\'"
+            )
+            values.append("%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
+        for sign, bound in ((">=", self.since), ("<", self.until)):
+            if bound is not None:
+                parts.append(f"started {sign} ?")
+                values.append(bound)
+        return ("WHERE " + " AND ".join(parts) if parts else ""), values
+
 
 VERSION = 3
 LOOK_SECONDS = 0.5

@@ -1,15 +1,80 @@
-"""One run, as far as it can be told at once: no analysis, however many events there are."""
+"""What is known of a run without an analysis: whether its directory is safe to read, its live status, its row
+in the table.
 
+Whoever wrote a run directory may have meant harm: a link leads outside, a pipe makes its reader wait for
+ever, a file with a hole fills the memory. Such a run is not shown. What is in its files is not looked at.
+"""
+
+import os
 import re
+import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import ExampleResult, Split, Submission
-from agent2rl.dashboard import run_directory_check
+from agent2rl.core.grading_records import ExampleResult, Split, Submission
+from agent2rl.core.record import Record
+from agent2rl.core.records import Ending, Mode, ScoringProtocol
 from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, read_results, read_run
+from agent2rl.store.reader import RunView, State, read_results, read_run
+
+# Whether a run directory holds only what pages may read: files and folders of its own, of a size that
+# fits.
+
+MOST_BYTES = 256 << 20
+"""Of a file that is read as a whole."""
+MOST_EVENTS_BYTES = 1 << 30
+"""Of a file that is read in a process apart."""
+MOST_LOG_BYTES = 16 << 30
+"""Of a file that is read in part, and whose lines are counted."""
+
+
+def find_fault(paths: RunPaths) -> str | None:
+    """What is wrong with it, first thing; None where all is well."""
+    apart = {paths.events.name, paths.usage.name}
+    for folder in _iter_folders(paths):
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if found := _check_entry(entry, apart):
+                        return found
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # not there yet, or a file in its place, which will be told of where it is read
+    return None
+
+
+def _iter_folders(paths: RunPaths) -> Iterator[str]:
+    """All that something is read from, each after the one that it is in."""
+    code = str(paths.revisions)
+    yield from map(str, (paths.root, paths.report, paths.baseline.root))
+    yield from (code, f"{code}/objects", f"{code}/objects/info", f"{code}/objects/pack", f"{code}/refs/heads")
+    yield str(paths.submissions)
+    try:
+        with os.scandir(paths.submissions) as entries:
+            yield from [entry.path for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _check_entry(entry: "os.DirEntry[str]", apart: set[str]) -> str | None:
+    if entry.is_symlink():
+        return f"has a link in it, {entry.name!r}"
+    if entry.is_dir():
+        return None
+    found = entry.stat(follow_symlinks=False)
+    if not stat.S_ISREG(found.st_mode):
+        return f"has something in it that is neither a file nor a folder, {entry.name!r}"
+    if entry.name in ("alternates", "commondir"):
+        return "keeps its code in another place"
+    most = MOST_LOG_BYTES if entry.name.endswith(".log") else MOST_BYTES
+    if found.st_size > (MOST_EVENTS_BYTES if entry.name in apart else most):
+        return f"has a file that is too large to be read, {entry.name!r}"
+    return None
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LOG_BYTES = 64 << 10
@@ -26,7 +91,7 @@ def find_run(runs: Path, name: str) -> RunPaths:
             raise UserError(f"There is no run {name!r} here.")
         if root.is_symlink():
             raise UserError(f"{name!r} is a link: it is not shown.")
-        if fault := run_directory_check.find_fault(paths):
+        if fault := find_fault(paths):
             raise UserError(f"{name!r} {fault}: it is not shown.")
     except OSError as error:
         raise UserError(f"{name!r} cannot be read: {error.strerror}.") from error
@@ -126,3 +191,134 @@ def read_answers(paths: RunPaths, submission: int, split: Split) -> list[Example
         return []
     except (OSError, ValueError) as error:
         raise UserError(f"{path.name} of submission {submission} cannot be read: it is damaged.") from error
+
+
+# A run as a row of the table: what is known of it without an analysis.
+
+STAMP = "%Y%m%d-%H%M%S"
+LAST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+NAMES = 300
+"""Characters of a name that are kept."""
+SPARK = 24
+"""Points of a sparkline, at most."""
+
+
+class RunRow(Record, allow_inf_nan=False):
+    run_id: str
+    started: float
+    """Seconds since the epoch."""
+    task: str
+    level: int | None
+    """None: of a task that is not known here."""
+    agent: str
+    driver: str
+    """Empty where there is none."""
+    model: str
+    mode: Mode
+    protocol: ScoringProtocol
+    seed: int
+    state: State
+    ending: Ending | None
+    baseline: float | None
+    score: float | None
+    """Of the split that ranks; while it goes, the best that the agent was told."""
+    gain: float | None
+    low: float | None
+    high: float | None
+    submissions: int
+    scored: int
+    seconds: float | None
+    """Of the agent's time; None while it goes."""
+    budget_seconds: float
+    contaminated: bool | None
+    """None: unknown, or not over."""
+    spark: tuple[float, ...]
+    """The best gain so far, submission by submission."""
+
+
+def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) -> RunRow:
+    return RunRow(
+        run_id=digest.run_id,
+        started=parse_start_time(digest.run_id, changed),
+        task=digest.task[:NAMES],
+        level=level,
+        agent=digest.agent[:NAMES],
+        driver=(digest.driver or "")[:NAMES],
+        model=digest.model[:NAMES],
+        mode=digest.mode,
+        protocol=digest.protocol,
+        seed=digest.seed,
+        state=digest.state,
+        ending=digest.ending,
+        baseline=digest.baseline,
+        score=digest.score,
+        gain=digest.improvement,
+        low=digest.interval.low if digest.interval and digest.improvement is not None else None,
+        high=digest.interval.high if digest.interval and digest.improvement is not None else None,
+        submissions=digest.submissions,
+        scored=digest.scored,
+        seconds=digest.total.seconds,
+        budget_seconds=digest.budget_seconds,
+        contaminated=digest.contaminated,
+        spark=_downsample_values([point.best for point in digest.curve]),
+    )
+
+
+def build_row_from_view(view: RunView, level: int | None, changed: float) -> RunRow:
+    """Of a run that has no digest, or is still going."""
+    spec, result = view.spec, view.result
+    scores = [each.score.value for each in view.submissions if each.score]
+    base = view.baseline.value if view.baseline else None
+    told = max(scores, default=None)
+    gain = told - base if told is not None and base is not None else None
+    held = result.heldout if result and spec.protocol == "heldout" else None
+    interval = held.ci if held else None
+    return RunRow(
+        run_id=view.paths.run_id,
+        started=min(max(0.0, view.chain.entries[0].time), LAST)
+        if view.chain.entries
+        else parse_start_time(view.paths.run_id, changed),
+        task=spec.task[:NAMES],
+        level=level,
+        agent=spec.agent[:NAMES],
+        driver=(spec.driver or "")[:NAMES],
+        model=spec.model[:NAMES],
+        mode=spec.mode,
+        protocol=spec.protocol,
+        seed=spec.seed,
+        state=view.state,
+        ending=result.ending if result else None,
+        baseline=base,
+        score=result.score if result else told,
+        gain=result.improvement if result else gain,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        submissions=len(view.submissions),
+        scored=len(scores),
+        seconds=result.clock.agent if result and result.clock else None,
+        budget_seconds=spec.budget.wall_seconds,
+        contaminated=view.contaminated,
+        spark=_downsample_values(_compute_best_so_far(scores, base)),
+    )
+
+
+def parse_start_time(run_id: str, otherwise: float) -> float:
+    """By the id that runs are given; a directory that somebody named otherwise was changed then."""
+    try:
+        return datetime.strptime(run_id[:15], STAMP).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return min(max(0.0, otherwise), LAST)
+
+
+def _compute_best_so_far(scores: list[float], base: float | None) -> list[float]:
+    best, found = 0.0, []
+    for score in scores if base is not None else ():
+        best = max(best, score - (base or 0.0))
+        found.append(round(best, 4))
+    return found
+
+
+def _downsample_values(values: list[float]) -> tuple[float, ...]:
+    if len(values) <= SPARK:
+        return tuple(values)
+    return tuple(values[at * (len(values) - 1) // (SPARK - 1)] for at in range(SPARK))

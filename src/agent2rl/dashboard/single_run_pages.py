@@ -1,15 +1,247 @@
-"""Pages of one run."""
+"""Pages of one run: status, code at each revision, examples and episodes, transcript, log."""
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
-from agent2rl.core.records import Split
-from agent2rl.dashboard import code_view, examples_view, live_updates, run_status
+from agent2rl.core.errors import UserError
+from agent2rl.core.grading_records import ExampleResult, Split
+from agent2rl.dashboard import run_status, state
 from agent2rl.dashboard.rendering import render_response
+from agent2rl.dashboard.run_status import LiveRunStatus, read_answers
 from agent2rl.dashboard.state import Dashboard
+from agent2rl.report import run_changes
+from agent2rl.report.run_changes import Change, ExampleChange
+from agent2rl.store import ledger
+from agent2rl.store.paths import RunPaths
 from agent2rl.store.reader import read_transcript
+from agent2rl.store.revisions import Revision, RevisionReader, list_revisions
+
+# An agent's code at any point of its run, and what changed between any two.
+
+LONGEST_CODE = 1 << 18
+
+
+@dataclass(frozen=True)
+class CodeView:
+    revisions: tuple[Revision, ...]
+    submissions: dict[int, list[int]]
+    """Revision → the submissions that were made from it."""
+    at: Revision | None
+    since: Revision | None
+    """None: the one before; of the first, nothing."""
+    changes: run_changes.CodeDiff | None
+    files: tuple[str, ...]
+    file: str
+    text: str
+    cut: int
+    """Characters of the text that are left out."""
+
+
+def read_code_view(paths: RunPaths, at: int | None, since: int | None, file: str) -> CodeView:
+    try:
+        revisions = list_revisions(paths.revisions)
+    except Exception as error:  # whatever dulwich makes of a damaged repository
+        raise UserError("The record of this run's code is damaged.") from error
+    by_number = {each.number: each for each in revisions}
+    made_from = _map_submissions(ledger.read_ledger(paths.ledger, paths.ledger_head))
+    if not revisions:
+        return CodeView((), {}, None, None, None, (), "", "", 0)
+    number = at if at is not None else max((*made_from, 0)) or revisions[-1].number
+    before = since if since is not None else number - 1
+    for wanted in (number, before):
+        if wanted and wanted not in by_number:
+            raise UserError(f"There is no revision {wanted}: the run has {len(revisions)}.")
+    now, then = by_number.get(number), by_number.get(before)
+    return _read_revision(paths, tuple(revisions), made_from, now, then, file)
+
+
+def _read_revision(
+    paths: RunPaths,
+    revisions: tuple[Revision, ...],
+    made_from: dict[int, list[int]],
+    now: Revision | None,
+    then: Revision | None,
+    file: str,
+) -> CodeView:
+    if now is None:
+        return CodeView(revisions, made_from, None, None, None, (), "", "", 0)
+    code = RevisionReader(paths.revisions)
+    try:
+        texts = code.read_texts(now.commit)
+        changed = code.diff_commits(then.commit if then else None, now.commit, LONGEST_CODE)
+    except Exception as error:
+        raise UserError("The record of this run's code is damaged.") from error
+    finally:
+        code.close()
+    if file and file not in texts:
+        raise UserError(f"Revision {now.number} has no text {file!r}.")
+    name = file or next((each for each in texts if each.endswith(".py")), next(iter(texts), ""))
+    text = texts.get(name, "")
+    found = run_changes.parse_diffs({0: changed[:LONGEST_CODE]}).get(0)
+    return CodeView(
+        revisions,
+        made_from,
+        now,
+        then,
+        found,
+        tuple(texts),
+        name,
+        text[:LONGEST_CODE],
+        max(0, len(text) - LONGEST_CODE),
+    )
+
+
+def _map_submissions(chain: ledger.LedgerReading) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for entry in chain.entries:
+        revision, submission = entry.data.get("number"), entry.data.get("submission")
+        if entry.kind == "revision_of" and isinstance(revision, int) and isinstance(submission, int):
+            found.setdefault(revision, []).append(submission)
+    return found
+
+
+# What a model answered, example by example, beside the untouched model; and episodes step by step.
+
+T = TypeVar("T")
+PAGE, STEPS = 50, 40
+SPLITS: tuple[Split, ...] = ("heldout", "feedback")
+SHOW = ("all", "flipped", "gained", "lost", "right", "wrong")
+
+
+@dataclass(frozen=True)
+class PageSlice(Generic[T]):
+    """A page of something long."""
+
+    items: Sequence[T]
+    page: int
+    pages: int
+    first: int
+    """The number of its first item, from 1."""
+
+
+def slice_page(items: Sequence[T], page: int, size: int) -> PageSlice[T]:
+    pages = max(1, -(-len(items) // size))
+    at = min(max(1, page), pages)
+    return PageSlice(items[(at - 1) * size : at * size], at, pages, (at - 1) * size + 1)
+
+
+@dataclass(frozen=True)
+class ExamplesView:
+    submission: int | None
+    """None: only the untouched model has answers."""
+    split: Split
+    show: str
+    graded: tuple[int, ...]
+    """Submissions that have answers on this split."""
+    splits: tuple[Split, ...]
+    counts: dict[Change, int]
+    part: PageSlice[ExampleChange]
+    total: int
+
+
+def read_examples_view(
+    run: LiveRunStatus, submission: int | None, split: Split, show: str, page: int
+) -> ExamplesView:
+    graded = {each: _list_graded(run, each) for each in SPLITS}
+    splits = tuple(each for each in SPLITS if graded[each] or read_answers(run.view.paths, 0, each))
+    where = split if split in splits or not splits else splits[0]
+    best = run.best.id if run.best else None
+    number = submission if submission is not None else best if best in graded[where] else None
+    if number is None and graded[where]:
+        number = graded[where][-1]
+    before = {each.id: each for each in read_answers(run.view.paths, 0, where)}
+    after = {each.id: each for each in read_answers(run.view.paths, number, where)} if number else {}
+    rows = [
+        ExampleChange(
+            name, (before.get(name) or after[name]).group, before.get(name), after.get(name), episodes=True
+        )
+        for name in dict.fromkeys((*before, *after))
+    ]
+    wanted = [row for row in rows if _matches_filter(row.change, show)]
+    counts = dict(Counter(row.change for row in rows))
+    return ExamplesView(
+        number,
+        where,
+        show if show in SHOW else "all",
+        graded[where],
+        splits,
+        counts,
+        slice_page(wanted, page, PAGE),
+        len(rows),
+    )
+
+
+def _matches_filter(change: Change, show: str) -> bool:
+    return (
+        show not in SHOW
+        or show == "all"
+        or change == show
+        or (show == "flipped" and change in ("gained", "lost"))
+    )
+
+
+def _list_graded(run: LiveRunStatus, split: Split) -> tuple[int, ...]:
+    """Held-out answers there are of few, so the files are what tells."""
+    paths = run.view.paths
+    return tuple(
+        each.id
+        for each in run.view.submissions
+        if paths.submission_paths(each.id).results_file(split).exists()
+    )
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """One model's answer."""
+
+    submission: int
+    result: ExampleResult
+    step: int
+    """The turn of the episode that is shown; 0 is the start."""
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    example: str
+    split: Split
+    sides: tuple[ModelAnswer, ...]
+    """The untouched model's, and the submission's."""
+    last: int
+    """The last step of the longer episode."""
+    step: int
+    submission: int
+
+
+def read_example_view(
+    run: LiveRunStatus, submission: int, split: Split, example: str, step: int | None
+) -> ExampleView:
+    sides = []
+    for number in dict.fromkeys((0, submission)):
+        found = next(
+            (each for each in read_answers(run.view.paths, number, split) if each.id == example), None
+        )
+        if found:
+            sides.append((number, found))
+    if not sides:
+        raise UserError(f"There is no answer to {example!r} on the {split} split.")
+    last = max(max(0, len(found.trajectory) - 1) for _, found in sides)
+    at = min(max(0, step if step is not None else last), last)
+    return ExampleView(
+        example,
+        split,
+        tuple(
+            ModelAnswer(number, found, min(at, max(0, len(found.trajectory) - 1))) for number, found in sides
+        ),
+        last,
+        at,
+        submission,
+    )
+
 
 LOG_BYTES = 1 << 20
 Moment = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -48,7 +280,7 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/runs/{name}/code")
     def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:
         standing = stand(name)
-        found = code_view.read_code_view(standing.view.paths, at, since, file)
+        found = read_code_view(standing.view.paths, at, since, file)
         return render_response("code.html.jinja", standing, tab="code", code=found)
 
     @app.get("/runs/{name}/examples")
@@ -56,7 +288,7 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         name: str, submission: int | None = None, split: Split = "heldout", show: str = "all", page: int = 1
     ) -> Response:
         standing = stand(name)
-        found = examples_view.read_examples_view(standing, submission, split, show, page)
+        found = read_examples_view(standing, submission, split, show, page)
         return render_response("examples.html.jinja", standing, tab="examples", found=found)
 
     @app.get("/runs/{name}/examples/{example:path}")
@@ -64,14 +296,14 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         name: str, example: str, submission: int = 0, split: Split = "heldout", step: int | None = None
     ) -> Response:
         standing = stand(name)
-        found = examples_view.read_example_view(standing, submission, split, example, step)
+        found = read_example_view(standing, submission, split, example, step)
         return render_response("example.html.jinja", standing, tab="examples", found=found)
 
     @app.get("/runs/{name}/transcript")
     def its_transcript(name: str, page: int = 1) -> Response:
         standing = stand(name)
         transcript = read_transcript(standing.view.paths)
-        part = examples_view.slice_page(transcript.steps if transcript else (), page, examples_view.STEPS)
+        part = slice_page(transcript.steps if transcript else (), page, STEPS)
         return render_response(
             "transcript.html.jinja", standing, tab="transcript", transcript=transcript, part=part
         )
@@ -86,4 +318,4 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get("/runs/{name}/events")
     async def its_events(name: str, request: Request) -> Response:
-        return live_updates.stream_changes(dashboard.watch_run(name), request)
+        return state.stream_changes(dashboard.watch_run(name), request)

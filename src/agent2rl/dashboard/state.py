@@ -1,21 +1,65 @@
-"""What the pages are made of: the index of runs, and what is made of them in a process apart."""
+"""The state behind the pages: the run index, pending analyses, and server-sent updates."""
 
+import asyncio
 import json
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
 from markupsafe import Markup
 
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
-from agent2rl.dashboard import live_updates, run_status
-from agent2rl.dashboard.analysis_worker import AnalysisOutcome, AnalysisWorker
-from agent2rl.dashboard.digest_filler import DigestFiller
+from agent2rl.dashboard import run_status
 from agent2rl.dashboard.run_filter import RunFilter
 from agent2rl.dashboard.run_index import Level, RunIndex
+from agent2rl.dashboard.workers import AnalysisOutcome, AnalysisWorker, DigestFiller
+
+# Server-sent events: what changed, for however many are watching. One look serves all of them.
+
+LOOK_SECONDS = 0.5
+BEAT_SECONDS = 15.0
+"""A sign of life, so that nobody between takes the line for dead."""
+LONGEST_SECONDS = 3600.0
+
+
+class WatchedState:
+    """Something that has a stamp, which differs whenever it has changed."""
+
+    def __init__(self, stamp: Callable[[], str]) -> None:
+        self._look, self._stamp, self._at = stamp, "", 0.0
+
+    def read_stamp(self) -> str:
+        now = time.monotonic()
+        if now - self._at >= LOOK_SECONDS:
+            self._at = now  # before the look, so that nobody looks beside it
+            self._stamp = self._look()
+        return self._stamp
+
+
+def stream_changes(watched: WatchedState, request: Request) -> Response:
+    return StreamingResponse(follow_changes(watched, request.is_disconnected), media_type="text/event-stream")
+
+
+async def follow_changes(watched: WatchedState, gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+    """A line for each change, from the first on, until the reader is gone."""
+    last, beat, ends = watched.read_stamp(), time.monotonic(), time.monotonic() + LONGEST_SECONDS
+    yield f"retry: 2000\ndata: {len(last)}\n\n"
+    while time.monotonic() < ends and not await gone():
+        stamp = await asyncio.to_thread(watched.read_stamp)
+        if stamp != last:
+            last, beat = stamp, time.monotonic()
+            yield "event: changed\ndata: 1\n\n"
+        elif time.monotonic() - beat > BEAT_SECONDS:
+            beat = time.monotonic()
+            yield ": still here\n\n"
+        await asyncio.sleep(LOOK_SECONDS)
+
 
 MOST_WATCHED = 1000
 MOST_MADE = 8
@@ -32,8 +76,8 @@ class Dashboard:
         self.workshop = AnalysisWorker(cache / "dashboard" / "made")
         self.folder = cache / "dashboard" / "leaderboards"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.all_runs = live_updates.WatchedState(lambda: f"{self.index.version} {self.workshop.version}")
-        self._watched: dict[str, live_updates.WatchedState] = {}
+        self.all_runs = WatchedState(lambda: f"{self.index.version} {self.workshop.version}")
+        self._watched: dict[str, WatchedState] = {}
 
     def start(self) -> None:
         self.index.start()
@@ -44,13 +88,13 @@ class Dashboard:
         self.index.close()
         self.workshop.close()
 
-    def watch_run(self, name: str) -> live_updates.WatchedState:
+    def watch_run(self, name: str) -> WatchedState:
         """One for each run that somebody looks at."""
         paths = run_status.find_run(self.runs, name)
         if len(self._watched) > MOST_WATCHED:
             self._watched.clear()
         if name not in self._watched:
-            self._watched[name] = live_updates.WatchedState(
+            self._watched[name] = WatchedState(
                 lambda: (
                     f"{run_status.compute_run_stamp(paths)} {run_status.read_file_size(paths.agent_log)} "
                     f"{self.workshop.version}"

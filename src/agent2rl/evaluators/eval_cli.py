@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.engine import OpenEngine
-from agent2rl.core.records import EvalSettings, ExampleResult
+from agent2rl.core.grading_records import EvalSettings, ExampleResult
 from agent2rl.environments.adapters import count_steps, open_world
 from agent2rl.evaluators.episodes import Episodes
 

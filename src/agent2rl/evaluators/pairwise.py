@@ -19,24 +19,24 @@ from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
-from agent2rl.core.evaluator_folders import find_evaluator_folder
-from agent2rl.core.records import EvalResult, EvalSettings, ExampleResult, PromptTemplates, SampledAnswer
-from agent2rl.core.task import Example
-from agent2rl.evaluators.answer_sampling import QuestionPrompt, SampledAnswers
-from agent2rl.evaluators.judge_client import MissingReply
-from agent2rl.evaluators.length_control import (
+from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, SampledAnswer
+from agent2rl.core.records import PromptTemplates
+from agent2rl.core.task import Example, find_evaluator_folder
+from agent2rl.evaluators.judge import (
+    MOST_CHARACTERS,
+    AnswerComparison,
+    JudgeReferee,
+    MissingReply,
+    Referee,
+    RefereePreference,
+    RuleReferee,
+)
+from agent2rl.evaluators.single_turn import QuestionPrompt, SampledAnswers
+from agent2rl.evaluators.win_rates import (
     ComparedPair,
     InstructionDifficulties,
     compute_mean_percent,
     control_length,
-)
-from agent2rl.evaluators.referees import (
-    MOST_CHARACTERS,
-    AnswerComparison,
-    JudgeReferee,
-    Referee,
-    RefereePreference,
-    RuleReferee,
 )
 from agent2rl.net.grading_proxy_client import find_grading_proxy
 

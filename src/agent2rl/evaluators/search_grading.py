@@ -23,9 +23,8 @@ from agent2rl.environments.search.answer_matching import (
     normalize_text,
 )
 from agent2rl.environments.search.environment import SearchEnvironment, read_gold_answer
-from agent2rl.evaluators.episode_loop import LiveEpisode
-from agent2rl.evaluators.episodes import SettledEpisodes
-from agent2rl.evaluators.judge_client import Messages, MissingReply, ask_judge, parse_json_object
+from agent2rl.evaluators.episodes import LiveEpisode, SettledEpisodes
+from agent2rl.evaluators.judge import Messages, MissingReply, ask_judge, parse_json_object
 from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyInfo, find_grading_proxy
 
 MOST_FAILED = 0.05

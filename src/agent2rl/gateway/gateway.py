@@ -34,18 +34,24 @@ from agent2rl.gateway.in_flight_request import JSON_HEADERS, FailedRequestLog, I
 from agent2rl.gateway.keys import Key, Redactor, redact_accounts
 from agent2rl.gateway.meter import FailureStreak, UsageCaps, UsageMeter
 from agent2rl.gateway.prices import Prices
-from agent2rl.gateway.replay import TapeReplay
 from agent2rl.gateway.request_parsing import (
     ParsedRequest,
     RequestRules,
+    RouteMatch,
+    build_provider_url,
     find_model_name,
+    guess_wire,
     parse_json_body,
+    route_request,
     validate_request,
 )
-from agent2rl.gateway.routing import RouteMatch, build_provider_url, guess_wire, route_request
-from agent2rl.gateway.server_sent_events import ServerSentEvent
-from agent2rl.gateway.tape import ExchangeRecorder, TapeRecording
-from agent2rl.gateway.token_counting import TokenCounter, extract_error_message, is_usage_only
+from agent2rl.gateway.tape import ExchangeRecorder, TapeRecording, TapeReplay
+from agent2rl.gateway.token_counting import (
+    ServerSentEvent,
+    TokenCounter,
+    extract_error_message,
+    is_usage_only,
+)
 from agent2rl.gateway.upstream import UpstreamClient, UpstreamResponse, UpstreamTimeouts
 
 __all__ = ["FailureStreak", "Gateway", "Tape", "UpstreamTimeouts", "UsageCaps"]

@@ -9,8 +9,7 @@ from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.meter import BYTES_PER_TOKEN, FAILED_OUTCOMES
 from agent2rl.gateway.prices import Prices
-from agent2rl.gateway.request_parsing import ParsedRequest
-from agent2rl.gateway.routing import RouteMatch
+from agent2rl.gateway.request_parsing import ParsedRequest, RouteMatch
 from agent2rl.gateway.token_counting import TokenCounter
 from agent2rl.gateway.upstream import UpstreamResponse
 

@@ -1,19 +1,21 @@
-"""Reads a request: which model it asks, whether it streams, and whether it may be passed on.
+"""Reads a request: what its path asks for, which model, whether it streams, and whether it may be passed on.
 
-The body goes up byte for byte. So it must mean the same to everybody who reads it: it is UTF-8, no key stands
-twice in an object, and no two keys that matter differ in spelling alone (some servers read `Model` as
-`model`, others `web_search` as `webSearch`).
-
-One thing is added: without `stream_options.include_usage` a stream of Chat Completions tells no tokens. The
-chunk that tells them then goes no further than the gateway (`ParsedRequest.unasked`).
+Nothing of a client's path or query is forwarded: the path must match a known one exactly, and the
+provider's URL is built anew. The body is forwarded byte for byte, so it must mean the same to every reader:
+UTF-8, no repeated keys, and no two keys that differ in spelling alone. One thing is added: a Chat
+Completions stream reports tokens only with `stream_options.include_usage`; the chunk that reports them is
+then not passed on.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import parse_qs, quote
 
 from agent2rl.core.llm import Wire
+from agent2rl.gateway.drivers import WIRE_NAMES, Driver
 from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.request_limits import (
     SERVER_TOOL_FIELDS,
@@ -24,7 +26,101 @@ from agent2rl.gateway.request_limits import (
     refuse_stored_state,
     refuse_unknown_fields,
 )
-from agent2rl.gateway.routing import RouteMatch
+
+# What a path asks for, and where that is asked of the provider.
+
+Kind = Literal["generate", "count", "list"]
+
+MODEL_PATTERN = r"(?P<model>[A-Za-z0-9._:/+-]+)"
+FIXED_PATHS: Mapping[str, tuple[Wire, Kind]] = {
+    "/messages": ("anthropic", "generate"),
+    "/messages/count_tokens": ("anthropic", "count"),
+    "/chat/completions": ("openai-chat", "generate"),
+    "/responses": ("openai-responses", "generate"),
+}
+GEMINI_PATH = re.compile(
+    rf"(?:/v1(?:alpha|beta)?)?/models/{MODEL_PATTERN}:(?P<method>generateContent|streamGenerateContent|countTokens)"
+)
+LIST_PATH = re.compile(rf"(?P<version>/v1(?:alpha|beta)?)?/models(?:/{MODEL_PATTERN})?")
+KNOWN_PATHS = (
+    "POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, "
+    "/v1beta/models/MODEL:generateContent, :streamGenerateContent?alt=sse, :countTokens; GET /v1/models"
+)
+
+
+@dataclass(frozen=True)
+class RouteMatch:
+    """What is asked for, as far as the path tells."""
+
+    wire: Wire
+    kind: Kind
+    model: str | None = None
+    """Where the path names it."""
+    stream: bool = False
+    """Where the path says so."""
+    beta: bool = False
+    """Anthropic's `?beta=true`."""
+
+
+def guess_wire(path: str, anthropic: bool) -> Wire:
+    """The wire format in which somebody is to be answered whose path nobody knows."""
+    if anthropic or "/messages" in path:
+        return "anthropic"
+    if path.startswith(("/v1beta", "/v1alpha")) or GEMINI_PATH.fullmatch(path):
+        return "gemini"
+    return "openai-responses" if path.endswith("/responses") else "openai-chat"
+
+
+def route_request(method: str, path: str, query: str) -> RouteMatch:
+    if method in ("GET", "HEAD") and (found := LIST_PATH.fullmatch("/models" if path == "/" else path)):
+        versioned = found["version"] in ("/v1beta", "/v1alpha")
+        return RouteMatch("gemini" if versioned else "openai-chat", "list", found["model"])
+    call = _match_path(path, parse_qs(query))
+    if call is None:
+        raise RequestRefused(404, "There is nothing at this path.", f"There is: {KNOWN_PATHS}.")
+    if method != "POST":
+        raise RequestRefused(405, f"This path takes POST, not {method[:20]}.")
+    return call
+
+
+def _match_path(path: str, query: Mapping[str, list[str]]) -> RouteMatch | None:
+    if known := FIXED_PATHS.get(path.removeprefix("/v1")):
+        return RouteMatch(*known, beta=query.get("beta") == ["true"])
+    if not (found := GEMINI_PATH.fullmatch(path)):
+        return None
+    stream = found["method"] == "streamGenerateContent"
+    if stream and query.get("alt") != ["sse"]:
+        raise RequestRefused(
+            400, "A stream that is one long JSON array cannot be counted.", "Ask with ?alt=sse."
+        )
+    return RouteMatch(
+        "gemini", "count" if found["method"] == "countTokens" else "generate", found["model"], stream
+    )
+
+
+def build_provider_url(driver: Driver, call: RouteMatch, model: str, stream: bool) -> str:
+    """The provider's URL for it."""
+    base = driver.urls.get(call.wire)
+    if base is None:
+        spoken = ", ".join(WIRE_NAMES[wire] for wire in driver.urls)
+        raise RequestRefused(
+            404,
+            f"{driver.provider} does not speak {WIRE_NAMES[call.wire]}.",
+            f"This run's driver speaks: {spoken}.",
+        )
+    match call.wire:
+        case "anthropic":
+            counting = "/count_tokens" if call.kind == "count" else ""
+            return f"{base}/messages{counting}{'?beta=true' if call.beta else ''}"
+        case "openai-chat":
+            return f"{base}/chat/completions"
+        case "openai-responses":
+            return f"{base}/responses"
+        case "gemini":
+            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            method = "countTokens" if call.kind == "count" else method
+            return f"{base}/models/{quote(model, safe='/:')}:{method}"
+
 
 MAX_JSON_VALUES = 2_000_000
 """Commas and brackets of a body: each may become an object in memory."""

@@ -1,20 +1,91 @@
-"""Counts an answer's tokens from what the provider itself tells, as the answer passes.
+"""Splits a provider's answer into server-sent events and counts its tokens from what the provider reports.
 
-    Anthropic Messages       message_start tells the input, message_delta the output so far; input_tokens
-                             leaves out what was read from and written to the cache
-    OpenAI Responses         response.completed; input_tokens holds what was cached
-    OpenAI Chat Completions  the last chunk; prompt_tokens holds what was cached
-    Gemini generateContent   each chunk, the last one counts; candidatesTokenCount leaves out thoughts
+    Anthropic Messages       message_start reports the input, message_delta the output so far; input_tokens
+                             excludes what was read from and written to the cache
+    OpenAI Responses         response.completed; input_tokens includes cached tokens
+    OpenAI Chat Completions  the last chunk; prompt_tokens includes cached tokens
+    Gemini generateContent   each chunk, the last one counts; candidatesTokenCount excludes thoughts
 
-All are brought to the form of `core.llm.Tokens`. The total tells thoughts that some servers leave out of the
-output. Nothing here is estimated but `said`, the letters that were seen to pass.
+All are converted to `core.llm.TokenCounts`. Only the number of characters that passed is an estimate. An
+event may be of any length; one that is too long to keep is passed on in pieces and not read.
 """
 
 import json
+import re
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from agent2rl.core.llm import TokenCounts, Wire
-from agent2rl.gateway.server_sent_events import EventStreamParser, ServerSentEvent
+
+# Cuts a stream into server-sent events, whatever way its bytes come and its lines end.
+
+EVENT_BYTES = 32 << 20
+LINE_END = re.compile(rb"\r\n|\n|\r(?!\n)")
+BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    raw: bytes
+    """All its bytes, the blank line at its end included: all of them together are the stream."""
+    data: bytes = b""
+
+
+class EventStreamParser:
+    def __init__(self, most: int = EVENT_BYTES) -> None:
+        self.unread = 0
+        """Events that were too long."""
+        self._most = most
+        self._buffer = bytearray()
+        self._torn = False
+        """The buffer begins inside an event whose beginning is gone."""
+        self._seen = 0
+        """So far the buffer has no end of an event."""
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        self._buffer += chunk
+        found = []
+        # A carriage return at the very end may be half a line's end.
+        until = len(self._buffer) - self._buffer.endswith(b"\r")
+        while end := BLANK.search(self._buffer, self._seen, until):
+            found.append(self._take_event(end.end()))
+            until -= end.end()
+            self._seen = 0
+        self._seen = max(0, until - 3)
+        if len(self._buffer) > self._most:
+            found.append(self._take_oversized_piece())
+        return found
+
+    def finish(self) -> list[ServerSentEvent]:
+        """What is left when the stream is over: an event without its blank line."""
+        return [self._take_event(len(self._buffer))] if self._buffer else []
+
+    def _take_event(self, size: int) -> ServerSentEvent:
+        raw = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        torn, self._torn = self._torn, False
+        if torn or size > self._most:
+            self.unread += not torn
+            return ServerSentEvent(raw)
+        return ServerSentEvent(raw, _extract_data(raw))
+
+    def _take_oversized_piece(self) -> ServerSentEvent:
+        raw = bytes(self._buffer[:-3])  # an end of the event may be half here
+        del self._buffer[:-3]
+        self.unread += not self._torn
+        self._torn, self._seen = True, 0
+        return ServerSentEvent(raw)
+
+
+def _extract_data(raw: bytes) -> bytes:
+    found = []
+    for line in LINE_END.split(raw.removeprefix(BYTE_ORDER_MARK)):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            found.append(value.removeprefix(b" "))
+    return b"\n".join(found)
+
 
 BODY_BYTES = 64 << 20
 """Of an answer that does not stream; a longer one passes, and is not counted."""

@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.records import Interval, Lineage, Record, Submission, Verdict
+from agent2rl.core.grading_records import Interval, Lineage, Submission, Verdict
+from agent2rl.core.records import Record
 from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport, TooMany
 from agent2rl.grading.service import Busy, Closed, GradingService
 

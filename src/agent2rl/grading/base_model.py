@@ -8,22 +8,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent2rl.core.chat_format import CHAT_FORMAT_FILE, MAX_TEXT_CHARACTERS, ChatFormat
+from agent2rl.core.engine import CHAT_FORMAT_FILE, MAX_TEXT_CHARACTERS, ChatFormat
 from agent2rl.core.errors import Refusal, UserError
-from agent2rl.core.records import Manifest
-from agent2rl.grading.freeze import compute_manifest
-from agent2rl.grading.model_config import END_TOKENS, config_value, read_numbers
-from agent2rl.grading.strict_json import MIB, format_value, read_bytes, read_object
-from agent2rl.grading.submission_files import (
+from agent2rl.core.grading_records import Manifest
+from agent2rl.grading.config_and_tokenizer import END_TOKENS, config_value, read_numbers, read_token_ids
+from agent2rl.grading.freeze import (
     CONFIG,
     TEMPLATE,
     TEMPLATE_JSON,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARY_FILES,
+    compute_manifest,
 )
-from agent2rl.grading.tokenizer_check import read_token_ids
-from agent2rl.grading.weights import Tensor, read_tensors, weights_sha256
+from agent2rl.grading.untrusted_model_files import (
+    MIB,
+    Tensor,
+    format_value,
+    read_bytes,
+    read_object,
+    read_tensors,
+    weights_sha256,
+)
 
 SETTINGS_BYTES = 16 * MIB
 TOKENIZER_BYTES = 64 * MIB

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from agent2rl import __version__
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import EvalResult, Record, Split
+from agent2rl.core.grading_records import EvalResult, Split
+from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.store.files import canonical_json, sha256_text, write_record

@@ -1,21 +1,27 @@
-"""Is a frozen submission fit to be graded: the base model's tensors, trained further?
+"""Checks whether a frozen submission is fit to be graded: the base model's tensors, trained further.
 
-A submission is weights. What else it holds must be the base model's, or one of the few things that may
-differ: added special tokens, their rows, tokens that end a reply, a declared chat format. Everything wrong
-is named in one refusal, so that faults do not cost a submission each. No framework loads anything here; what
-the weights are worth and where they come from is for the grading child and for `lineage`.
+A submission is weights. All else in it must be the base model's (as it stands, or as the library saves it
+again, which a child process finds out once per run), or one of the few allowed changes: added special
+tokens, their rows, tokens that end a reply, a declared chat format. Tensors are compared by name, shape and
+kind from safetensors headers alone. One refusal names everything wrong, so that faults do not cost a
+submission each.
 """
 
+import os
 import shlex
+import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.chat_format import CHAT_FORMAT_FILE, ChatFormat
-from agent2rl.core.errors import Refusal
-from agent2rl.grading.architecture import HEAD, check_tensors
+from agent2rl.core.engine import CHAT_FORMAT_FILE, ChatFormat
+from agent2rl.core.errors import GradingError, Refusal
+from agent2rl.core.sandbox import Command, Enclosure
 from agent2rl.grading.base_model import (
     CHAT_FORMAT_EXAMPLE,
     TOKENIZER_BYTES,
@@ -23,14 +29,161 @@ from agent2rl.grading.base_model import (
     read_chat_format,
     read_templates,
 )
-from agent2rl.grading.model_builder import ModelParts
-from agent2rl.grading.model_config import VOCABULARY, ConfigChanges, check_config, config_value
-from agent2rl.grading.resaved_base import ResavedBase
-from agent2rl.grading.strict_json import MIB, read_object
-from agent2rl.grading.submission_files import CONFIG, TOKENIZER, VOCABULARY_FILES
-from agent2rl.grading.tokenizer_check import AddedToken, check_tokenizer, read_special_ids
-from agent2rl.grading.weights import Tensor, read_tensors
-from agent2rl.store.files import sha256_file
+from agent2rl.grading.config_and_tokenizer import (
+    VOCABULARY,
+    AddedToken,
+    Config,
+    ConfigChanges,
+    check_config,
+    check_tokenizer,
+    config_value,
+    read_special_ids,
+)
+from agent2rl.grading.freeze import CONFIG, TOKENIZER, VOCABULARY_FILES
+from agent2rl.grading.grading_child import GradingChild, model_mounts, require_normal_exit
+from agent2rl.grading.model_builder import ModelParts, base_files
+from agent2rl.grading.untrusted_model_files import (
+    MEND,
+    MIB,
+    Tensor,
+    format_values,
+    read_object,
+    read_tensors,
+    tensor_sha256,
+)
+from agent2rl.grading.worker import MODEL
+from agent2rl.store.files import remove_tree, sha256_file
+
+# The base model's small files as the library writes them when it saves the model again, unchanged.
+
+RESAVE_SECONDS = 300.0
+RESAVE_TARGET = "resaved"
+
+
+@dataclass(frozen=True)
+class ResavedBase:
+    """Nothing, where the library does not know the model or is not installed."""
+
+    config: Mapping[str, Any] | None = None
+    tokenizer: Mapping[str, Any] | None = None
+    templates: frozenset[str] = frozenset()
+    file_sha256: Mapping[str, str] = field(default_factory=dict)
+    """Of the vocabulary's other files."""
+
+
+def resave_base(
+    base: BaseModel, child: GradingChild, scratch: Path, log: Path, stop: threading.Event
+) -> ResavedBase:
+    scratch.mkdir(parents=True, exist_ok=True)
+    here = Path(tempfile.mkdtemp(prefix="resave-", dir=scratch))
+    try:
+        for name in ("work", "scratch"):
+            (here / name).mkdir()
+        enclosure = Enclosure(
+            role="grader",
+            workspace=here / "work",
+            scratch=here / "scratch",
+            log=log,
+            wall_seconds=RESAVE_SECONDS,
+            limits=child.limits,
+            mounts=model_mounts(base_files(base)),
+            grace_seconds=0,
+        )
+        argv = (sys.executable, "-m", "agent2rl.engines.prompts.resave", MODEL, RESAVE_TARGET)
+        command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
+        ended = child.sandbox.run(command, enclosure, stop)
+        require_normal_exit("Reading the base model", ended, RESAVE_SECONDS)
+        return read_resaved(here / "work" / RESAVE_TARGET)
+    finally:
+        remove_tree(here)
+
+
+def read_resaved(directory: Path) -> ResavedBase:
+    """What the child wrote; nothing, where it wrote nothing."""
+    if not directory.is_dir():
+        return ResavedBase()
+    names = {entry.name for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)}
+    try:
+        return ResavedBase(
+            config=read_object(directory / CONFIG, MIB) if CONFIG in names else None,
+            tokenizer=read_object(directory / TOKENIZER, TOKENIZER_BYTES) if TOKENIZER in names else None,
+            templates=frozenset(read_templates(directory)),
+            file_sha256={
+                name: sha256_file(directory / name) for name in names.intersection(VOCABULARY_FILES)
+            },
+        )
+    except Refusal as error:
+        raise GradingError(f"The base model's files cannot be read: {error.message}") from error
+
+
+# Are these the base model's tensors, by name, shape and kind? Only the vocabulary may grow, a little.
+
+PARAMETER_GROWTH = 1.05
+FLOATS = {"F64", "F32", "F16", "BF16"}
+HEAD = "lm_head.weight"
+"""The one tensor that may be stored or not: where embeddings are tied, it is a copy of them."""
+
+
+def check_tensors(
+    found: Mapping[str, Tensor], base: Mapping[str, Tensor], config: Config, base_config: Config
+) -> None:
+    """Refuse tensors that are not the base model's by name, shape and kind. The configuration was checked."""
+    size, rows = config_value(config, VOCABULARY), config_value(base_config, VOCABULARY)
+    grown = {name: _grow_shape(tensor.shape, rows, size) for name, tensor in base.items()}
+    if HEAD in found and HEAD not in base:
+        found = {name: tensor for name, tensor in found.items() if name != HEAD} | _keep_untied_head(found)
+    _check_count(found, base, grown)
+    tied = config.get("tie_word_embeddings", base_config.get("tie_word_embeddings", True)) is not False
+    common = sorted(found.keys() & base.keys())
+    faults = {
+        "missing": sorted(base.keys() - found.keys() - ({HEAD} if tied else set())),
+        "not in the base model": sorted(found.keys() - base.keys()),
+        "of another shape": [
+            f"{name} {list(found[name].shape)}, not {list(base[name].shape)}"
+            for name in common
+            if found[name].shape not in (base[name].shape, grown[name])
+        ],
+        "not floating-point numbers": [
+            f"{name} {found[name].dtype}"
+            for name in common
+            if found[name].dtype not in FLOATS | {base[name].dtype}
+        ],
+    }
+    if any(faults.values()):
+        text = "; ".join(f"{fault}: {format_values(names)}" for fault, names in faults.items() if names)
+        raise Refusal(f"The tensors are not the base model's. They are {text}.", f"Unwrap the model. {MEND}")
+
+
+def _grow_shape(shape: tuple[int, ...], rows: int | None, size: int | None) -> tuple[int, ...]:
+    """The shape with the submission's vocabulary, where its rows are the vocabulary."""
+    return (size, *shape[1:]) if size is not None and shape and shape[0] == rows else shape
+
+
+def _keep_untied_head(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The head, unless it is a copy of another tensor: then it is no tensor of its own."""
+    head = found[HEAD]
+    alike = [
+        tensor
+        for name, tensor in found.items()
+        if name != HEAD and (tensor.dtype, tensor.shape) == (head.dtype, head.shape)
+    ]
+    digest = tensor_sha256(head)
+    return {} if any(tensor_sha256(tensor) == digest for tensor in alike) else {HEAD: head}
+
+
+def _check_count(
+    found: Mapping[str, Tensor], base: Mapping[str, Tensor], grown: Mapping[str, tuple[int, ...]]
+) -> None:
+    """A bigger model differs in every tensor: better to say that it is bigger."""
+    parameters = sum(tensor.parameters for tensor in found.values())
+    allowed = sum(tensor.parameters for tensor in base.values())
+    added = sum(prod(shape) for shape in grown.values()) - allowed
+    if parameters > allowed * PARAMETER_GROWTH + added:
+        raise Refusal(
+            f"The model has {parameters:,} parameters; the base model has {allowed:,}.",
+            "Train the base model itself. Where its embeddings are tied, keep them so.",
+        )
+
 
 Resave = Callable[[], ResavedBase]
 """Says how the library writes the base model's files; asked only where a submission's are not the base's."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.records import Contamination
+from agent2rl.core.grading_records import Contamination
 from agent2rl.core.sandbox import Command, Enclosure, Mount
 from agent2rl.grading.contamination_scanner import ScanJob, ScanOutcome, examples_file
 from agent2rl.grading.grading_child import GradingChild, read_child_answer, require_normal_exit

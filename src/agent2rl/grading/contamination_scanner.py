@@ -19,7 +19,8 @@ from agent2rl.analysis.contamination import (
     search_chunks,
     split_example,
 )
-from agent2rl.core.records import Contamination, ContaminationFinding, Record, SkippedFiles, Split
+from agent2rl.core.grading_records import Contamination, ContaminationFinding, SkippedFiles, Split
+from agent2rl.core.records import Record
 from agent2rl.grading.worker import JOB, RESULT, ExampleRow
 from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
 from agent2rl.store.files import write_record

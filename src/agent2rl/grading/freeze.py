@@ -1,12 +1,15 @@
-"""Copies a submission out of the agent's reach, hashing it on the way, before anything else looks at it.
+"""Selects a submission's files by name and copies them out of the agent's reach, hashing them on the way.
 
-Files are selected by name (`submission_files`); the rest is neither copied nor opened. The agent is hostile
-and still running, and the harness may be root: so files are opened by directory file descriptors and never by
-path, no link of any kind is followed, nothing but a regular file with one name is opened, and what is read is
-bounded. The hash is of the bytes that were copied, so what is graded is what the manifest says, whatever the
-agent does meanwhile. Change during the copy is refused too, since half of one
-checkpoint and half of the next is nothing anybody meant; a write so quick that it leaves no trace in the time
-stamps goes unseen, and harms only the agent. What the files mean is for `checks`.
+    taken      weights, their index, and the small files that say what the weights belong to
+    refused    an adapter, or a pickled model: there is nothing else to grade
+    left out   whatever else a trainer leaves beside a model; named in the reply and never opened
+
+The agent is hostile and still running, and the harness may be root. So files are opened by directory file
+descriptors and never by path, no link is followed, only regular files with one name are opened, and reads
+are bounded. The hash is of the copied bytes, so what is graded is what the manifest says. A change during
+the copy is refused too: half of one checkpoint and half of the next is nothing anybody meant. A write so
+quick that it leaves no trace in the time stamps goes unseen, and harms only the agent. What the files mean
+is for `checks`.
 """
 
 import errno
@@ -19,17 +22,85 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
-from agent2rl.core.records import FileHash, Manifest
-from agent2rl.grading.submission_files import SelectedFiles, select_files
+from agent2rl.core.grading_records import FileHash, Manifest
+from agent2rl.grading.untrusted_model_files import INDEX, MEND, SINGLE
 from agent2rl.store.files import sha256_file, sync_directory
 from agent2rl.store.paths import SubmissionPaths
+
+# Which files of a submitted directory are taken, by name alone. Everything else is left where it is.
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+VOCABULARY_FILES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
+"""Other forms of the vocabulary that `tokenizer.json` holds."""
+TEMPLATE, TEMPLATE_JSON = "chat_template.jinja", "chat_template.json"
+WEIGHTS = "*.safetensors"
+TAKEN = (
+    *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, *VOCABULARY_FILES),
+    *(TEMPLATE, TEMPLATE_JSON, CHAT_FORMAT_FILE),
+)
+UNUSED = ("generation_config.json", "special_tokens_map.json", "added_tokens.json")
+"""Every save_pretrained writes them and nothing here depends on them, so the reply does not name them."""
+ADAPTERS = ("adapter_config.json", "adapter_model.*")
+PICKLED_MODELS = (
+    *("pytorch_model*", "consolidated*.pth", "*.ckpt"),
+    *(f"model*.{ending}" for ending in ("bin", "pt", "pth", "pkl", "pickle")),
+)
+
+MERGE = """Merge it into the base model and submit the result:
+    model = AutoModelForCausalLM.from_pretrained(os.environ["MODEL_PATH"], dtype="auto")
+    model = PeftModel.from_pretrained(model, ADAPTER_DIRECTORY).merge_and_unload()
+    model.save_pretrained(MERGED_DIRECTORY, safe_serialization=True)"""
+
+
+@dataclass(frozen=True)
+class SelectedFiles:
+    taken: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """What the reply names."""
+
+
+def select_files(names: Collection[str]) -> SelectedFiles:
+    """Decide by name which entries of a submitted directory are taken, or refuse all of it."""
+    taken = _matching(names, TAKEN)
+    rest = sorted(set(names) - {*taken, *UNUSED})
+    has_weights = bool(_matching(taken, (WEIGHTS, INDEX)))
+    pickled = _matching(rest, PICKLED_MODELS)
+    if pickled:
+        raise Refusal(
+            f"A pickled model can run code and is never opened: {', '.join(pickled)}.",
+            f"{MEND} Then: rm -- {' '.join(map(shlex.quote, pickled))}",
+        )
+    adapters = _matching(names, ADAPTERS)
+    if adapters and not (INDEX in taken or SINGLE in taken):
+        raise Refusal(f"This is a LoRA adapter ({', '.join(adapters)}), not a whole model.", MERGE)
+    if not has_weights:
+        found = f" It holds: {', '.join(sorted(names)[:10])}." if names else " It is empty."
+        raise Refusal(
+            f"There are no weights in this directory: neither {SINGLE} nor {INDEX}.{found}",
+            f"Submit the checkpoint directory itself. {MEND}",
+        )
+    taken = tuple(sorted(set(taken) - set(adapters)))
+    return SelectedFiles(taken, tuple(sorted({*rest, *adapters})))
+
+
+def matches_name(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _matching(names: Collection[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in names if matches_name(name, patterns)))
+
 
 CHUNK = 4 * 2**20
 PATH_LENGTH = 4096

@@ -24,11 +24,10 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationError
 
 from agent2rl.core.engine import ChatMessage, Engine, LogprobsEngine, Sampling, ScoringEngine
-from agent2rl.core.errors import Agent2RLError, WorldError
+from agent2rl.core.errors import Agent2RLError, RetriesExhausted, WorldError
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Record
-from agent2rl.core.transient_errors import RetriesExhausted
-from agent2rl.environments.search.backend import (
+from agent2rl.environments.search.backends import (
     NOT_RECORDED,
     PAGE_CHARACTERS,
     REFUSED,

@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from agent2rl.core.records import Lineage, Record
+from agent2rl.core.grading_records import Lineage
+from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.strict_json import format_values
 from agent2rl.grading.tensor_comparison import (
     READABLE,
     AddedRows,
@@ -33,7 +33,13 @@ from agent2rl.grading.tensor_comparison import (
     measure_rest,
     measure_tensor,
 )
-from agent2rl.grading.weights import DTYPE_BYTES, Tensor, read_tensors, tensor_sha256
+from agent2rl.grading.untrusted_model_files import (
+    DTYPE_BYTES,
+    Tensor,
+    format_values,
+    read_tensors,
+    tensor_sha256,
+)
 
 SIDE, VALUES = 8, 1024
 """The least size of a matrix that decides: below it, chance does."""

@@ -18,7 +18,7 @@ from pydantic import Field, StrictInt
 
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget, Record, RolloutCounts, Rollouts
-from agent2rl.environments.adapters.episode_slot import StepsUsedUp
+from agent2rl.environments.adapters.episodes import StepsUsedUp
 from agent2rl.environments.adapters.rollout_reports import COUNT_NAMES, sign_report
 from agent2rl.store.recorder import Recorder
 

@@ -1,40 +1,67 @@
-"""Takes submissions in and gives each a verdict, in order.
+"""Accepts submissions and gives each a verdict, in order.
 
-A submission is frozen before this answers with its number; then it waits in the lane of its GPU (or in the
-one lane of a machine without), where it is checked and graded in a child process. Every step is in the
-ledger before the agent hears of it. The HTTP side is in `api`; this knows nothing of it.
+A submission is frozen before it gets its number. Then it waits in the grading queue of its GPU (or of the
+machine, without one), where it is checked and graded in a child process. Every step is in the ledger before
+the agent hears of it. The HTTP side is in `api`.
 """
 
 import math
+import queue
 import re
 import shutil
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
-from agent2rl.core.records import (
-    Budget,
-    EvalScore,
-    Manifest,
-    Submission,
-    TimeBreakdown,
-)
+from agent2rl.core.grading_records import EvalScore, Manifest, Submission
+from agent2rl.core.records import Budget, TimeBreakdown
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
-from agent2rl.grading.grading_queue import GradingQueue
 from agent2rl.grading.lineage import trace_lineage
 from agent2rl.grading.rollout_meter import RolloutMeter
-from agent2rl.grading.submission_grader import SubmissionGrader
-from agent2rl.grading.verdict import SubmissionVerdict, repeat_verdict, score_verdict
-from agent2rl.grading.weights import weights_sha256
+from agent2rl.grading.submission_grader import (
+    SubmissionGrader,
+    SubmissionVerdict,
+    repeat_verdict,
+    score_verdict,
+)
+from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.store.recorder import Recorder
+
+# Gradings one after the other, on a thread of their own.
+
+
+class GradingQueue:
+    """One thread that takes numbers in order: gradings on one device never overlap."""
+
+    def __init__(self, work: Callable[[int, float], None]) -> None:
+        self._queue: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+        self._work = work
+        self._thread = threading.Thread(target=self._run_gradings, name="grading-lane", daemon=True)
+        self._thread.start()
+
+    def put(self, number: int) -> None:
+        self._queue.put((number, time.monotonic()))
+
+    def close(self) -> None:
+        """Finish what is queued, then end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run_gradings(self) -> None:
+        while (turn := self._queue.get()) is not None:
+            number, since = turn
+            with suppress(Exception):  # the record could not be written; the next one may
+                self._work(number, time.monotonic() - since)
+
 
 T = TypeVar("T")
 

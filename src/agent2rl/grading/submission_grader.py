@@ -1,21 +1,21 @@
-"""Grades one submission: checks it, builds the model directory that an engine opens, and runs the child.
+"""Grades one submission (check, build the model, run the grading child) and turns its scores into a verdict.
 
-The same for every split, so that the held-out score is of the very model that got the feedback.
+Grading is the same for every split, so the held-out score is of the very model that got the feedback.
 """
 
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from agent2rl.analysis import statistics
-from agent2rl.core.records import EvalResult, Split
+from agent2rl.core.grading_records import EvalResult, EvalScore, Lineage, Split, Submission, Verdict
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.checks import check_submission
+from agent2rl.grading.checks import ResavedBase, check_submission, resave_base
 from agent2rl.grading.grading_child import GradingChild
+from agent2rl.grading.lineage import LineageReport
 from agent2rl.grading.model_builder import BuiltFiles, ModelParts, ablate_training, build_model
-from agent2rl.grading.resaved_base import ResavedBase, resave_base
 from agent2rl.store.files import remove_tree
 from agent2rl.store.paths import SubmissionPaths
 from agent2rl.store.recorder import Recorder
@@ -103,3 +103,91 @@ class SubmissionGrader:
                 log = paths.scratch / "resave.log"
                 self._resaved = resave_base(self.base, self.child, paths.scratch, log, self._stop)
             return self._resaved
+
+
+# What becomes of a submission, as a value: made by the service, written down with the submission.
+
+NAME_CHARACTERS = 60
+"""Of a file that was left out, in a message."""
+
+
+@dataclass(frozen=True)
+class SubmissionVerdict:
+    """What becomes of a submission."""
+
+    verdict: Verdict
+    message: str = ""
+    score: EvalScore | None = None
+    ablated: EvalScore | None = None
+    ablation: str | None = None
+    improvement: float | None = None
+    lineage: Lineage = "unknown"
+    weights_sha256: str | None = None
+    same_as: int | None = None
+
+    def settle(self, waiting: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
+        """The submission with its verdict. A copy that was never graded stays."""
+        return Submission.model_validate(
+            {
+                **waiting.model_dump(),
+                **{field.name: getattr(self, field.name) for field in fields(self)},
+                "message": " ".join(filter(None, (self.message, _name_left_out(waiting.left_out)))),
+                "queue_seconds": queue_seconds,
+                "grading_seconds": grading_seconds,
+                "kept": self.verdict == "expired",
+            }
+        )
+
+
+def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
+    message = f"The same files as submission {earlier.id}: its verdict stands. {earlier.message}".strip()
+    assert earlier.verdict is not None
+    return SubmissionVerdict(
+        earlier.verdict,
+        message,
+        score=earlier.score,
+        ablated=earlier.ablated,
+        ablation=earlier.ablation,
+        improvement=earlier.improvement,
+        lineage=earlier.lineage,
+        weights_sha256=earlier.weights_sha256,
+        same_as=earlier.id,
+    )
+
+
+def score_verdict(
+    score: EvalScore, baseline: EvalScore, ablated: EvalScore | None, origin: LineageReport, digest: str
+) -> SubmissionVerdict:
+    """Only what training gained counts, not what the base model's own weights gain under the same files."""
+    reference = max(baseline.value, ablated.value) if ablated else baseline.value
+    message = origin.message
+    if ablated and ablated.value > baseline.value:
+        figures = (
+            f"This submission scores {score.value:.2f}. With its chat format and tokens, or in a usual chat "
+            f"format, the base model's own weights score {ablated.value:.2f} "
+            f"(baseline {baseline.value:.2f})."
+        )
+        if score.value <= ablated.value:
+            return SubmissionVerdict(
+                "rejected",
+                f"The gain does not come from training. {figures} Train the weights, or keep the base "
+                "model's chat format and tokens.",
+                ablated=ablated,
+                lineage=origin.verdict,
+                weights_sha256=digest,
+            )
+        message = f"{figures} Only the difference counts as improvement. {message}".strip()
+    return SubmissionVerdict(
+        "scored",
+        message,
+        score=score,
+        ablated=ablated,
+        improvement=score.value - reference,
+        lineage=origin.verdict,
+        weights_sha256=digest,
+    )
+
+
+def _name_left_out(names: tuple[str, ...]) -> str:
+    shown = (name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…" for name in names)
+    return f"Left out, because it is no part of a model: {', '.join(shown)}." if names else ""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent2rl.core.errors import MachineError
-from agent2rl.grading.weights import DTYPE_BYTES, Tensor
+from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, Tensor
 
 Floats = npt.NDArray[np.float64]
 READABLE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}

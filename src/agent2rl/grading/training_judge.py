@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.records import JudgeUsage
+from agent2rl.core.grading_records import JudgeUsage
 from agent2rl.grading.api import BodyLimit
 from agent2rl.grading.grading_proxy import JudgeProxy
 

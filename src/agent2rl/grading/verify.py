@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.records import LedgerEntry, Manifest, Record, RunFiles, Submission
+from agent2rl.core.grading_records import Manifest, Submission
+from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.store import ledger
 from agent2rl.store.files import canonical_json_line, sha256_beginning, sha256_file
-from agent2rl.store.paths import RunPaths
+from agent2rl.store.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.store.reader import read_events
 from agent2rl.store.revisions import NamedRevision, check_revisions
-from agent2rl.store.run_files import is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.store.untrusted_files import sanitize_line
 
 PINS = ("results", "lineage", "contamination", "usage", "account")

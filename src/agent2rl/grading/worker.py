@@ -19,7 +19,8 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.engine import Engine
 from agent2rl.core.errors import Agent2RLError, GradingError, UserError
-from agent2rl.core.records import EvalResult, EvalSettings, PromptTemplates, Record
+from agent2rl.core.grading_records import EvalResult, EvalSettings
+from agent2rl.core.records import PromptTemplates, Record
 from agent2rl.core.task import Example, PromptableEvaluator, Task
 from agent2rl.store.files import write_record
 

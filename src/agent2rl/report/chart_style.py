@@ -1,17 +1,24 @@
-"""What all figures share: their look, their colours, the axis of time, and how long series become short.
+"""What all figures share: their look, the axis of time, how long series become short, and how they become
+SVG and PNG files.
 
 A figure is drawn twice, for a desk and for a telephone, and never from nothing. Colours are the light ones;
 a page puts its own variables in their place, and so follows the reader's choice of light and dark.
 """
 
-from collections.abc import Iterable, Sequence
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agent2rl.report.colours import CARD, DIM, INK, LINE
+from agent2rl.report.formatting import CARD, DIM, INK, LINE
+from agent2rl.report.page_templates import NARROW as NARROW
+from agent2rl.store.files import write_atomically
 
 WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
 """Inches."""
@@ -150,3 +157,33 @@ def downsample_marks(places: Iterable[float], end: float) -> list[float]:
     """Moments, no two of them closer than can be told apart."""
     step = max(end, 1e-9) / 240
     return [number * step for number in sorted({round(place / step) for place in places})]
+
+
+# Figures as SVG and PNG.
+
+DOTS_PER_INCH = 130
+FRACTION = re.compile(r"(\d\.\d\d)\d+")
+"""Finer than a hundredth of a point is nothing."""
+
+
+def render_svgs(figures: Mapping[str, Figure]) -> dict[str, str]:
+    """Each as SVG, the same bytes for the same figure."""
+    with mpl.rc_context(STYLE):
+        return {name: _render_svg(figure) for name, figure in figures.items()}
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path) -> dict[str, str]:
+    """Write each as SVG and PNG and return `render_svgs`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = render_svgs(figures)
+    for name, figure in figures.items():
+        write_atomically(folder / f"{name}.svg", found[name])
+        with mpl.rc_context(STYLE):
+            figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return found
+
+
+def _render_svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return FRACTION.sub(r"\1", file.getvalue())

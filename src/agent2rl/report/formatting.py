@@ -1,4 +1,6 @@
-"""How numbers, times and texts of others are put on a page."""
+"""How numbers, times and texts of others are put on a page, and the colours of figures, which pages know
+by name.
+"""
 
 import json
 import math
@@ -7,6 +9,7 @@ import unicodedata
 from pydantic import JsonValue
 
 from agent2rl.core.units import strip_path
+from agent2rl.report.report_data import Activity
 
 CONTAMINATED_MARK = "†"
 DRAWN = f"·×–−{CONTAMINATED_MARK}"
@@ -90,3 +93,28 @@ def format_p_value(p_value: float) -> str:
 def format_setting(given: JsonValue, most: int = 200) -> str:
     """A setting as it was written."""
     return truncate_text(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), most)
+
+
+# The colours of figures, which pages know by name.
+
+COLOURS = {
+    "ink": "#1c2127",
+    "dim": "#58606b",
+    "line": "#e2e3e0",
+    "card": "#ffffff",
+    "accent": "#1559a8",
+    "held": "#a3357c",
+    "base": "#6c7480",
+    "bad": "#b3261e",
+    "training": "#3a7bc4",
+    "thinking": "#8c6bc2",
+    "coding": "#2a9187",
+    "grading": "#d39a2d",
+    "stalled": "#cf4a3c",
+    "idle": "#c8ccd2",
+}
+"""As they are drawn, on white. No two are the same, so that a page can put its own in their place."""
+INK, DIM, LINE, CARD, ACCENT, HELD, BASE, BAD = (COLOURS[name] for name in list(COLOURS)[:8])
+DOING: tuple[Activity, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
+SERIES = tuple(COLOURS[name] for name in ("accent", "held", "coding", "grading", "thinking", "stalled"))
+"""Of lines that are shown together."""

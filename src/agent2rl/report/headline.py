@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agent2rl.analysis.findings import Gain
-from agent2rl.core.records import ContaminationSummary, Ending, EvalScore, Interval
+from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval
+from agent2rl.core.records import Ending
 from agent2rl.report import formatting, tables
 from agent2rl.report.report_data import ReportData
 

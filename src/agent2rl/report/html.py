@@ -1,25 +1,80 @@
-"""report.html: one page that needs nothing but itself."""
+"""report.html: one page that needs nothing but itself, with a small curve for each attempt."""
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from agent2rl.analysis.findings import AttemptFindings
-from agent2rl.report import (
-    code_diffs,
-    example_changes,
-    formatting,
-    headline,
-    metric_rows,
-    page_templates,
-    tables,
-)
-from agent2rl.report.integrity_checks import run_integrity_checks
+from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
+from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
-from agent2rl.report.setup_rows import build_setup_rows
-from agent2rl.report.sparklines import build_sparkline
+from agent2rl.report.sections import build_setup_rows, run_integrity_checks
+
+# A training curve of the size of a few words, for the table of attempts.
+
+SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 220.0, 56.0
+SPARKLINE_POINTS = 110
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    name: str
+    where: str
+    line: str
+    """Of an SVG polyline."""
+    lost: float | None
+    """Where it was no number any more."""
+    first: str
+    last: str
+    low: str
+    high: str
+    steps: str
+
+
+def build_sparkline(curve: PrintedCurve) -> Sparkline | None:
+    """None where there is no number in it."""
+    known = [(step, value) for step, value in curve.points if value is not None]
+    if not known:
+        return None
+    values = [value for _, value in known]
+    low, high = min(values), max(values)
+    start, end = curve.points[0][0], curve.points[-1][0]
+    kept = (
+        known
+        if len(known) <= SPARKLINE_POINTS
+        else [known[at * (len(known) - 1) // (SPARKLINE_POINTS - 1)] for at in range(SPARKLINE_POINTS)]
+    )
+    places = [
+        (
+            _scale_step(step, start, end),
+            SPARKLINE_HEIGHT - _scale_to_unit(value, low, high) * SPARKLINE_HEIGHT,
+        )
+        for step, value in kept
+    ]
+    lost = next((step for step, value in curve.points if value is None), None)
+    return Sparkline(
+        name=curve.name,
+        where=curve.where,
+        line=" ".join(f"{x:.1f},{y:.1f}" for x, y in places),
+        lost=None if lost is None else round(_scale_step(lost, start, end), 1),
+        first=formatting.format_number(values[0]),
+        last=formatting.format_number(values[-1]),
+        low=formatting.format_number(low),
+        high=formatting.format_number(high),
+        steps=f"{formatting.format_number(start)} to {formatting.format_number(end)}",
+    )
+
+
+def _scale_step(step: float, start: float, end: float) -> float:
+    return _scale_to_unit(step, start, end) * SPARKLINE_WIDTH
+
+
+def _scale_to_unit(value: float, low: float, high: float) -> float:
+    """In the middle where there is no range."""
+    return (value - low) / (high - low) if high > low else 0.5
+
 
 MOST_EVIDENCE = 3000
 CITED = re.compile(r"\[(E\d+(?:[,;]\s*E\d+)*)\]")
@@ -110,12 +165,12 @@ def page(shown: ReportData, figures: Mapping[str, str]) -> str:
         notes=headline.collect_notes(shown),
         submissions={one.id: one for one in shown.view.submissions},
         figures=page_templates.inline_figures(figures),
-        diffs=code_diffs.parse_diffs(shown.diffs),
-        compared=example_changes.compare_examples(shown),
-        limits=example_changes,
+        diffs=run_changes.parse_diffs(shown.diffs),
+        compared=run_changes.compare_examples(shown),
+        limits=run_changes,
         checks=run_integrity_checks(shown),
-        metrics=metric_rows.build_metric_rows(shown.findings.metrics),
-        activities=metric_rows.build_activity_rows(shown.findings.time),
+        metrics=sections.build_metric_rows(shown.findings.metrics),
+        activities=sections.build_activity_rows(shown.findings.time),
         setup=build_setup_rows(shown),
         groups=_compare_groups(shown),
         sections=SECTIONS.items(),

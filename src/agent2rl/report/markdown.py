@@ -3,11 +3,33 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from agent2rl.core.records import Contamination
-from agent2rl.report import figure_names, formatting, headline, metric_rows, tables
-from agent2rl.report.integrity_checks import run_integrity_checks
+from agent2rl.core.grading_records import Contamination
+from agent2rl.report import formatting, headline, sections, tables
 from agent2rl.report.report_data import ReportData
+from agent2rl.report.sections import run_integrity_checks
 from agent2rl.store.reader import RunView
+
+# Which figures a report has: each that there is something to draw in.
+
+
+def list_figure_names(shown: ReportData) -> list[str]:
+    """In the order of the page; known without drawing any."""
+    line, started = shown.timeline, shown.timeline.started is not None
+    found = {
+        "scores": started and any(one.score for one in shown.view.submissions),
+        "curves": any(
+            value is not None
+            for attempt in shown.findings.attempts
+            for curve in attempt.curves
+            for _, value in curve.points
+        ),
+        "timeline": bool(line.spans),
+        "rollouts": any(each.claimed.episodes or each.witnessed.episodes for each in line.played),
+        "tokens": started and any(each.tokens for each in shown.usage),
+        "resources": bool(line.samples),
+    }
+    return [name for name, there in found.items() if there]
+
 
 CELL, LINE = 300, 4000
 """Characters of a cell and of a line, at most."""
@@ -43,13 +65,13 @@ def page(shown: ReportData) -> str:
         *(
             [name, "", *_render_figure(shown, key)]
             for key, name in _HEADINGS.items()
-            if key in figure_names.list_figure_names(shown)
+            if key in list_figure_names(shown)
         ),
         [
             "## Process metrics",
             "",
             *_render_table(
-                ("metric", "value", "meaning"), metric_rows.build_metric_rows(shown.findings.metrics)
+                ("metric", "value", "meaning"), sections.build_metric_rows(shown.findings.metrics)
             ),
         ],
         ["## Compliance and integrity", "", *_render_checks(shown)],
@@ -184,11 +206,7 @@ def _render_evidence(shown: ReportData) -> list[str]:
 
 
 def _render_figure(shown: ReportData, name: str) -> list[str]:
-    return (
-        [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""]
-        if name in figure_names.list_figure_names(shown)
-        else []
-    )
+    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in list_figure_names(shown) else []
 
 
 def _format_citations(names: Sequence[str]) -> str:

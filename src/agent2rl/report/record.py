@@ -7,8 +7,9 @@ import json
 from typing import Self
 
 from agent2rl.analysis.findings import Findings
-from agent2rl.core.attempt_claims import AttemptClaims
-from agent2rl.core.records import Contamination, EvalScore, Record, RunResult, RunSpec, Submission
+from agent2rl.core.grading_records import Contamination, EvalScore, Submission
+from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.store.reader import State
 

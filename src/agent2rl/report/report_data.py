@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent2rl.analysis.agent_time import AgentTime
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import CumulativeRollouts, EvidenceIds, Findings
 from agent2rl.analysis.timeline import Activity as Activity
 from agent2rl.analysis.timeline import ActivityStretch as ActivityStretch
-from agent2rl.core.attempt_claims import AttemptClaims
+from agent2rl.analysis.timeline import AgentTime
 from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
+from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
-from agent2rl.core.records import ExampleResult, Split
+from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.store.reader import RunView
 from agent2rl.store.revisions import Revision
 

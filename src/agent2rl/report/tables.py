@@ -1,15 +1,8 @@
 """A run in rows of text, for terminals and pages alike."""
 
+from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import (
-    ContaminationSummary,
-    EvalScore,
-    Interval,
-    JudgeUsage,
-    RolloutCounts,
-    RunResult,
-    Submission,
-)
+from agent2rl.core.records import RolloutCounts, RunResult
 from agent2rl.store.reader import RunView
 
 Rows = list[tuple[str, ...]]

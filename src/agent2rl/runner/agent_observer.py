@@ -1,26 +1,262 @@
-"""Notes on the timeline what the agent's processes do, seen from outside: who they are, what they use, and
-which weights and logs they leave in the workspace.
+"""Watches the agent while it works.
+
+Its processes, resource use, weight and log files go onto the timeline, and each change of its code becomes a
+revision.
+
+The agent decides how many there are and what they are called, so both have bounds.
+
+File events say that something changed; a look every now and then finds what no event told of. Changes that
+follow each other fast are taken together, and the more revisions there are, the longer the next one waits.
 
 A thread of its own does it. The one that keeps the sandbox's limits only hands over what it has seen, so that
 neither a process whose command line cannot be read, nor a driver of a GPU, nor a tree of files can hold it
 up. What goes wrong here is noted, and costs the rest of these notes and nothing else.
 """
 
+import shlex
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Self
 
-from agent2rl.core.events import ResourceSample
-from agent2rl.core.sandbox import Process
-from agent2rl.runner.nvidia_gpus import GpuSampler
-from agent2rl.runner.process_monitor import ProcessMonitor
+from inotify_simple import INotify, flags
+
+from agent2rl.core.events import ProcessEnd, ProcessStart, ResourceSample
+from agent2rl.core.sandbox import Mount, Process
+from agent2rl.runner.machine import GpuSampler
+from agent2rl.store import untrusted_files
 from agent2rl.store.recorder import Recorder
-from agent2rl.store.workspace_watcher import WorkspaceWatcher
+from agent2rl.store.revisions import Revision, RevisionRecorder
+from agent2rl.store.untrusted_files import sanitize_line
+from agent2rl.store.workspace_reader import CODE, WorkspaceReader, WorkspaceWatcher, read_brought_files
+
+# Follows the agent's processes from look to look: who began, who is gone, and what they used.
+
+LONGEST_COMMAND, READ_BYTES = 2000, 8192
+MOST_EVENTS, MOST_BRIEF, MOST_BUSY = 20_000, 2_000, 5_000
+"""In one run: all of them; processes that only one look saw; and, when there is no room left, those that are
+busy for long."""
+BUSY_SECONDS = 5.0
+MOST_NAMES = 3
+"""Of one process, which may start another program in its own place."""
+PROCESSES_FULL = "More processes than are recorded: from here on only those that are busy for long."
+FEW = "More short processes than are recorded: from here on only those that two looks see."
+
+
+@dataclass
+class _MonitoredProcess:
+    """One process, as far as it was seen."""
+
+    last: Process
+    seen_at: float
+    command: str
+    peak_bytes: int
+    told: int = 0
+    """How often its command was noted."""
+    name: str = ""
+    """That it had then."""
+    owed: float = 0.0
+    """CPU time of children that are gone: it will be told again when this process has waited for them."""
+
+
+class ProcessMonitor:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._lives: dict[int, _MonitoredProcess] = {}
+        self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
+        self._warned: set[str] = set()
+
+    def update_processes(self, members: Sequence[Process], at: float) -> float:
+        """Take in who is alive; returns the CPU seconds that all together used since the last look."""
+        alive = {each.pid: each.began for each in members}
+        gone = [life.last for pid, life in self._lives.items() if alive.get(pid) != life.last.began]
+        for last in sorted(gone, key=lambda one: one.began, reverse=True):  # what is owed reaches who is left
+            self._record_exit(self._lives.pop(last.pid))
+        return sum(self._update_process(each, at) for each in members)
+
+    def _update_process(self, process: Process, at: float) -> float:
+        life = self._lives.get(process.pid)
+        if life is None:
+            text = read_command_line(process.pid) if self._brief_room else ""
+            self._lives[process.pid] = _MonitoredProcess(process, at, text, process.resident_bytes)
+            return process.cpu_seconds + process.waited_seconds
+        waited = process.waited_seconds - life.last.waited_seconds
+        used = process.cpu_seconds - life.last.cpu_seconds + max(0.0, waited - life.owed)
+        life.owed = max(0.0, life.owed - waited)
+        life.last, life.seen_at = process, at
+        life.peak_bytes = max(life.peak_bytes, process.resident_bytes)
+        self._record_command_changes(life)
+        return used
+
+    def _record_command_changes(self, life: _MonitoredProcess) -> None:
+        """At its second look: until it starts its own program, a process has its parent's command line."""
+        if life.told == 0:
+            if self._reserve_event_slots(life):
+                life.command = read_command_line(life.last.pid) or life.command
+                self._record_start(life)
+        elif life.name != life.last.name and life.told < MOST_NAMES:
+            text = read_command_line(life.last.pid)
+            if text and text != life.command and self._reserve_event_slots(life):
+                life.command = text
+                self._record_start(life)
+            life.name = life.last.name
+
+    def _record_exit(self, life: _MonitoredProcess) -> None:
+        last = life.last
+        if life.told == 0 and not self._brief_room:
+            self._warn_once(FEW)
+        elif life.told == 0 and self._reserve_event_slots(life):
+            self._brief_room -= 1
+            self._record_start(life)
+        if life.told:
+            gone = ProcessEnd(
+                pid=last.pid,
+                began=last.began,
+                seconds=max(0.0, life.seen_at - last.began),
+                cpu_seconds=last.cpu_seconds,
+                peak_bytes=life.peak_bytes,
+            )
+            self._recorder.record_event("left", **gone.model_dump())
+        if parent := self._lives.get(last.parent):
+            parent.owed += last.cpu_seconds + last.waited_seconds + life.owed
+
+    def _reserve_event_slots(self, life: _MonitoredProcess) -> bool:
+        """Room for this and for the end of it."""
+        if self._room >= 2:
+            self._room -= 2
+            return True
+        self._warn_once(PROCESSES_FULL)
+        if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
+            return False
+        self._busy_room -= 2
+        return True
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._recorder.record_event("warning", text=text)
+
+    def _record_start(self, life: _MonitoredProcess) -> None:
+        last = life.last
+        life.told, life.name = life.told + 1, last.name
+        name = sanitize_line(last.name, LONGEST_COMMAND)
+        began = ProcessStart(
+            pid=last.pid,
+            began=last.began,
+            parent=last.parent,
+            name=name,
+            command=life.command or f"[{name}]",
+        )
+        self._recorder.record_event("began", **began.model_dump())
+
+
+def read_command_line(pid: int) -> str:
+    """A command line as a shell would take it, on one line and cut; empty where there is none to read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            raw = file.read(READ_BYTES)
+    except OSError:
+        return ""
+    text = raw.decode(errors="replace").rstrip("\0")
+    return sanitize_line(shlex.join(text.split("\0")), LONGEST_COMMAND) if text else ""
+
+
+# Watches the workspace while the agent works, and takes a revision of its code whenever that changes.
+
+QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
+EACH_SECONDS = 0.02
+"""For each revision there is, the next one waits so much longer."""
+MOST_WATCHED = 256
+CODE_FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
+CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
+
+
+class RevisionWatcher:
+    """Revisions as they come about."""
+
+    def __init__(self, recorder: Recorder, given: frozenset[str]) -> None:
+        self._recorder = recorder
+        self._reader = WorkspaceReader(recorder.paths.workspace, given)
+        self._revisions = RevisionRecorder(recorder.paths.revisions, self._reader)
+        self._known = recorder.past.revisions
+        self._warned = False
+        self._noting = threading.Lock()
+        self._over = threading.Event()
+
+    def take_revision(self, reason: str) -> Revision:
+        """The code as it is now; noted where it is new."""
+        revision = self._revisions.take_revision(reason)
+        with self._noting:
+            new, self._known = revision.number > self._known, max(revision.number, self._known)
+            full = self._revisions.full and not self._warned
+            self._warned = self._warned or full
+        if new:
+            self._recorder.record_event("revision", **revision.model_dump())
+        if full:
+            self._recorder.record_event("warning", text=CODE_FULL)
+        return revision
+
+    def pin_submission(self, submission: int) -> None:
+        """The code that a submission was made with: pinned before it is graded."""
+        revision = self.take_revision(f"submission {submission}")
+        printed = self._recorder.agent_log_bytes()
+        self._recorder.record_entry(
+            "revision_of", submission=submission, log_bytes=printed, **revision.model_dump()
+        )
+
+    @contextmanager
+    def watch_workspace(self, brings: Sequence[Mount] = ()) -> Iterator[None]:
+        """From the workspace as it was given to the workspace as it was left.
+
+        What the agent brings along is read once: it cannot be written.
+        """
+        self._reader.brought = read_brought_files([(mount.source, mount.target) for mount in brings])
+        self.take_revision("when the run was resumed" if self._recorder.past.started else "as it was given")
+        thread = threading.Thread(target=self._watch_until_over, name="revisions", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            last = self.take_revision("as it was left")
+            self._recorder.record_entry("revisions", head=last.commit, number=last.number)
+            self.close()
+
+    def close(self) -> None:
+        self._revisions.close()
+
+    def _watch_until_over(self) -> None:
+        try:
+            with INotify() as events:
+                while not self._over.is_set():
+                    self._add_watches(events, self._reader.folders)
+                    if self._wait_for_change(events):
+                        self.take_revision("changed")
+                        self._over.wait(EACH_SECONDS * self._known)
+        except Exception:  # then submissions alone are pinned
+            self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
+
+    def _add_watches(self, events: INotify, folders: Iterable[tuple[bytes, ...]]) -> None:
+        code = [path for path in folders if not path or path[0] == CODE.encode()]
+        for path in code[:MOST_WATCHED]:
+            with suppress(OSError), untrusted_files.open_folder(self._reader.root, path) as descriptor:
+                events.add_watch(f"/proc/self/fd/{descriptor}", CHANGES)
+
+    def _wait_for_change(self, events: INotify) -> bool:
+        """Wait until something changed and was left alone for a moment, or it is time to look."""
+        until = time.monotonic() + LOOK_SECONDS
+        while not self._over.is_set() and time.monotonic() < until:
+            if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
+                while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
+                    pass
+                break
+        return not self._over.is_set()
+
 
 FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 1.0, 10.0
 SAMPLE_SHARE = 20

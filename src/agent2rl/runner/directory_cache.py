@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from agent2rl.core.errors import MachineError
-from agent2rl.core.records import Manifest
+from agent2rl.core.grading_records import Manifest
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.store.files import write_record
 

@@ -20,8 +20,7 @@ from agent2rl.gateway.gateway import Gateway, Tape
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.meter import UsageCaps
 from agent2rl.gateway.prices import load_prices
-from agent2rl.gateway.replay import TapeReplay
-from agent2rl.gateway.tape import TapeRecording
+from agent2rl.gateway.tape import TapeRecording, TapeReplay
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.runner.settings import Settings, read_secrets
 from agent2rl.store.recorder import Recorder

@@ -10,8 +10,7 @@ from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
 from agent2rl.environments.search.backend_names import KEYS, KNOWN, is_live, open_backend
-from agent2rl.environments.search.local import LocalCorpus
-from agent2rl.environments.search.search_records import RecordingBackend
+from agent2rl.environments.search.backends import LocalCorpus, RecordingBackend
 from agent2rl.grading.grading_proxy import ProxyServices, SearchProxy, serve_grading_proxy
 from agent2rl.runner import judges
 from agent2rl.runner.settings import Settings, read_secrets

@@ -1,4 +1,5 @@
-"""The models that judge: named as drivers are, or by an engine, or loaded here.
+"""Opens judge models by name (a driver, an engine or a local model), measures them against published
+preferences, and uses one to summarise a run.
 
     claude-opus-4-6   gpt-5.4   gemini-2.5-flash   MODEL@URL    asked through a gateway, and metered
     openai-api:MODEL@URL                                        the same, with the key of that engine
@@ -8,23 +9,26 @@ All that is elsewhere is asked as OpenAI's Chat Completions, which every provide
 name however it is spelt, which is another where it is another model: judgements are kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.core.engine import RemoteEngine
+from agent2rl.core.engine import ChatMessage, Engine, RemoteEngine, Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.llm import Wire
+from agent2rl.core.grading_records import Calibration
+from agent2rl.core.llm import LlmUsage, Wire
+from agent2rl.evaluators.judge import JudgeReferee, calibrate, select_preferences
 from agent2rl.gateway.drivers import Driver, parse_driver
 from agent2rl.gateway.gateway import Gateway
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.meter import UsageCaps
 from agent2rl.gateway.prices import load_prices
 from agent2rl.grading.freeze import compute_manifest
-from agent2rl.grading.grading_proxy import JudgeProxy
+from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.grading_proxy_client import GradingProxyClient
 from agent2rl.runner.assets import choose_default_engine, pin_model_name, prepare_model_directory
 from agent2rl.runner.settings import Settings, read_secrets
 
@@ -106,3 +110,44 @@ def _parse_judge_driver(name: str) -> Driver:
 def _find_api_key(driver: Driver) -> Key | None:
     found = read_secrets(driver.key_names)
     return next((Key(found[name]) for name in driver.key_names if name in found), None)
+
+
+# Measures a judge by the preferences that a task's benchmark has published.
+
+
+def measure_judge(task: str, judge: str, data_dir: Path | None, most: int, settings: Settings) -> Calibration:
+    """On `most` comparisons at most; what the judge has said before is not asked again."""
+    published = registry.find_task(task).published
+    if published is None:
+        raise UserError(f"The task {task!r} has no published preferences.", "Try --task alpacaeval.")
+    known = select_preferences(published.preferences(data_dir), most)
+    with (
+        open_judge(judge, settings) as judging,
+        serve_grading_proxy(ProxyServices(judging=judging)) as socket,
+    ):
+        assert socket
+        return calibrate(JudgeReferee(GradingProxyClient(socket)), known)
+
+
+# A language model that sums a run up: named as judges are, and asked through a gateway that meters it.
+
+MAX_TOKENS = 2000
+
+
+@dataclass(frozen=True)
+class Summariser:
+    engine: Engine
+    usage: Callable[[], LlmUsage] | None
+    """What was asked of it so far, where that is metered."""
+
+    def __call__(self, question: str) -> str:
+        chat = (ChatMessage("user", question),)
+        return self.engine.generate([chat], Sampling(max_tokens=MAX_TOKENS))[0].text
+
+
+@contextmanager
+def open_summariser(name: str, settings: Settings) -> Iterator[Summariser]:
+    """The model that a name means, while the context lasts."""
+    validate_judge_name(name)
+    with open_judge(name, settings) as judge:
+        yield Summariser(judge.engine, judge.usage)

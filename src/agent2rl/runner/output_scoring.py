@@ -1,4 +1,4 @@
-"""What outputs are worth, whoever sampled them: the evaluator's score without a model.
+"""Scores given outputs without a model: they are graded in a sandboxed child, as submissions are.
 
 The outputs are a file of JSON lines, `{"id": …, "output": …}`; `task_id` and `completion` are understood too.
 Several lines with one id are several samples. What has no output does not count, and the answer says how much
@@ -6,19 +6,91 @@ that is.
 """
 
 import json
-from collections.abc import Sequence
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agent2rl import registry
 from agent2rl.analysis import statistics
-from agent2rl.core.errors import UserError
-from agent2rl.core.records import EvalResult, EvalScore, ExampleResult, Part, Record, WinRates
-from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits
-from agent2rl.evaluators.annotations import is_compressed
-from agent2rl.runner import grading_proxy_setup, output_grading
-from agent2rl.runner.assets import test_set
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.grading_records import EvalResult, EvalScore, EvalSettings, ExampleResult, Part, WinRates
+from agent2rl.core.records import Record
+from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, Task
+from agent2rl.evaluators.win_rates import is_compressed
+from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
+from agent2rl.runner import grading_proxy_setup, machine
+from agent2rl.runner.assets import prepare_beside_folders, test_set, write_split_file
+from agent2rl.runner.grading_proxy_setup import OpenedGradingProxy
+from agent2rl.runner.private_places import PrivateSandbox, find_private_places
 from agent2rl.runner.settings import Settings
+
+# Grades outputs that are given, without a model, as submissions are graded: in a sandboxed child.
+
+ENGINE = "agent2rl.engines.replay:open_engine"
+OUTPUTS = "outputs.jsonl"
+NOTES = ("model loaded in ", "graded in ", "peak memory ")
+"""What every grading's log says, whatever becomes of it."""
+
+
+def make_replay_child(
+    task: Task,
+    name: str,
+    loaded: Splits,
+    settings: Settings,
+    sandbox: str,
+    seconds: float,
+    desk: OpenedGradingProxy,
+) -> GradingChild:
+    return GradingChild(
+        desk=desk.socket,
+        offer=desk.offer,
+        sandbox=PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings)),
+        task=name,
+        engine=ENGINE,
+        settings=EvalSettings(),
+        splits={},
+        beside=prepare_beside_folders(loaded, settings.cache / "tasks" / task.id),
+        limits=machine.resolve_limits(settings.runs),
+        seconds=seconds,
+        code=task.code,
+        programs=count_program_sandboxes(task),
+        python_path=settings.python_path,
+    )
+
+
+def grade_outputs(
+    child: GradingChild, examples: Sequence[Example], outputs: Mapping[str, Sequence[str]]
+) -> EvalResult:
+    """What each example's outputs are worth. All have as many as the first."""
+    samples = len(outputs[examples[0].id])
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as directory:
+        home = Path(directory)
+        model = home / "model"
+        model.mkdir()
+        with (model / OUTPUTS).open("w", encoding="utf-8") as file:
+            for example in examples:
+                rows = [{"id": example.id, "output": output} for output in outputs[example.id]]
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        ready = replace(
+            child,
+            settings=EvalSettings(samples=samples),
+            splits={"feedback": write_split_file(examples, home / "examples")},
+        )
+        try:
+            return ready.grade_model(model, "feedback", home / "log", home / "scratch", threading.Event())
+        except GradingError as error:
+            raise GradingError(error.message, _read_last_line(home / "log") or error.hint) from error
+
+
+def _read_last_line(log: Path) -> str:
+    """The user's own task may say more to its user than to an agent."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    said = [line for line in lines if line.strip() and not line.startswith(NOTES)]
+    return said[-1][:300] if said else ""
+
 
 SECONDS = 3600
 NO_PROXY = grading_proxy_setup.GradingProxyOptions()
@@ -62,10 +134,10 @@ def score_outputs(
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
     with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
-        child = output_grading.make_replay_child(task, name, splits, settings, sandbox, SECONDS, desk)
+        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, desk)
 
         def graded(examples: Sequence[Example]) -> EvalResult:
-            return output_grading.grade_outputs(child, examples, outputs)
+            return grade_outputs(child, examples, outputs)
 
         if isinstance(task.evaluator, JointEvaluator):  # each part as a run grades it: by itself
             found = {part: graded(examples) for part, examples in given.items() if examples}

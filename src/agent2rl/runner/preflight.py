@@ -8,12 +8,12 @@ from typing import Literal
 
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError, UserError
-from agent2rl.core.records import Split
+from agent2rl.core.grading_records import Split
 from agent2rl.core.task import Example, JointEvaluator, Task
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.backend_names import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
-from agent2rl.runner import grading_proxy_setup, machine, output_grading
+from agent2rl.runner import grading_proxy_setup, machine, output_scoring
 from agent2rl.runner.assets import prepare_model_directory
 from agent2rl.runner.private_places import PrivateSandbox, find_private_places
 from agent2rl.runner.settings import Settings, read_secrets
@@ -73,7 +73,7 @@ def check_task(
         yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", hint)
         return
     with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
-        child = output_grading.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
+        child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
         if wanted.judge and isinstance(task.evaluator, JointEvaluator):
             yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
             return
@@ -88,7 +88,7 @@ def _check_judge(
 ) -> PreflightFinding:
     """A judge that compares need not be always right, but it knows no answer from a reference's."""
     try:
-        results = output_grading.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
+        results = output_scoring.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
     except Agent2RLError as error:
         return PreflightFinding("judge", "broken", error.message, error.hint)
     won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
@@ -176,7 +176,7 @@ def _check_answers(
 ) -> PreflightFinding:
     outputs = {example.id: [answer] for example, answer in zip(examples, answers, strict=True)}
     try:
-        results = output_grading.grade_outputs(child, examples, outputs).results
+        results = output_scoring.grade_outputs(child, examples, outputs).results
     except Agent2RLError as error:
         return PreflightFinding(f"{what}, {split}", "broken", error.message, error.hint)
     alone = (

@@ -17,22 +17,19 @@ from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
 from agent2rl.grading.worker import apply_prompts
 from agent2rl.runner import (
-    agent_rounds,
+    agent_session,
     driver_session,
     grading_proxy_setup,
     run_steps,
-    self_reports,
-    training_judge,
+    training_services,
     workspace,
-    world_server,
 )
-from agent2rl.runner.agent_observer import AgentObserver
-from agent2rl.runner.agent_prompts import INSTRUCTIONS_VERSION
+from agent2rl.runner.agent_observer import AgentObserver, RevisionWatcher
 from agent2rl.runner.private_places import PrivateSandbox, find_private_places
-from agent2rl.runner.revision_watcher import RevisionWatcher
-from agent2rl.runner.run_outcome import RunOutcome
+from agent2rl.runner.run_steps import RunOutcome
 from agent2rl.runner.settings import Settings
-from agent2rl.store.crash_repair import read_spec, restore_result
+from agent2rl.runner.workspace import INSTRUCTIONS_VERSION
+from agent2rl.store.crash_recovery import read_spec, restore_result
 from agent2rl.store.ledger import read_ledger as read_ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.recorder import Notify, Recorder
@@ -104,17 +101,17 @@ def _execute_run(
             service = GradingService(graded, spec.budget, recorder, stop, code.pin_submission)
             with (
                 serve_on_socket(create_grading_app(service, task.id)) as socket,
-                world_server.serve_world(task, paths, assets, service) as more,
-                training_judge.serve_training_judge(spec, settings, recorder) as teacher,
+                training_services.serve_world(task, paths, assets, service) as more,
+                training_services.serve_training_judge(spec, settings, recorder) as teacher,
                 ready.open_session(prefix, recorder, stop) as driver,
             ):
                 again = False  # from here on the run goes on, whatever becomes of it
                 doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
-                told = driver.add_driver_to_brief(world_server.add_rollout_key(task, brief, service))
+                told = driver.add_driver_to_brief(training_services.add_rollout_key(task, brief, service))
                 enclosure = replace(
                     run_steps.make_agent_enclosure(spec, child, assets, doors, paths), seen=observer
                 )
-                start = agent_rounds.AgentLauncher(
+                start = agent_session.AgentLauncher(
                     agent, sandbox, enclosure, run_steps.read_agent_secrets(agent, recorder), driver
                 )
                 with code.watch_workspace(start.list_agent_mounts(told)), observer.observe_agent():
@@ -124,12 +121,12 @@ def _execute_run(
                         deadline = service.start()
                         recorder.record_start(deadline, INSTRUCTIONS_VERSION)
                         workspace.write_run_meta(paths.workspace, spec, task, service.started_at)
-                        over = agent_rounds.run_agent_rounds(start, told, service, recorder, spec.continues)
+                        over = agent_session.run_agent_rounds(start, told, service, recorder, spec.continues)
                     service.finish_gradings()
             outcome.train_judge = teacher.use()
             outcome.rollouts = service.meter.close() if task.world else None
             outcome.record_agent_end(over, driver, service)
-            self_reports.save_self_reports(agent, enclosure.scratch / "home", recorder)
+            agent_session.save_self_reports(agent, enclosure.scratch / "home", recorder)
             given = workspace.list_given_texts(task, brief, assets)
             run_steps.scan_for_contamination(
                 outcome, ContaminationScan(child, paths.workspace, given), recorder, stop

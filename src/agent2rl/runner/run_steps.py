@@ -1,8 +1,14 @@
-"""The steps of a run, each noted on its record. What the record has already is not done a second time."""
+"""The steps of a run, each noted on its record, and the outcome that they fill in. Steps that the record has
+already are not done again.
+"""
 
 import threading
+import time
 import traceback
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from pydantic import JsonValue
 
@@ -10,30 +16,138 @@ import agent2rl
 from agent2rl.analysis import statistics
 from agent2rl.core.agent import Agent, Brief, DrivenAgent
 from agent2rl.core.errors import Agent2RLError, MachineError, UserError
-from agent2rl.core.records import (
+from agent2rl.core.grading_records import (
     Contamination,
+    ContaminationSummary,
     EvalResult,
     EvalScore,
     EvalSettings,
-    Isolation,
-    RunSpec,
+    HeldoutComparison,
+    JudgeUsage,
     Split,
+    Submission,
 )
+from agent2rl.core.llm import LlmUsage
+from agent2rl.core.records import Asset, Ending, Isolation, Rollouts, RunResult, RunSpec, TimeBreakdown
 from agent2rl.core.sandbox import Door, Enclosure, Sandbox
 from agent2rl.core.task import Task
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
-from agent2rl.grading.grading_child import GradingChild
-from agent2rl.grading.program_sandboxes import count_program_sandboxes
-from agent2rl.grading.service import GradingSetup
+from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
+from agent2rl.grading.service import GradingService, GradingSetup
 from agent2rl.grading.submission_grader import SubmissionGrader
 from agent2rl.runner import machine, workspace
 from agent2rl.runner.agent_install import install_agent_package
 from agent2rl.runner.assets import Assets, load_assets
-from agent2rl.runner.run_outcome import RunOutcome
+from agent2rl.runner.driver_session import DriverSession
 from agent2rl.runner.settings import Settings, read_secrets
+from agent2rl.store.crash_recovery import AgentEnd, ResumeState
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.recorder import Recorder
+
+# What is known of a run so far. A result can be made of it at any point, and says no more than is known.
+
+
+@dataclass
+class RunOutcome:
+    run_id: str
+    spec: RunSpec
+    started_at: float = field(default_factory=time.time)
+    ending: Ending = "failed"
+    reason: str = ""
+    isolation: Isolation | None = None
+    assets: tuple[Asset, ...] = ()
+    baseline: EvalScore | None = None
+    best: Submission | None = None
+    baseline_heldout: EvalScore | None = None
+    best_heldout: EvalScore | None = None
+    ablated_heldout: EvalScore | None = None
+    heldout: HeldoutComparison | None = None
+    submissions: int = 0
+    scored: int = 0
+    clock: TimeBreakdown | None = None
+    contamination: ContaminationSummary | None = None
+    rollouts: Rollouts | None = None
+    train_judge: JudgeUsage | None = None
+    usage: LlmUsage | None = None
+    judge_usage: LlmUsage | None = None
+    rounds: int = 0
+    resumed: int = 0
+    dead_seconds: float = 0.0
+
+    @classmethod
+    def from_resume_state(cls, run_id: str, spec: RunSpec, past: ResumeState) -> Self:
+        """With what another harness had found out before it died, where there was one."""
+        known = cls(run_id, spec, resumed=past.resumed, dead_seconds=past.dead_seconds)
+        known.started_at = past.opened_at or known.started_at
+        known.baseline = past.baselines.get("feedback")
+        known.count_submissions(past.submissions.values())
+        return known
+
+    def record_agent_end(self, over: AgentEnd, driving: DriverSession, service: GradingService) -> None:
+        """The agent is gone and everything it submitted has its verdict."""
+        self.ending, self.reason, self.rounds = over.ending, over.reason, over.rounds
+        self.usage = driving.read_usage()
+        self.best = service.find_best()
+        self.count_submissions(service.list_submissions())
+        self.clock = service.sum_clock(over.agent_seconds)
+
+    def count_submissions(self, submissions: Collection[Submission]) -> None:
+        self.submissions = len(submissions)
+        self.scored = sum(submission.verdict == "scored" for submission in submissions)
+
+    def mark_failed(self, reason: str) -> None:
+        self.ending = "failed"
+        self.reason = reason
+
+    def make_result(self) -> RunResult:
+        score, improvement, gap = None, None, None
+        if self.best and self.spec.protocol == "paper":
+            score = _subtract_ablation(self.best.score, self.baseline, self.best.ablated)
+            improvement = self.best.improvement
+        elif self.best and self.best_heldout and self.heldout and self.best.improvement is not None:
+            score = _subtract_ablation(self.best_heldout, self.baseline_heldout, self.ablated_heldout)
+            improvement = self.heldout.improvement
+            gap = self.best.improvement - improvement
+        return RunResult(
+            run_id=self.run_id,
+            spec=self.spec,
+            ending=self.ending,
+            reason=self.reason,
+            started_at=self.started_at,
+            ended_at=time.time(),
+            isolation=self.isolation,
+            assets=self.assets,
+            baseline=self.baseline,
+            best=self.best,
+            baseline_heldout=self.baseline_heldout,
+            best_heldout=self.best_heldout,
+            ablated_heldout=self.ablated_heldout,
+            heldout=self.heldout,
+            optimism_gap=gap,
+            score=score,
+            improvement=improvement,
+            submissions=self.submissions,
+            scored=self.scored,
+            clock=self.clock,
+            contamination=self.contamination,
+            rollouts=self.rollouts,
+            train_judge=self.train_judge,
+            usage=self.usage,
+            judge_usage=self.judge_usage,
+            rounds=self.rounds,
+            resumed=self.resumed,
+            dead_seconds=self.dead_seconds,
+        )
+
+
+def _subtract_ablation(
+    score: EvalScore | None, baseline: EvalScore | None, ablated: EvalScore | None
+) -> float | None:
+    """A score without what the base model's own weights gain under the same chat format and tokens."""
+    if score is None or baseline is None or ablated is None:
+        return score.value if score else None
+    return max(0.0, score.value - max(0.0, ablated.value - baseline.value))
 
 
 def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:

@@ -27,7 +27,7 @@ from typing import get_args
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
-from agent2rl.sandboxes import mountpoints, seccomp, selftest, view, watch
+from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -56,9 +56,9 @@ class BubblewrapSandbox:
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         program = _find_program("bwrap", "bubblewrap")
-        enclosure = mountpoints.resolve_enclosure(enclosure)
+        enclosure = supervise.resolve_enclosure(enclosure)
         user = choose_user(enclosure.role)
-        mounts = mountpoints.collect_mounts(command, enclosure)
+        mounts = supervise.collect_mounts(command, enclosure)
         _prepare_mounts(enclosure, mounts, user)
         with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
             doors = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
@@ -154,7 +154,7 @@ def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: Sandbox
         target = view.WORKSPACE / mount.target
         given = target.is_relative_to(view.WORKSPACE)
         if given:
-            mountpoints.make_mountpoint(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
+            supervise.make_mountpoint(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
@@ -195,7 +195,7 @@ def _make_rlimits(processes: int) -> dict[str, int]:
 
 
 def _list_members(started: int) -> list[Process]:
-    return watch.find_descendants({started}, watch.list_processes())
+    return resource_limits.find_descendants({started}, resource_limits.list_processes())
 
 
 class BwrapStatus:
@@ -239,7 +239,7 @@ class BwrapStatus:
 
 def _is_bwrap(pid: int) -> bool:
     """By name, because its pid could by now be somebody else's."""
-    process = watch.read_process(pid)
+    process = resource_limits.read_process(pid)
     return process is not None and process.name == "bwrap"
 
 

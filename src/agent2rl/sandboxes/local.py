@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Sandbox
-from agent2rl.sandboxes import mountpoints, watch
+from agent2rl.sandboxes import resource_limits, supervise
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -38,8 +38,8 @@ class LocalSandbox:
         return Isolation(sandbox="local", isolates=False)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        enclosure = mountpoints.resolve_enclosure(enclosure)
-        for mount in mountpoints.collect_mounts(command, enclosure):
+        enclosure = supervise.resolve_enclosure(enclosure)
+        for mount in supervise.collect_mounts(command, enclosure):
             _link_mount(mount, enclosure.workspace)
         home, temporary = (enclosure.scratch / name for name in ("home", "tmp"))
         for directory in (home, temporary):
@@ -71,7 +71,7 @@ def _link_mount(mount: Mount, workspace: Path) -> None:
             f"The local sandbox cannot show {source} at {target}.",
             "Use --sandbox bubblewrap, or make that path yourself.",
         )
-    with mountpoints.open_parent(workspace, target) as directory:
+    with supervise.open_parent(workspace, target) as directory:
         try:
             os.symlink(source, target.name, dir_fd=directory)
         except FileExistsError:
@@ -85,11 +85,11 @@ class _ProcessFamily:
         self.mark = mark
 
     def list_members(self, first: int) -> list[Process]:
-        everyone = watch.list_processes()
-        below = watch.find_descendants({first}, everyone)
+        everyone = resource_limits.list_processes()
+        below = resource_limits.find_descendants({first}, everyone)
         known = {first} | {each.pid for each in below}
         astray = {pid for pid in everyone.keys() - known if self._is_marked(pid)}
-        lost = watch.find_descendants(astray, everyone)
+        lost = resource_limits.find_descendants(astray, everyone)
         return [*below, *(everyone[pid] for pid in astray), *lost]
 
     def kill_all(self, process: "subprocess.Popen[bytes]") -> None:

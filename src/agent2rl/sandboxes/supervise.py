@@ -1,13 +1,15 @@
-"""Runs a sandbox from its start to its end: output, limits, deadline, stop. What every sandbox here shares.
+"""Runs a sandbox from start to end: mount points, output, limits, deadline, stop. Shared by all sandboxes.
 
 One thread does it all, because the kernel ties a sandbox to the *thread* that started it, which must
-outlive it. How a sandbox is started and ended, and which processes are its own, this module is told
-(`SandboxStart`).
+outlive it. How a sandbox is started and ended, and which processes are its own, `SandboxStart` says.
 
     harness                pipes                    sandbox
     supervise   --  plan, then "stop"   -->  stdin  inside.py, which starts the command
                 <--  one byte           --   ready
     log         <--  capped             --   stdout and stderr of all
+
+Mount points are made in the workspace without following links: it may hold what an earlier run of an agent
+left, and `models -> /etc` must not lead the harness out.
 """
 
 import json
@@ -17,15 +19,77 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
-from agent2rl.core.errors import MachineError
-from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Process, Role
-from agent2rl.sandboxes.guard import LimitGuard
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Mount, Process, Role
+from agent2rl.sandboxes.resource_limits import LimitGuard
+
+# Makes the places in a workspace where mounts will appear, without following a link that lies in it.
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def resolve_enclosure(enclosure: Enclosure) -> Enclosure:
+    """The same with real paths of its directories, so that nothing later need follow a link to them."""
+    workspace, scratch = enclosure.workspace.resolve(strict=True), enclosure.scratch.resolve()
+    return replace(enclosure, workspace=workspace, scratch=scratch)
+
+
+def collect_mounts(command: Command, enclosure: Enclosure) -> tuple[Mount, ...]:
+    """The enclosure's and the command's own, each with a source that exists."""
+    mounts = (*enclosure.mounts, *command.mounts)
+    for mount in mounts:
+        if not mount.source.exists():
+            raise UserError(f"{mount.source} does not exist, but is to be mounted at {mount.target}.")
+        if ".." in PurePosixPath(mount.target).parts:
+            raise UserError(f"The mount target {mount.target!r} contains '..'.", "Name the place itself.")
+    return mounts
+
+
+def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> None:
+    """An empty directory or file below the workspace, as `source` is one, unless it is there already."""
+    with open_parent(workspace, target) as directory, _refuse_links(target):
+        if source.is_dir():
+            with suppress(FileExistsError):
+                os.mkdir(target.name, 0o755, dir_fd=directory)
+            flags = DIRECTORY
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
+
+
+@contextmanager
+def open_parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
+    """The directory below the workspace that holds `target`, made where it is missing."""
+    directory = os.open(workspace, DIRECTORY)
+    try:
+        with _refuse_links(target):
+            for part in target.parent.parts:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=directory)
+                below = os.open(part, DIRECTORY, dir_fd=directory)
+                os.close(directory)
+                directory = below
+        yield directory
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def _refuse_links(target: PurePosixPath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"In the workspace something stands where {target} is to be mounted: {error.strerror}.",
+            "Move it away.",
+        ) from error
+
 
 INSIDE = Path(__file__).with_name("inside.py")
 LOG_BYTES = 256 << 20

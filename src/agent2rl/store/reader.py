@@ -8,21 +8,18 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from agent2rl.core.attempt_claims import AttemptClaims
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.llm import LlmExchange
-from agent2rl.core.records import (
+from agent2rl.core.grading_records import (
     Contamination,
     ContaminationSummary,
     EvalScore,
     ExampleResult,
-    Record,
-    RunResult,
-    RunSpec,
     Submission,
 )
-from agent2rl.core.transcript import Transcript
+from agent2rl.core.llm import LlmExchange
+from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.store import ledger
 from agent2rl.store.paths import RunPaths
 from agent2rl.store.run_lock import is_held

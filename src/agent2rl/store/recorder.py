@@ -16,18 +16,17 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import MAX_EVENTS, DriverRequest, EventKind, LedgerKind, TimelineEvent
+from agent2rl.core.grading_records import Contamination, EvalResult, Manifest, Split, Submission
 from agent2rl.core.llm import LlmExchange, LlmUsage
-from agent2rl.core.records import (
-    Contamination,
-    EvalResult,
-    Manifest,
-    Record,
-    RunResult,
-    RunSpec,
-    Split,
-    Submission,
+from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.store.crash_recovery import (
+    ResumeState,
+    read_spec,
+    remove_half_written,
+    repair_files,
+    repair_line_files,
 )
-from agent2rl.store.crash_repair import read_spec, remove_half_written, repair_files, repair_line_files
+from agent2rl.store.crash_recovery import read_resume_state as read_past
 from agent2rl.store.files import (
     canonical_json_line,
     remove_tree,
@@ -37,10 +36,7 @@ from agent2rl.store.files import (
     write_record,
 )
 from agent2rl.store.ledger import Ledger, make_timeline_event
-from agent2rl.store.paths import RunPaths, SubmissionPaths
-from agent2rl.store.resume_state import ResumeState
-from agent2rl.store.resume_state import read_resume_state as read_past
-from agent2rl.store.run_files import hash_run_files
+from agent2rl.store.paths import RunPaths, SubmissionPaths, hash_run_files
 from agent2rl.store.run_lock import RunLock
 
 Notify = Callable[[TimelineEvent], None]

@@ -22,7 +22,7 @@ from dulwich.repo import Repo
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Record
 from agent2rl.store.code_diff import diff_trees, escape_path
-from agent2rl.store.code_snapshot import SnapshotFile, WorkspaceReader, make_placeholder
+from agent2rl.store.workspace_reader import SnapshotFile, WorkspaceReader, make_placeholder
 
 BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"

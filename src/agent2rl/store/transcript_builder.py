@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from agent2rl.core.llm import TokenCounts
-from agent2rl.core.transcript import AgentToolCall, ToolObservation, Transcript, TranscriptStep
-from agent2rl.store import untrusted_json
-from agent2rl.store.untrusted_json import JsonNode
+from agent2rl.core.self_reports import AgentToolCall, ToolObservation, Transcript, TranscriptStep
+from agent2rl.store import untrusted_files
+from agent2rl.store.untrusted_files import JsonNode
 
 MOST_STEPS = 50_000
 MOST_CHARACTERS = 64 << 20
@@ -137,8 +137,8 @@ EventReader = Callable[[JsonNode, TranscriptBuilder], None]
 def read_json_log(agent: str, log: Path, read: EventReader) -> TranscriptBuilder:
     """Of a log with a JSON object a line and other lines in between."""
     notes = TranscriptBuilder(agent)
-    for line in untrusted_json.read_lines(log):
-        event = untrusted_json.parse_json(line) if line.startswith(b"{") else None
+    for line in untrusted_files.read_lines(log):
+        event = untrusted_files.parse_json(line) if line.startswith(b"{") else None
         if event is not None:
             read(event, notes)
         elif line.strip():

@@ -1,10 +1,20 @@
-"""Opens what an agent left below a directory that it could write: no link is followed, all is bounded."""
+"""Reads files and JSON that an agent wrote: no link is followed, and sizes and depths are bounded.
 
+A `JsonNode` is a value of unknown shape. It can be asked for anything; what is not there is empty.
+"""
+
+import json
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+from pydantic import JsonValue
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -59,3 +69,125 @@ def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes
             return os.pread(file.fileno(), half, begin) + b"\n" + os.pread(file.fileno(), half, end - half)
     except (OSError, ValueError):
         return b""
+
+
+# Reads JSON that somebody else wrote, and may have meant ill: never more than so much, no link followed.
+
+LONGEST_LINE = 8 << 20
+LARGEST_FILE = 64 << 20
+MOST_NAMES = 10_000
+DEEPEST = 64
+GREATEST = 1 << 53
+LATEST = 253402300799
+"""The last second that has a date."""
+
+
+@dataclass(frozen=True)
+class JsonNode:
+    value: JsonValue = None
+
+    def __getitem__(self, key: str) -> "JsonNode":
+        return JsonNode(self.value.get(key)) if isinstance(self.value, dict) else JsonNode()
+
+    def __iter__(self) -> Iterator["JsonNode"]:
+        return map(JsonNode, self.value if isinstance(self.value, list) else [])
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    @property
+    def entries(self) -> list[tuple[str, "JsonNode"]]:
+        found = self.value if isinstance(self.value, dict) else {}
+        return [(name, JsonNode(value)) for name, value in found.items()]
+
+    @property
+    def text(self) -> str:
+        return self.value if isinstance(self.value, str) else ""
+
+    @property
+    def shown(self) -> str:
+        """As text, whatever it is: a list of texts as its texts, anything else as JSON."""
+        if isinstance(self.value, list):
+            return "\n".join(part["text"].text or part.shown for part in self)
+        if self.value is None or isinstance(self.value, str):
+            return self.text
+        return json.dumps(self.value, ensure_ascii=False)
+
+    @property
+    def unpacked(self) -> "JsonNode":
+        """The JSON that a text holds; itself where it is no such text."""
+        return parse_json(self.text.encode()) or self
+
+    @property
+    def count(self) -> int:
+        value = self.value
+        return (
+            value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < GREATEST else 0
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        """A time in seconds since 1970."""
+        value = self.value
+        return float(value) if isinstance(value, int | float) and 0 < value < LATEST else None
+
+    @property
+    def true(self) -> bool:
+        return self.value is True
+
+    @property
+    def when(self) -> float | None:
+        """A time in ISO 8601, or in milliseconds since 1970."""
+        if not self.text:
+            return JsonNode(self.count / 1000).seconds
+        with suppress(ValueError, OverflowError):
+            read = datetime.fromisoformat(self.text)
+            return JsonNode((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()).seconds
+        return None
+
+
+def parse_json(data: bytes) -> JsonNode | None:
+    """A JSON object or list; None where it is none, or one that no honest program writes."""
+    if data[:1] not in (b"{", b"["):
+        return None
+    try:
+        read = json.loads(data.decode(errors="replace"), parse_constant=_refuse_constant)
+        return JsonNode(_clean_value(read, DEEPEST))
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Without their ends; of one that is too long, the beginning. None where there is no such file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line.rstrip(b"\r\n")
+
+
+def read_document(root: Path, place: PurePosixPath) -> JsonNode | None:
+    """A file of JSON below a directory that is not ours."""
+    return parse_json(read_untrusted_file(root, str(place), LARGEST_FILE) or b"")
+
+
+def list_names(root: Path, place: PurePosixPath) -> list[str]:
+    """What lies in a directory below one that is not ours, sorted."""
+    with suppress(OSError), open_folder(root, place.parts) as directory, os.scandir(directory) as entries:
+        return sorted(entry.name for entry in islice(entries, MOST_NAMES))
+    return []
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _clean_value(value: JsonValue, depth: int) -> JsonValue:
+    """The same with text that can be written again: half a surrogate pair cannot."""
+    if depth == 0:
+        raise RecursionError
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {str(_clean_value(name, depth)): _clean_value(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_clean_value(each, depth - 1) for each in value]
+    return value

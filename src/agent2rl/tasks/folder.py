@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators.examples import read_rows, split_halves
 from agent2rl.evaluators.single_turn import SingleTurn
+from agent2rl.evaluators.task_data import read_rows, split_halves
 
 SPLIT_SEED = 0
 RESERVED = ("model_answer", "reference_answer")

@@ -1,11 +1,12 @@
 """Samples answers online with the decoder that grades: one batch that is kept full, each prompt read once.
+Rejection sampling keeps the right ones.
 
 Conversations are sampled as they are graded, turn by turn, and their tokens are kept. The same call with the
 same seed gives the same samples. On a GPU a copy of the weights in bfloat16 samples,
 since that is twice as fast, so what it samples from is the trained policy up to rounding.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -13,8 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.engine import Chat, Completion, Sampling
-from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
-from agent2rl.engines.transformers.conversations import CachedConversations
+from agent2rl.engines.transformers import CachedConversations, TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
 from agent2rl.engines.transformers.loading import describe_model
 from agent2rl.training.prompts import encode
@@ -152,3 +152,23 @@ def _copy_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
     for weight in twin.parameters():
         weight.data = weight.data.to(torch.bfloat16)
     return twin
+
+
+# Rejection sampling: ask the model often, keep what it got right, and train on that.
+
+
+def right_answers(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    right: Callable[[int, str], bool],
+    settings: SampleSettings,
+    times: int = 8,
+) -> list[tuple[str, str]]:
+    """Pairs of prompt and answer for SFT: of `times` answers to each prompt, those that are `right(index,
+    text)` and ended by themselves, each text once."""
+    pairs = []
+    for index, group in enumerate(sample(model, tokenizer, prompts, settings, times)):
+        texts = dict.fromkeys(found.text for found in group if found.finished)
+        pairs += [(prompts[index], text) for text in texts if right(index, text)]
+    return pairs

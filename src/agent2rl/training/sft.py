@@ -14,15 +14,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl.core.errors import UserError
 from agent2rl.training import prompts
 from agent2rl.training.data_parallel import DataParallelWorkers
-from agent2rl.training.microbatches import (
+from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
+from agent2rl.training.policy import (
     PromptGroup,
+    TrainingSequence,
     compute_weighted_log_probs,
     limit_pass_tokens,
     pack_microbatches,
 )
-from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.sequences import TrainingSequence
 
 
 @dataclass(frozen=True)

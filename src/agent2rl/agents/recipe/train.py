@@ -1,9 +1,9 @@
 """The recipe's program: train, submit, read the score, keep the best, and go on from it until time is up.
 
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
-it. A round is SFT or GRPO from the best model so far; GRPO submits in its middle too. A model that does not
-rise is thrown away, and after a round without any the next one of its kind learns at half the rate. What is
-learnt from is `questions` (questions) or `world` (games).
+it. A round is SFT or GRPO from the best model so far; GRPO also submits halfway. A model that does not
+improve is deleted, and after a round without improvement the next one of its kind learns at half the rate.
+`subjects` has what it learns from.
 """
 
 import json
@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -18,15 +20,55 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.agents.recipe import plan
-from agent2rl.agents.recipe.grading_client import fetch_remaining_seconds, is_last_submission, submit_model
-from agent2rl.agents.recipe.questions import QuestionSubject
-from agent2rl.agents.recipe.rounds import PolicyLearner, TrainingRound, TrainingSubject
-from agent2rl.agents.recipe.world import WorldSubject
+from agent2rl.agents.recipe.subjects import (
+    PolicyLearner,
+    QuestionSubject,
+    TrainingRound,
+    TrainingSubject,
+    WorldSubject,
+)
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.environments.adapters import StepsUsedUp
-from agent2rl.environments.adapters.world_loader import WORLD_FILE
+from agent2rl.environments.adapters.episodes import WORLD_FILE
 from agent2rl.training import models
 from agent2rl.training.optimizer import TrainingSchedule
+
+# The grading service, as the recipe's program asks it.
+
+
+def submit_model(path: Path) -> dict[str, Any]:
+    """The grader's answer; empty where it took no submission."""
+    try:
+        answer = call_grading_api("/submit", {"model_path": str(path)})
+    except urllib.error.HTTPError as error:
+        print(f"{path.name}: {error.read().decode(errors='replace')}", flush=True)
+        return {}
+    print(f"{path.name}: {answer['verdict']}, score {answer['score']}. {answer['message']}", flush=True)
+    return answer
+
+
+def fetch_remaining_seconds() -> float:
+    """Seconds until the end; none where no submission is left, or no step in the task's world."""
+    clock = call_grading_api("/time")
+    spent = 0 in (clock["submissions_left"], clock["environment_steps_left"])
+    return 0.0 if spent else float(clock["remaining"])
+
+
+def is_last_submission() -> bool:
+    """Whether one is left, and no more."""
+    return bool(call_grading_api("/time")["submissions_left"] == 1)
+
+
+def call_grading_api(path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        os.environ["GRADING_SERVER_URL"] + path,
+        None if body is None else json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:
+        found: dict[str, Any] = json.load(response)
+        return found
+
 
 FIRST_COST = 0.1
 """Of the budget: a guess at loading, saving and grading, until the first round has measured them."""

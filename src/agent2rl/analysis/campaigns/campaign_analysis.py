@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent2rl.analysis.campaigns.best_of_k import BestOfK, estimate_best_of_k
-from agent2rl.analysis.campaigns.comparison_families import ComparisonFamily, compare_axes
-from agent2rl.analysis.campaigns.heatmap import Heatmap, build_heatmap
+from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap, build_heatmap, compare_axes
 from agent2rl.analysis.campaigns.leaderboard import ENTRY_AXES, Leaderboard, build_leaderboard, name_entries
 from agent2rl.analysis.campaigns.resampling import select_counted
 from agent2rl.analysis.campaigns.route_shares import (
@@ -16,7 +14,13 @@ from agent2rl.analysis.campaigns.route_shares import (
     measure_coverage,
 )
 from agent2rl.analysis.campaigns.run_digest import RunDigest, count_contaminated, group_by, select_runs
-from agent2rl.analysis.campaigns.scaling import ScalingCurve, compute_all_scalings, compute_scaling
+from agent2rl.analysis.campaigns.scaling import (
+    BestOfK,
+    ScalingCurve,
+    compute_all_scalings,
+    compute_scaling,
+    estimate_best_of_k,
+)
 from agent2rl.core.record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path

@@ -1,15 +1,22 @@
-"""Two groups of runs held against each other: paired where seeds match, else not.
+"""Two groups of runs held against each other, paired where seeds match; every two values of an axis, all
+else equal; and tables of cells with a star where a gain is not 0.
 
 Task by task, and then averaged over the tasks that both have: a group with more runs of an easy task is not
 the better for it.
+
+All else equal: only runs in surroundings (the other axes' values) that both have. Drivers are so compared
+within the same agents, and modes with the same drivers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
-from agent2rl.analysis.campaigns import permutation_tests
+from agent2rl.analysis.campaigns import resampling
+from agent2rl.analysis.campaigns.cell_statistics import Cell, compute_cells
+from agent2rl.analysis.campaigns.leaderboard import ENTRY_AXES
 from agent2rl.analysis.campaigns.resampling import (
     LEAST_RUNS,
     NOT_ENOUGH,
@@ -128,7 +135,7 @@ def _compare_pairs(pairs: Sequence[RunPair]) -> Mapping[str, object]:
     return {
         "difference": _average_strata(samples, [1] * len(samples)),
         "effect": effect,
-        "p_value": permutation_tests.permute_signs(values, weights),
+        "p_value": resampling.permute_signs(values, weights),
         "test": "signs",
     }
 
@@ -170,7 +177,7 @@ def _compare_unpaired(
     return {
         "difference": _average_strata(flat, [1, -1] * len(samples), enough),
         "effect": float(np.mean([cliffs_delta(*pair) for pair in values])),
-        "p_value": permutation_tests.permute_labels(values) if enough else None,
+        "p_value": resampling.permute_labels(values) if enough else None,
         "test": "labels" if enough else None,
     }
 
@@ -190,3 +197,122 @@ def _average_strata(
         start=np.zeros(1),
     )
     return estimate_with_student(value, draws / scale, degrees_of_freedom(samples))
+
+
+# Every two values of an axis held against each other, all else equal; what they claim together is
+# corrected.
+
+MOST_VALUES = 8
+"""With more, each is held against the one with the best mean only: their pairs would be too many to read."""
+
+
+class AxisComparison(Record):
+    first: str
+    second: str
+    found: GroupDifference
+    p_holm: float | None
+    """As one of the family; None where there are not enough runs."""
+
+
+class ComparisonFamily(Record):
+    axis: str
+    pairs: tuple[AxisComparison, ...]
+
+
+def compare_axes(digests: Sequence[RunDigest]) -> tuple[ComparisonFamily, ...]:
+    """One for each axis on which runs differ."""
+    runs = select_counted(digests)
+    return tuple(_compare_axis(runs, axis) for axis in ENTRY_AXES if len(group_by(runs, (axis,))) > 1)
+
+
+def _compare_axis(runs: Sequence[RunDigest], axis: str) -> ComparisonFamily:
+    groups = {value: members for (value,), members in group_by(runs, (axis,)).items()}
+    others = tuple(each for each in ENTRY_AXES if each != axis)
+    found = [
+        (first, second, _compare_matched(groups[first], groups[second], others))
+        for first, second in _choose_pairs(groups)
+    ]
+    tested = [each.p_value for _, _, each in found if each.p_value is not None]
+    corrected = iter(correct_holm(tested))
+    return ComparisonFamily(
+        axis=axis,
+        pairs=tuple(
+            AxisComparison(
+                first=first,
+                second=second,
+                found=each,
+                p_holm=None if each.p_value is None else next(corrected),
+            )
+            for first, second, each in found
+        ),
+    )
+
+
+def _compare_matched(
+    first: Sequence[RunDigest], second: Sequence[RunDigest], others: Sequence[str]
+) -> GroupDifference:
+    mine, theirs = group_by(first, others), group_by(second, others)
+    common = sorted(mine.keys() & theirs.keys())
+    left, right = ([run for key in common for run in side[key]] for side in (mine, theirs))
+    return compare_groups(left, right, match=("task", "seed", *others))
+
+
+def _choose_pairs(groups: dict[str, list[RunDigest]]) -> Iterable[tuple[str, str]]:
+    """The one with the higher mean gain first."""
+    order = sorted(groups, key=lambda name: (-_mean_gain(groups[name]), name))
+    if len(order) <= MOST_VALUES:
+        return combinations(order, 2)
+    return ((order[0], other) for other in order[1:])
+
+
+def _mean_gain(runs: Sequence[RunDigest]) -> float:
+    return sum(each.gain or 0.0 for each in runs) / len(runs)
+
+
+# A table of cells, such as mode × task or driver × task. A star says: this gain is not 0.
+
+ALPHA = 0.05
+
+
+class HeatmapCell(Record):
+    row: str
+    column: str
+    cell: Cell
+    p_holm: float | None
+    """Its p-value as one of the table's; None where it has too few runs, which are no part of the family."""
+    star: bool
+    """Its interval excludes 0, and so it does after Holm's correction for the whole table."""
+
+
+class Heatmap(Record):
+    row_axis: str
+    column_axis: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[HeatmapCell, ...]
+    """Those that have runs, counted or not; the others were never run."""
+    tested: int
+    """Cells with enough runs: so many are corrected for."""
+
+
+def build_heatmap(digests: Sequence[RunDigest], row: str, column: str) -> Heatmap:
+    found = compute_cells(digests, (row, column))
+    tested = [key for key, each in found.items() if each.p_value is not None]
+    corrected = dict(zip(tested, correct_holm([found[key].p_value or 0.0 for key in tested]), strict=True))
+    return Heatmap(
+        row_axis=row,
+        column_axis=column,
+        rows=_collect_axis_values(found, 0),
+        columns=_collect_axis_values(found, 1),
+        cells=tuple(_star_cell(key, each, corrected.get(key)) for key, each in found.items()),
+        tested=len(tested),
+    )
+
+
+def _star_cell(key: tuple[str, ...], each: Cell, p_holm: float | None) -> HeatmapCell:
+    clear = each.mean is not None and each.mean.excludes_zero and p_holm is not None and p_holm <= ALPHA
+    return HeatmapCell(row=key[0], column=key[1], cell=each, p_holm=p_holm, star=clear)
+
+
+def _collect_axis_values(found: Mapping[tuple[str, ...], Cell], place: int) -> tuple[str, ...]:
+    return tuple(sorted({key[place] for key in found}))

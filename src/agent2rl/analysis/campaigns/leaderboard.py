@@ -1,4 +1,5 @@
-"""Who gained how much: every combination of agent, driver, model and mode in a row, the best first.
+"""Who gained how much, and how sure the order is: every combination of agent, driver, model and mode in a
+row, the best first, with its rank under draws of runs and examples.
 
 Gains are of held-out data, or under the paper's protocol of the test set; never of both in one table.
 """
@@ -6,9 +7,24 @@ Gains are of held-out data, or under the paper's protocol of the test set; never
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agent2rl.analysis.campaigns.cell_statistics import Cell, GainTally, compute_cell, tally_runs
-from agent2rl.analysis.campaigns.ranking import RankedEntry, rank_entries
-from agent2rl.analysis.campaigns.resampling import select_counted
+from agent2rl.analysis.campaigns.resampling import (
+    LEAST_RUNS,
+    LEVEL,
+    NOT_ENOUGH,
+    Floats,
+    GainSample,
+    IntervalEstimate,
+    NotEnough,
+    choose_draw_count,
+    collect_gains,
+    degrees_of_freedom,
+    estimate_with_student,
+    select_counted,
+)
 from agent2rl.analysis.campaigns.run_digest import (
     RunDigest,
     count_contaminated,
@@ -19,6 +35,134 @@ from agent2rl.analysis.campaigns.run_digest import (
 from agent2rl.core.record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
+
+# Who is best, and how sure that is: ranks under draws of runs and examples.
+
+
+class RankedEntry(Record):
+    """An entry of a ranking. One without enough runs has no rank."""
+
+    name: str
+    n: int
+    excluded: dict[str, int]
+    mean: IntervalEstimate | None
+    """Gain in points, averaged over tasks; None where it has no run of one of them."""
+    rank: float | NotEnough
+    """Expected; equals share theirs."""
+    rank_interval: tuple[float, float] | NotEnough
+    chances: tuple[float, ...] = ()
+    """Of being the first, the second, … of those that are ranked."""
+
+
+class Ranking(Record):
+    """The best expected rank first; those that cannot be ranked at the end."""
+
+    tasks: tuple[str, ...]
+    places: tuple[RankedEntry, ...]
+
+
+def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str] | None = None) -> Ranking:
+    """By the mean over `tasks` (None: all that any entry has) of the mean gain in each.
+
+    To be ranked, an entry needs two runs of each task, and as many degrees of freedom as a cell's interval.
+    """
+    runs = {name: select_counted(members) for name, members in sorted(entries.items())}
+    if len({each.protocol for members in runs.values() for each in members}) > 1:
+        raise ValueError("runs under different protocols cannot be ranked together")
+    known = {each.task for members in runs.values() for each in members}
+    wanted = tuple(sorted(known if tasks is None else tasks))
+    strata = {name: _group_by_task(members, wanted) for name, members in runs.items()}
+    many = choose_draw_count(max((len(each) for samples in strata.values() for each in samples), default=1))
+    draws = {
+        name: _draw_means(samples, many) for name, samples in strata.items() if _has_enough_runs(samples)
+    }
+    standing = _estimate_ranks(draws)
+    places = [
+        RankedEntry(
+            name=name,
+            n=len(members),
+            excluded=count_excluded(entries[name]),
+            mean=_estimate_mean(strata[name], draws.get(name)),
+            rank=standing[name][0] if name in standing else NOT_ENOUGH,
+            rank_interval=standing[name][1] if name in standing else NOT_ENOUGH,
+            chances=standing[name][2] if name in standing else (),
+        )
+        for name, members in runs.items()
+    ]
+    return Ranking(tasks=wanted, places=tuple(sorted(places, key=_ranking_sort_key)))
+
+
+def _group_by_task(runs: Sequence[RunDigest], tasks: Sequence[str]) -> list[GainSample]:
+    """One for each task; none at all where a task has no run."""
+    groups = group_by(runs, ("task",))
+    return (
+        [collect_gains(groups[(task,)]) for task in tasks] if all((task,) in groups for task in tasks) else []
+    )
+
+
+def _has_enough_runs(samples: Sequence[GainSample]) -> bool:
+    sizes = [len(each) for each in samples]
+    return bool(sizes) and min(sizes) >= 2 and sum(size - 1 for size in sizes) >= LEAST_RUNS - 1
+
+
+def _draw_means(samples: Sequence[GainSample], many: int) -> Floats:
+    total: Floats = sum((each.draw_means(many) for each in samples), start=np.zeros(1)) / len(samples)
+    return total
+
+
+def _estimate_mean(samples: Sequence[GainSample], draws: Floats | None) -> IntervalEstimate | None:
+    if not samples:
+        return None
+    value = float(np.mean([each.mean for each in samples]))
+    if draws is None:
+        return IntervalEstimate(value=value, interval=NOT_ENOUGH)
+    return estimate_with_student(value, draws, degrees_of_freedom(samples))
+
+
+def _estimate_ranks(
+    draws: Mapping[str, Floats],
+) -> dict[str, tuple[float, tuple[float, float], tuple[float, ...]]]:
+    """Of each entry: expected rank, its interval, and the chance of each rank."""
+    if not draws:
+        return {}
+    above, equals = _count_above_and_equal(np.array(list(draws.values())).T)
+    middle = above + (equals + 1) / 2
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    found = {}
+    for place, name in enumerate(draws):
+        low, high = (float(each) for each in np.quantile(middle[:, place], tails))
+        chances = _rank_probabilities(above[:, place], equals[:, place], len(draws))
+        found[name] = (float(middle[:, place].mean()), (low, high), chances)
+    return found
+
+
+def _count_above_and_equal(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of draws × entries: how many are above each, and how many are its equals, itself included."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    n = values.shape[1]
+    here = np.broadcast_to(np.arange(n), values.shape)
+    changes = ordered[:, 1:] != ordered[:, :-1]
+    starts, ends = np.zeros_like(order), np.full_like(order, n)
+    starts[:, 1:] = np.maximum.accumulate(np.where(changes, here[:, 1:], 0), axis=1)
+    ends[:, :-1] = np.minimum.accumulate(np.where(changes, here[:, 1:], n)[:, ::-1], axis=1)[:, ::-1]
+    above, equals = np.empty_like(order), np.empty_like(order)
+    np.put_along_axis(above, order, starts, axis=1)
+    np.put_along_axis(equals, order, ends - starts, axis=1)
+    return above, equals
+
+
+def _rank_probabilities(above: NDArray[np.intp], equals: NDArray[np.intp], n: int) -> tuple[float, ...]:
+    begins = np.bincount(above, weights=1 / equals, minlength=n + 1)
+    ends = np.bincount(above + equals, weights=1 / equals, minlength=n + 1)
+    shares = np.cumsum(begins - ends)[:n] / len(above)
+    return tuple(round(float(share), 12) for share in np.clip(shares, 0.0, 1.0))
+
+
+def _ranking_sort_key(place: RankedEntry) -> tuple[float, float, str]:
+    first = place.rank if isinstance(place.rank, float) else float("inf")
+    return first, -place.mean.value if place.mean else float("inf"), place.name
+
 
 ENTRY_AXES = ("agent", "driver", "model", "mode")
 """What an entry is made of."""

@@ -1,4 +1,5 @@
-"""Draws runs, and examples, again and again: what the same campaign could have come to.
+"""What the same campaign could have come to, by drawing runs and examples again and again; with Student's
+distribution and permutation tests.
 
 Two things are chance in a mean over runs: which runs there were, and which examples ranked them. Runs are
 drawn with replacement, each with its own luck. Examples are drawn with replacement too, once for all runs
@@ -9,19 +10,65 @@ All is seeded by what is drawn: the same runs, in any order, give the same numbe
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations, islice
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.campaigns import student_t
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.core.grading_records import Interval
 from agent2rl.core.record import Record
-from agent2rl.core.records import Interval
+
+# Student's distribution, by integration, for what samples of few runs can say. Good to about ten places.
+
+NODES = 200
+
+
+@lru_cache(maxsize=1)
+def _quadrature_nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.polynomial.legendre.leggauss(NODES)
+
+
+@lru_cache(maxsize=4096)
+def student_upper_tail(t: float, freedom: float) -> float:
+    """How likely a value above `t` is. `freedom` is at least 1, and need not be whole."""
+    if t < 0:
+        return 1.0 - student_upper_tail(-t, freedom)
+    # With t = sqrt(freedom) * tan(angle) the density becomes a power of the cosine, over a finite range.
+    low = math.atan(t / math.sqrt(freedom))
+    half = (math.pi / 2 - low) / 2
+    nodes, weights = _quadrature_nodes()
+    angles = low + half * (nodes + 1)
+    area = half * float(np.sum(weights * np.exp((freedom - 1) * np.log(np.cos(angles)))))
+    whole = math.log(math.pi) / 2 + math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)
+    return area / math.exp(whole)
+
+
+@lru_cache(maxsize=4096)
+def student_upper_quantile(above: float, freedom: float) -> float:
+    """The value that is exceeded with a chance of `above`, which is below one half.
+
+    Newton's method from the normal quantile, which lies below: the tail is convex, so no step goes too far.
+    """
+    t = -NormalDist().inv_cdf(above)
+    for _ in range(200):
+        step = (student_upper_tail(t, freedom) - above) / _student_density(t, freedom)
+        t += step
+        if abs(step) <= 1e-12 * t:
+            break
+    return t
+
+
+def _student_density(t: float, freedom: float) -> float:
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    return math.exp(scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -219,7 +266,7 @@ def estimate_with_student(
     value: float, draws: Floats, freedom: float, level: float = LEVEL
 ) -> IntervalEstimate:
     """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
-    outside = NormalDist().cdf(-student_t.student_upper_quantile((1 - level) / 2, freedom))
+    outside = NormalDist().cdf(-student_upper_quantile((1 - level) / 2, freedom))
     low, high = np.quantile(draws, [outside, 1 - outside])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
@@ -241,4 +288,104 @@ def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
-    return min(1.0, 2 * student_t.student_upper_tail(abs(value) / error, freedom))
+    return min(1.0, 2 * student_upper_tail(abs(value) / error, freedom))
+
+
+# Permutation tests of no difference, two-sided: exact where there are few ways, else by seeded draws, and
+# of very many runs by the normal distribution that the ways then have.
+
+MOST_WAYS = 1 << 16
+DRAWS = 20_000
+MANY_RUNS = 500
+SAME = 1e-9
+"""Sums that differ by less, relative to what is summed, are the same sum."""
+
+
+def permute_signs(differences: Floats, weights: Floats) -> float:
+    """How often a weighted sum so far from 0 comes about where each difference may be its opposite."""
+    terms = differences * weights
+    terms = terms[terms != 0]
+    if not len(terms):
+        return 1.0
+    if len(terms) > MANY_RUNS:
+        return _normal_p_value(float(terms.sum()), float(np.square(terms).sum()))
+    exact = 2 ** len(terms) <= MOST_WAYS
+    ways = _enumerate_signs(len(terms)) if exact else _draw_signs(len(terms))
+    return _share_as_extreme((np.abs(block @ terms) for block in ways), abs(float(terms.sum())), terms, exact)
+
+
+def permute_labels(strata: Sequence[tuple[Floats, Floats]]) -> float:
+    """How often a mean difference of two samples so far from 0 comes about where their runs are mixed: within
+    each stratum, and averaged over strata."""
+    target = abs(float(np.mean([first.mean() - second.mean() for first, second in strata])))
+    scale = np.concatenate([np.concatenate(pair) for pair in strata])
+    if len(scale) > MANY_RUNS:
+        return _normal_p_value(
+            target, sum(_permutation_variance(*pair) for pair in strata) / len(strata) ** 2
+        )
+    if len(strata) == 1 and math.comb(sum(map(len, strata[0])), len(strata[0][0])) <= MOST_WAYS:
+        ways, exact = _enumerate_choices(*strata[0]), True
+    else:
+        ways, exact = _draw_choices(strata), False
+    return _share_as_extreme((np.abs(block) for block in ways), target, scale, exact)
+
+
+def _normal_p_value(value: float, variance: float) -> float:
+    return 2 * NormalDist().cdf(-abs(value) / math.sqrt(variance)) if variance > 0 else 1.0
+
+
+def _permutation_variance(first: Floats, second: Floats) -> float:
+    """Of the difference of two means over all ways to mix them: known without trying any."""
+    pool = np.concatenate([first, second])
+    return float(pool.var(ddof=1)) * (1 / len(first) + 1 / len(second)) if len(pool) > 1 else 0.0
+
+
+def _share_as_extreme(blocks: Iterator[Floats], target: float, scale: Floats, exact: bool) -> float:
+    least = target - SAME * float(np.abs(scale).sum())
+    hits = total = 0
+    for block in blocks:
+        hits += int(np.sum(block >= least))
+        total += len(block)
+    return hits / total if exact else (1 + hits) / (1 + total)
+
+
+def _enumerate_signs(n: int) -> Iterator[NDArray[np.int8]]:
+    step = max(1, BLOCK_VALUES // n)
+    for first in range(0, 2**n, step):
+        numbers = np.arange(first, min(2**n, first + step))
+        yield (1 - 2 * ((numbers[:, None] >> np.arange(n)) & 1)).astype(np.int8)
+
+
+def _draw_signs(n: int) -> Iterator[NDArray[np.int8]]:
+    random = np.random.default_rng(0)
+    step = max(1, BLOCK_VALUES // n)
+    for first in range(0, DRAWS, step):
+        rows = min(DRAWS, first + step) - first
+        yield (1 - 2 * random.integers(0, 2, size=(rows, n))).astype(np.int8)
+
+
+def _enumerate_choices(first: Floats, second: Floats) -> Iterator[Floats]:
+    """Every difference of means that a choice of the first sample's runs gives."""
+    pool, n = np.concatenate([first, second]), len(first)
+    every = combinations(range(len(pool)), n)
+    while some := list(islice(every, max(1, BLOCK_VALUES // n))):
+        yield _difference_of_means(pool[np.array(some)].sum(axis=1), pool, n)
+
+
+def _draw_choices(strata: Sequence[tuple[Floats, Floats]]) -> Iterator[Floats]:
+    random = np.random.default_rng(0)
+    largest = max(len(first) + len(second) for first, second in strata)
+    step = max(1, BLOCK_VALUES // largest)
+    for start in range(0, DRAWS, step):
+        rows = min(DRAWS, start + step) - start
+        found = np.zeros(rows)
+        for first, second in strata:
+            pool, n = np.concatenate([first, second]), len(first)
+            mixed = random.permuted(np.broadcast_to(pool, (rows, len(pool))), axis=1)
+            found += _difference_of_means(mixed[:, :n].sum(axis=1), pool, n)
+        yield found / len(strata)
+
+
+def _difference_of_means(sums: Floats, pool: Floats, n: int) -> Floats:
+    found: Floats = sums / n - (pool.sum() - sums) / (len(pool) - n)
+    return found

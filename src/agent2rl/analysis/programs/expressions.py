@@ -1,9 +1,11 @@
-"""Expressions: constants are worked out where they are known, marks are passed on."""
+"""Expressions, and the names, attributes and items that their values are bound to: constants are worked
+out where they are known, marks are passed on.
+"""
 
 import ast
 
-from agent2rl.analysis.programs import constant_folding, filesystem_calls
 from agent2rl.analysis.programs import marks as m
+from agent2rl.analysis.programs import standard_library_calls, value_operations
 from agent2rl.analysis.programs.abstract_values import (
     HOLE,
     LONGEST_TEXT,
@@ -14,6 +16,7 @@ from agent2rl.analysis.programs.abstract_values import (
     CodeLocation,
     DictValue,
     FunctionValue,
+    InstanceValue,
     LibraryObject,
     LibrarySymbol,
     ListValue,
@@ -28,7 +31,7 @@ from agent2rl.analysis.programs.abstract_values import (
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import DEEPEST
-from agent2rl.analysis.programs.item_access import ItemInterpreter
+from agent2rl.analysis.programs.value_operations import ItemInterpreter
 
 
 class ExpressionInterpreter(ItemInterpreter):
@@ -47,7 +50,7 @@ class ExpressionInterpreter(ItemInterpreter):
     def _dispatch_expression(self, node: ast.expr, scope: NameScope) -> AbstractValue:
         match node:
             case ast.Constant():
-                return make_constant(constant_folding.to_constant(node.value))
+                return make_constant(value_operations.to_constant(node.value))
             case ast.Name():
                 return scope.look_up(node.id) or _make_builtin(node.id)
             case ast.Attribute():
@@ -59,7 +62,7 @@ class ExpressionInterpreter(ItemInterpreter):
                     node.op, self.eval_expression(node.left, scope), self.eval_expression(node.right, scope)
                 )
             case ast.UnaryOp():
-                return constant_folding.fold_unary(node.op, self.eval_expression(node.operand, scope))
+                return value_operations.fold_unary(node.op, self.eval_expression(node.operand, scope))
             case ast.BoolOp():
                 return self._eval_bool_op(node, scope)
             case ast.Compare():
@@ -155,7 +158,7 @@ class ExpressionInterpreter(ItemInterpreter):
             )
         if isinstance(op, ast.Add) and (row := _keep_json_row(left, right)):
             return row
-        found = constant_folding.fold_binary(op, left, right)
+        found = value_operations.fold_binary(op, left, right)
         return AbstractValue(marks, found)
 
     def _eval_bool_op(self, node: ast.BoolOp, scope: NameScope) -> AbstractValue:
@@ -178,7 +181,7 @@ class ExpressionInterpreter(ItemInterpreter):
             marks = (marks - m.OWN - {m.FILTERED}) | {self.record_mark(m.JUDGED)}
         if len(rest) > 1:
             return AbstractValue(marks)
-        return AbstractValue(marks, constant_folding.fold_comparison(node.ops[0], left, rest[0]))
+        return AbstractValue(marks, value_operations.fold_comparison(node.ops[0], left, rest[0]))
 
     def _eval_conditional(self, node: ast.IfExp, scope: NameScope) -> AbstractValue:
         test = self.eval_expression(node.test, scope)
@@ -202,7 +205,7 @@ class ExpressionInterpreter(ItemInterpreter):
             return AbstractValue(value.marks, UNKNOWN, tuple(kept))
         for one in value.things:
             if isinstance(one, LibrarySymbol) and one.name == "os.environ":
-                return filesystem_calls.read_variable(self, index, None)
+                return standard_library_calls.read_variable(self, index, None)
         if value.things and isinstance(value.things[0], ClassValue | LibrarySymbol) and not value.marks:
             return value  # list[int], Trainer[...]
         found = self.read_item(value, index)
@@ -309,3 +312,73 @@ def _keep_json_row(left: AbstractValue, right: AbstractValue) -> AbstractValue |
         if blank and any(isinstance(one, DictValue) for one in value.things):
             return value
     return None
+
+
+# Names, attributes and items that values are bound to.
+
+
+class BindingInterpreter(ExpressionInterpreter):
+    def bind_target(self, target: ast.expr, value: AbstractValue, scope: NameScope) -> None:
+        match target:
+            case ast.Name():
+                value = self.mark_reward(target.id, self.mark_filtered(value))
+                frame = self.frames[-1]
+                holder = scope.find_outer_scope(target.id) if target.id in frame.outer else scope
+                holder.names[target.id] = value
+                self._note_name(target.id, value, scope)
+            case ast.Tuple() | ast.List():
+                self._unpack_targets(target.elts, value, scope)
+            case ast.Starred():
+                self.bind_target(target.value, value, scope)
+            case ast.Attribute():
+                owner = self.eval_expression(target.value, scope)
+                value = self.mark_reward(target.attr, self.mark_filtered(value))
+                for one in owner.things:
+                    if isinstance(one, InstanceValue | LibraryObject):
+                        self._set_name(one.attributes, target.attr, value)
+                    elif isinstance(one, DictValue):
+                        self._set_name(one.known, target.attr, value)
+                    elif isinstance(one, ClassValue | ModuleValue):
+                        self._set_name(one.scope.names, target.attr, value)
+            case ast.Subscript():
+                self._store_item(target, value, scope)
+
+    def _set_name(self, names: dict[str, AbstractValue], name: str, value: AbstractValue) -> None:
+        """In a branch that may not be taken, what was there before may stay."""
+        names[name] = join_values([names.get(name, NOTHING), value]) if self.uncertain else value
+
+    def _note_name(self, name: str, value: AbstractValue, scope: NameScope) -> None:
+        """For whoever looks for well-known names of hyperparameters."""
+
+    def _unpack_targets(self, targets: list[ast.expr], value: AbstractValue, scope: NameScope) -> None:
+        plain = not any(isinstance(each, ast.Starred) for each in targets)
+        known = [
+            one.elements
+            for one in value.things
+            if isinstance(one, ListValue) and one.elements is not None and len(one.elements) == len(targets)
+        ]
+        for number, target in enumerate(targets):
+            if known and plain and len(known) == len(value.things):
+                part = join_values(each[number] for each in known)
+                part = AbstractValue(part.marks | value.marks, part.constant, part.things)
+            else:
+                part = self.read_item(value, make_constant(number))
+            self.bind_target(target, part, scope)
+
+    def _store_item(self, target: ast.Subscript, value: AbstractValue, scope: NameScope) -> None:
+        owner, index = self.eval_expression(target.value, scope), self.eval_expression(target.slice, scope)
+        value = self.mark_filtered(value)
+        stored = False
+        for one in owner.things:
+            if isinstance(one, DictValue):
+                stored = True
+                if index.known:
+                    self._set_name(one.known, str(index.constant), value)
+                else:
+                    one.rest = join_values([one.rest, value])
+            elif isinstance(one, ListValue):
+                stored = True
+                one.rest = join_values([one.rest, value])
+        if not stored and isinstance(target.value, ast.Name | ast.Attribute):
+            marks = owner.marks | collect_marks(value) | (collect_marks(index) - {m.JUDGED})
+            self.bind_target(target.value, AbstractValue(marks, owner.constant, owner.things), scope)

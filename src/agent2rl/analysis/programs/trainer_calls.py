@@ -1,26 +1,99 @@
-"""Trainers of libraries: what each of them trains by, when it is told to train."""
+"""Trainers of libraries and the data sets that they are given: what each trainer trains by, when it is
+told to train.
+"""
 
 from agent2rl.analysis.findings import Route
-from agent2rl.analysis.programs import loss_routes, model_calls
 from agent2rl.analysis.programs import marks as m
+from agent2rl.analysis.programs import model_calls
 from agent2rl.analysis.programs.abstract_values import (
     NOTHING,
     UNKNOWN,
     AbstractObject,
     AbstractValue,
+    DictValue,
     InstanceValue,
     LibraryObject,
     ListValue,
     collect_marks,
     join_values,
     make_constant,
+    make_dict,
     make_list,
     make_open_list,
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
-from agent2rl.analysis.programs.loss_routes import RouteGuess
 from agent2rl.analysis.programs.marks import Marks
+from agent2rl.analysis.programs.model_calls import RouteGuess
+
+# Data sets and loaders: what their rows are.
+
+SAME_ROWS = {
+    "shuffle", "select", "train_test_split", "with_format", "remove_columns", "rename_column", "flatten",
+    "take", "skip", "set_format", "shard", "sort", "repeat", "to_list", "iterrows", "to_dict", "sample",
+    "head", "reset_index", "dropna", "drop_duplicates", "to_pandas", "batch", "cast", "itertuples",
+}  # fmt: skip
+
+
+def interpret_dataset_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    last, given = call.last, (call.positional[0] if call.positional else NOTHING)
+    if last == "DataLoader" or last.endswith("DataLoader"):
+        return _build_loader(machine, call)
+    if last == "from_dict" and call.receiver is None:
+        for one in given.things:
+            if isinstance(one, DictValue):
+                columns = {name: machine.read_element(value) for name, value in one.known.items()}
+                return build_dataset(make_dict(columns, machine.read_element(one.rest)))
+    if last in ("from_list", "from_pandas", "DataFrame") and call.all:
+        return build_dataset(machine.read_element(call.all[0]))
+    if last == "from_generator":
+        return build_dataset(machine.read_element(machine.call_value(given, [], {})))
+    if last in ("concatenate_datasets", "ConcatDataset"):
+        return build_dataset(machine.read_element(machine.read_element(given)))
+    if last == "TensorDataset":
+        return build_dataset(
+            make_open_list(AbstractValue(frozenset().union(*map(collect_marks, call.positional))))
+        )
+    if call.receiver is None:
+        return None
+    if not any(isinstance(one, LibraryObject) and "rows" in one.attributes for one in call.receiver.things):
+        return None
+    rows = machine.read_element(call.receiver)
+    if last == "map":
+        return build_dataset(_map_rows(rows, machine.call_value(given, [rows], {})))
+    if last == "filter":
+        return build_dataset(
+            machine.mark_filtered(rows, collect_marks(machine.call_value(given, [rows], {})))
+        )
+    if last in SAME_ROWS:
+        return call.receiver
+    return None
+
+
+def build_dataset(rows: AbstractValue) -> AbstractValue:
+    return make_value(LibraryObject("dataset", attributes={"rows": rows}))
+
+
+def _map_rows(rows: AbstractValue, new: AbstractValue) -> AbstractValue:
+    """What a function gives for a row is added to the row."""
+    before = next((one for one in rows.things if isinstance(one, DictValue)), None)
+    after = next((one for one in new.things if isinstance(one, DictValue)), None)
+    if after is None:
+        return AbstractValue(rows.marks | collect_marks(new), things=rows.things)
+    known = {**(before.known if before else {}), **after.known}
+    rest = before.rest if before else AbstractValue(rows.marks)
+    return AbstractValue(new.marks, things=make_dict(known, rest).things)
+
+
+def _build_loader(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
+    rows = machine.read_element(
+        call.positional[0] if call.positional else call.keywords.get("dataset", NOTHING)
+    )
+    collate = call.get_argument("collate_fn")
+    if collate is not None and any(not isinstance(one, LibraryObject) for one in collate.things):
+        rows = machine.call_value(collate, [make_open_list(rows)], {})
+    return make_value(LibraryObject("loader", attributes={"rows": rows}))
+
 
 ROUTES: dict[str, Route | None] = {
     **dict.fromkeys(
@@ -81,7 +154,7 @@ def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> A
     if last == "step" and len(call.positional) >= 3 and trainer and _object_family(trainer) == "PPOTrainer":
         marks = frozenset[str]().union(*map(collect_marks, call.positional))
         return _add_stage(
-            machine, loss_routes.classify_policy_gradient(marks, 0.95), marks | _model_marks(trainer), call
+            machine, model_calls.classify_policy_gradient(marks, 0.95), marks | _model_marks(trainer), call
         )
     if trainer and last in STARTS:
         return _interpret_train(machine, call, trainer)
@@ -91,7 +164,7 @@ def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> A
         stage = machine.read_attribute(call.all[0], "stage").text
         return _add_named_route(machine, call, STAGES[stage]) if stage in STAGES else None
     if call.name == "torch.autograd.grad" and call.positional:
-        loss_routes.record_training(machine, call.positional[0], call.place)
+        model_calls.record_training(machine, call.positional[0], call.place)
         return make_open_list(AbstractValue(collect_marks(call.positional[0])))
     return _interpret_own_recipe(machine, call)
 
@@ -124,7 +197,7 @@ def _interpret_backward(machine: AbstractInterpreter, call: LibraryCall) -> Abst
     )
     if call.positional and not collect_marks(loss):
         loss = call.positional[0]
-    loss_routes.record_training(machine, loss or NOTHING, call.place)
+    model_calls.record_training(machine, loss or NOTHING, call.place)
     return make_constant(None)
 
 
@@ -191,11 +264,11 @@ def _classify_trainer(
             if any(isinstance(one, ListValue) for one in loss.things)
             else loss
         )
-        found = loss_routes.classify_loss(machine, collect_marks(loss))
+        found = model_calls.classify_loss(machine, collect_marks(loss))
         if found and found[0] != "unknown":
             return found
     if route == "sft":
-        return loss_routes.classify_imitation(machine, marks, 0.95)
+        return model_calls.classify_imitation(machine, marks, 0.95)
     if route != "policy-gradient":
         return route, 0.95, ()
     return _classify_rewards(machine, trainer)
@@ -223,7 +296,7 @@ def _classify_rewards(machine: AbstractInterpreter, trainer: LibraryObject | Ins
             "**": make_open_list(AbstractValue(frozenset({m.DATA}))),
         }
         marks |= collect_marks(machine.call_value(make_value(one), [], words))
-    return loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95)
+    return model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95)
 
 
 def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -240,7 +313,7 @@ def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) ->
                 machine.read_attribute(make_value(one), "training_step"), [batch, NOTHING], {}
             )
             loss = machine.read_item(found, make_constant("loss")) if found.things else found
-            loss_routes.record_training(
+            model_calls.record_training(
                 machine,
                 AbstractValue(collect_marks(loss) | m.select_models(collect_marks(make_value(one)))),
                 call.place,
@@ -252,16 +325,16 @@ def _add_named_route(machine: AbstractInterpreter, call: LibraryCall, route: Rou
     marks = frozenset[str]().union(*map(collect_marks, call.all))
     kind: RouteGuess = (route, 0.9, ())
     if route == "sft":
-        kind = loss_routes.classify_imitation(machine, marks, 0.9)
+        kind = model_calls.classify_imitation(machine, marks, 0.9)
     elif route == "policy-gradient":
-        kind = loss_routes.classify_policy_gradient(marks, 0.9)
+        kind = model_calls.classify_policy_gradient(marks, 0.9)
     return _add_stage(machine, kind, marks, call)
 
 
 def _add_stage(
     machine: AbstractInterpreter, kind: RouteGuess, marks: Marks, call: LibraryCall
 ) -> AbstractValue:
-    loss_routes.add_stage(machine, kind, marks, call.place)
+    model_calls.add_stage(machine, kind, marks, call.place)
     return AbstractValue(marks & m.select_models(marks), UNKNOWN)
 
 
@@ -272,24 +345,24 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
     match call.name:
         case "agent2rl.training.sft.sft" | "agent2rl.training.sft.imitate":
             rows = call.get_argument("pairs" if call.last == "sft" else "rows", IMITATING[call.name])
-            kind = loss_routes.classify_imitation(machine, collect_marks(rows), 0.95)
+            kind = model_calls.classify_imitation(machine, collect_marks(rows), 0.95)
             return _add_stage(machine, kind, m.select_models(collect_marks(given)), call)
         case "agent2rl.training.grpo.grpo" | "agent2rl.training.grpo.improve":
             return _add_stage(
                 machine,
-                loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
                 m.select_models(collect_marks(given)),
                 call,
             )
         case "agent2rl.training.rollouts.grpo_in_world":
             models = m.select_models(collect_marks(given)) | {m.WORLD}
             return _add_stage(machine, ("online-rl", 0.95, ()), models, call)
-        case "agent2rl.training.rejection.right_answers":
+        case "agent2rl.training.sampling.right_answers":
             own = frozenset({machine.record_mark(m.SAID), machine.record_mark(m.FILTERED)})
             return make_open_list(join_values([AbstractValue(own)]))
         case "agent2rl.training.sampling.sample":
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
-        case "agent2rl.training.demonstrations.demonstrations":
+        case "agent2rl.training.rollouts.demonstrations":
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)
@@ -302,14 +375,14 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
             model = model_calls.load_model(machine, given)
             return make_value(LibraryObject("agent2rl.models.abacus.Abacus"), model.marks)
         case "agent2rl.models.abacus.Abacus.fit":
-            kind = loss_routes.classify_imitation(
+            kind = model_calls.classify_imitation(
                 machine, collect_marks(call.get_argument("answers", 1)), 0.95
             )
             return _add_stage(machine, kind, m.select_models(collect_marks(call.receiver)), call)
         case "agent2rl.models.abacus.Abacus.reinforce":
             return _add_stage(
                 machine,
-                loss_routes.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
                 m.select_models(collect_marks(call.receiver)),
                 call,
             )

@@ -1,24 +1,164 @@
 """Runs a model directory with transformers, on CPU (float32) or one GPU (bfloat16).
 
 Greedy replies in float32 are the same whatever the batch. Nothing in the directory is executed: weights are
-safetensors, remote code is never trusted, and the chat template runs in a sandbox (see `prompts`).
-Not covered: several GPUs, quantised weights, and models that keep a state instead of keys and values.
+safetensors, remote code is never trusted, and the chat template runs in a sandbox (see `prompts`). Prompts
+that begin alike share one prefill; conversations keep their keys and values, so that a turn reads only what
+is new; the scorer sums the log-probabilities of given replies. Not covered: several GPUs, quantised
+weights, and models that keep a state instead of keys and values.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import torch
 
-from agent2rl.core.engine import Chat, Completion, Conversations, OpenEngine, Sampling
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Conversations, OpenEngine, Sampling
 from agent2rl.engines.prompts import PromptEncoder
-from agent2rl.engines.transformers.conversations import CachedConversations
-from agent2rl.engines.transformers.decoding import BatchDecoder, BatchLimits, GenerationRequest
+from agent2rl.engines.transformers.decoding import (
+    BatchDecoder,
+    BatchLimits,
+    GenerationRequest,
+    build_non_finite_error,
+)
+from agent2rl.engines.transformers.forward_pass import build_out_of_memory_error, is_out_of_memory
+from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
 from agent2rl.engines.transformers.loading import LoadedModel, load_model
-from agent2rl.engines.transformers.scoring import LogprobScorer
-from agent2rl.engines.transformers.shared_prefixes import find_shared_prefixes
+
+# What several texts begin with is read once: instructions, worked examples, an earlier round of a game.
+
+MIN_SHARED_TOKENS = 64
+"""Tokens in common from which it is worth a pass of its own."""
+
+
+def find_shared_prefixes(
+    requests: Sequence[GenerationRequest],
+) -> Iterator[tuple[list[int], list[GenerationRequest]]]:
+    """The common beginning of texts that are alike so far, with those that have it; one token is left."""
+    alike: dict[tuple[int, ...], list[GenerationRequest]] = {}
+    for request in requests:
+        if request.prefix is None and len(request.ids) > MIN_SHARED_TOKENS:
+            alike.setdefault(tuple(request.ids[:MIN_SHARED_TOKENS]), []).append(request)
+    for group in alike.values():
+        if len(group) > 1:
+            texts = [request.ids[:-1] for request in group]
+            yield (
+                _find_common_prefix(min(texts), max(texts)),
+                group,
+            )  # what the extremes have in common, all have
+
+
+def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
+    pairs = enumerate(zip(first, last, strict=False))
+    return first[: next((place for place, (a, b) in pairs if a != b), min(len(first), len(last)))]
+
+
+# Conversations that keep their keys and values, so that a turn reads only what it adds.
+
+RunRequests = Callable[[Sequence[Chat], Sequence[GenerationRequest], Sampling], list[Completion]]
+"""Fills in the requests' tokens, runs them, and says what came of it."""
+
+
+class CachedConversations:
+    def __init__(self, reply: RunRequests, tokens: int) -> None:
+        self.chats: dict[str, Chat] = {}
+        self._reply = reply
+        self._tokens = tokens
+        self._kept: dict[str, CachedPrefix] = {}
+        """In the order of use, the latest last."""
+
+    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
+        # A turn's random numbers depend on the conversation and how far it has come, not on the company.
+        requests = [
+            GenerationRequest([], f"{sampling.seed}:{name}:{len(chat)}", self._kept.get(name), keep=True)
+            for name, chat in chats.items()
+        ]
+        replies = dict(zip(chats, self._reply(list(chats.values()), requests, sampling), strict=True))
+        for (name, chat), request in zip(chats.items(), requests, strict=True):
+            self.chats[name] = (*chat, ChatMessage("assistant", replies[name].text))
+            self._store_prefix(name, request.prefix)
+        return replies
+
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.chats.pop(name, None)
+            self._kept.pop(name, None)
+
+    def _store_prefix(self, name: str, prefix: CachedPrefix | None) -> None:
+        self._kept.pop(name, None)
+        if prefix is not None:
+            self._kept[name] = prefix
+        while sum(len(kept.tokens) for kept in self._kept.values()) > self._tokens:
+            del self._kept[next(iter(self._kept))]
+
+
+# How likely given texts are as replies: one pass over prompt and reply, no sampling.
+
+MAX_BATCH_LOGITS = 1 << 26
+"""Numbers in one batch of logits."""
+
+
+class LogprobScorer:
+    def __init__(self, decoder: BatchDecoder) -> None:
+        self.decoder = decoder
+        self.model = decoder.model
+
+    @torch.inference_mode()
+    def score_replies(self, prompts: Sequence[list[int]], replies: Sequence[list[int]]) -> list[float]:
+        pairs = list(zip(prompts, replies, strict=True))
+        order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]) + len(pairs[index][1]))
+        found = [0.0] * len(pairs)
+        for group in self._group_by_length([index for index in order if pairs[index][1]], pairs):
+            for index, value in zip(group, self._score_group([pairs[index] for index in group]), strict=True):
+                found[index] = value
+        return found
+
+    def _group_by_length(
+        self, order: list[int], pairs: Sequence[tuple[list[int], list[int]]]
+    ) -> Iterator[list[int]]:
+        group: list[int] = []
+        for index in order:
+            tried = [*group, index]
+            read = max(sum(map(len, pairs[one])) for one in tried) * len(tried)
+            logits = max(len(pairs[one][1]) + 1 for one in tried) * len(tried) * self.model.vocabulary
+            if group and (read > self.decoder.room.read or logits > MAX_BATCH_LOGITS):
+                yield group
+                tried = [index]
+            group = tried
+        if group:
+            yield group
+
+    def _score_group(self, pairs: list[tuple[list[int], list[int]]]) -> list[float]:
+        try:
+            return self._score_in_one_pass(pairs)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        if len(pairs) == 1:
+            raise build_out_of_memory_error()
+        self.decoder.forward.release_memory()
+        half = len(pairs) // 2
+        return self._score_group(pairs[:half]) + self._score_group(pairs[half:])
+
+    def _score_in_one_pass(self, pairs: list[tuple[list[int], list[int]]]) -> list[float]:
+        texts = [prompt + reply for prompt, reply in pairs]
+        rows, columns = BatchKVCache.from_prefixes(
+            self.model.depth, self.model.device, [(None, 0, len(text)) for text in texts]
+        )
+        ids = torch.tensor([[0] * (columns - len(text)) + text for text in texts], device=self.model.device)
+        keep = max(len(reply) for _, reply in pairs) + 1
+        logits = self.decoder.forward(rows, ids, keep=keep)[:, :-1].float()
+        # The logits before a token are those that chose it.
+        tokens = ids[:, -logits.shape[1] :]
+        chosen = logits.gather(2, tokens[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
+        sums = [float(chosen[row, -len(reply) :].double().sum()) for row, (_, reply) in enumerate(pairs)]
+        if not all(map(math.isfinite, sums)):
+            raise build_non_finite_error()
+        return sums
+
 
 CPU_BYTES = 1 << 30
 """Keys and values of the batch at work; conversations that wait may take as much again."""

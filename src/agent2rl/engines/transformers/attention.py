@@ -1,20 +1,92 @@
-"""Attention for a few new tokens per row, where several query heads share a key head.
+"""Attention for decoding: grouped-query attention without repeated keys, and ragged batches by flash kernels.
 
-The library repeats keys and values for each query head when there is a mask, which for a batch of long texts
-moves many times the memory that decoding needs. Here the query heads that share a key head are laid where the
-tokens of a text would be: nothing but the mask is repeated. Where the new tokens are many, that is the larger
-of the two, and they go to the library's own.
+The library repeats keys and values for each query head when there is a mask, which for a batch of long
+texts moves many times the memory that decoding needs. Here the query heads that share a key head are laid
+where the tokens of a text would be, so only the mask is repeated; many new tokens go to the library's own
+function. On a GPU, flash kernels take each row's start and length instead of a mask. On CPU, in float32 and
+for sliding-window layers, masks remain.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from agent2rl.engines.transformers.ragged_attention import RaggedBounds, attend_ragged, can_use_flash_kernel
+# Attention over rows of different lengths without padding or masks, by the flash kernels of a GPU.
+
+MAX_HEAD_SIZE = 256
+"""Heads larger than this have no such kernel."""
+
+
+@dataclass(frozen=True)
+class RaggedBounds:
+    """Which columns of the keys each row looks at. Every row has as many new tokens, the last at its end."""
+
+    starts: Tensor
+    """The first column of each row, (rows,)."""
+    used: Tensor
+    """How many columns from there on."""
+    tokens: int
+    """New ones in each row; those before the row's start look at nothing."""
+    columns: int
+    """No row has more."""
+    _places: dict[int, Tensor] = field(default_factory=dict)
+    _queries: list[Tensor] = field(default_factory=list)
+
+    def compute_row_offsets(self, row_tokens: int) -> Tensor:
+        """Where each row begins, if a row takes so much room. All layers share it."""
+        if row_tokens not in self._places:
+            rows = torch.arange(len(self.starts) + 1, device=self.starts.device) * row_tokens
+            rows[:-1] += self.starts
+            self._places[row_tokens] = rows.int()
+        return self._places[row_tokens]
+
+    def compute_query_offsets(self) -> Tensor:
+        if not self._queries:
+            rows = torch.arange(len(self.starts) + 1, device=self.starts.device)
+            self._queries.append((rows * self.tokens).int())
+        return self._queries[0]
+
+
+def can_use_flash_kernel(query: Tensor) -> bool:
+    return (
+        query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and query.shape[3] <= MAX_HEAD_SIZE
+    )
+
+
+def attend_ragged(
+    query: Tensor, key: Tensor, value: Tensor, ragged: RaggedBounds, scale: float | None
+) -> Tensor:
+    """(rows, tokens, heads, size); keys and values as `kv_cache` lays them, (rows, heads, columns, size)."""
+    rows, heads, tokens, size = query.shape
+    output: Tensor = torch.ops.aten._flash_attention_forward(
+        query.transpose(1, 2).reshape(rows * tokens, heads, size),
+        _flatten_rows(key),
+        _flatten_rows(value),
+        ragged.compute_query_offsets(),
+        ragged.compute_row_offsets(key.stride(0) // size),
+        tokens,
+        ragged.columns,
+        0.0,
+        True,
+        False,
+        scale=scale,
+        seqused_k=ragged.used,
+    )[0]
+    return output.view(rows, tokens, heads, size)
+
+
+def _flatten_rows(held: Tensor) -> Tensor:
+    """One long row of tokens, in which the rows begin at their places: a view, nothing is copied."""
+    rows, heads, _, size = held.shape
+    row, head = held.stride(0) // size, held.stride(1) // size
+    return held.as_strided((rows * row - (heads - 1) * head, heads, size), (size, held.stride(1), 1))
+
 
 NAME = "agent2rl"
 FEW_TOKENS_FACTOR = 8

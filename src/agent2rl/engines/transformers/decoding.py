@@ -1,14 +1,16 @@
-"""The generation loop: many requests, one batch that is kept full, one token for each of its rows at a time.
+"""The generation loop: many requests, one batch that is kept full, one token for each row at a time.
 
-Requests are sorted by what is left to be read and join the batch in groups of like length, left-padded, as
-far as rows and tokens allow. A row that ends stops counting at once; when a quarter of the rows have ended,
-the rest and the next in line are copied into a new batch. Where memory runs out, everybody goes back to the
-line with what they have said so far and the batch is half as large from then on.
+Requests are sorted by what is left to read and join the batch in groups of similar length, left-padded, as
+far as rows and tokens allow. When a quarter of the rows have ended, the rest and the next in line are
+copied into a new batch. When memory runs out, all requests are queued again with what they have said so
+far, and the batch is half as large from then on.
 
-In float32 a reply depends on nothing of this: see `token_choice`. That is what makes the rest free to be
-fast.
+The next token depends on the text alone and not on the batch: sampling adds Gumbel noise that is a function
+of the request, the step and the token, and where the best two sums are closer than float32 rounding, the
+row is run alone. bfloat16 rounds too coarsely for that and may differ across batches.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 from agent2rl.core.engine import Sampling
+from agent2rl.core.errors import GradingError
 from agent2rl.engines.transformers.forward_pass import (
     ForwardPass,
     build_out_of_memory_error,
@@ -24,7 +27,65 @@ from agent2rl.engines.transformers.forward_pass import (
 )
 from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
 from agent2rl.engines.transformers.loading import LoadedModel
-from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
+
+# Choosing the next token, so that the choice depends on the text alone and not on the batch it is in.
+
+ROUNDING = 5e-5
+"""Of the largest logit: over ten times the differences seen in float32."""
+MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1))
+STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)
+"""The shifts, factors and stride of SplitMix64, as signed numbers."""
+FRACTION = 23
+"""Bits of a uniform number: odd multiples of 2**-24, so that float32 holds each exactly and never 0 or 1."""
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    tokens: list[int]
+    doubtful: list[bool]
+
+
+def choose_tokens(logits: Tensor, temperature: float, keys: list[int]) -> TokenChoice:
+    """One token for each row of logits."""
+    if temperature <= 0:
+        scores, scale = logits, 1.0
+    else:
+        noise = compute_gumbel_noise(torch.tensor(keys, device=logits.device), logits.shape[1])
+        scores, scale = logits.float() / temperature + noise, 1 / temperature
+    if logits.dtype == torch.float32:
+        best = scores.topk(2)
+        margin = ROUNDING * scale * logits.abs().amax(dim=1)
+        doubtful = (best.values[:, 0] - best.values[:, 1] <= margin).tolist()
+        top, tokens = best.values[:, 0], best.indices[:, 0]
+    else:
+        top, tokens = scores.max(dim=1)
+        doubtful = [False] * len(tokens)
+    if not bool(top.isfinite().all()):
+        raise build_non_finite_error()
+    return TokenChoice(tokens.tolist(), doubtful)
+
+
+def build_non_finite_error() -> GradingError:
+    return GradingError(
+        "The model's output is not a number (NaN or infinity).",
+        "Its weights hold such numbers, or values so large that they overflow: train with a lower rate.",
+    )
+
+
+def derive_noise_key(seed: str, step: int) -> int:
+    """The key of a step's noise: any 64 bits, as a signed number."""
+    digest = hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def compute_gumbel_noise(keys: Tensor, size: int) -> Tensor:
+    """Standard Gumbel noise, (keys, size)."""
+    bits = keys[:, None] + torch.arange(1, size + 1, device=keys.device) * STRIDE
+    for shift, factor in MIX:
+        bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * factor
+    uniform = ((bits & (1 << FRACTION) - 1).float() + 0.5) / (1 << FRACTION)
+    return -(-uniform.log()).log()
+
 
 REFILL_SHARE = 0.75
 """A batch with a smaller share of living rows is built anew, if others wait to join it."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from agent2rl.core.errors import GradingError
+from agent2rl.engines.transformers.attention import RaggedBounds
 from agent2rl.engines.transformers.kv_cache import BatchKVCache
 from agent2rl.engines.transformers.loading import LoadedModel
-from agent2rl.engines.transformers.ragged_attention import RaggedBounds
 
 MAX_ERROR_CHARACTERS = 200
 """Characters of the library's error that are passed on; it speaks of shapes, never of the text."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from agent2rl.engines.transformers.ragged_attention import RaggedBounds
+from agent2rl.engines.transformers.attention import RaggedBounds
 
 COLUMN_STEP = 128
 KEEP_WHOLE_SHARE = 0.75

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from agent2rl.core.chat_format import ChatFormat
+from agent2rl.core.engine import ChatFormat
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.prompts import build_loading_error, find_end_tokens, load_chat_format, load_tokenizer
 from agent2rl.engines.transformers import attention

@@ -9,7 +9,7 @@
 `faces.trl` is for TRL's GRPOTrainer, `faces.openenv` serves a world to everything else.
 """
 
-from agent2rl.environments.adapters.episode_slot import StepsUsedUp
+from agent2rl.environments.adapters.episodes import StepsUsedUp, open_world
 from agent2rl.environments.adapters.gym import Gym, Gyms
 from agent2rl.environments.adapters.rollout_reports import count_steps
 from agent2rl.environments.adapters.rollouts import (
@@ -19,7 +19,6 @@ from agent2rl.environments.adapters.rollouts import (
     demonstrations,
     rollout,
 )
-from agent2rl.environments.adapters.world_loader import open_world
 
 __all__ = [
     "EpisodeConversation",

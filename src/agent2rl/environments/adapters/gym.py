@@ -14,9 +14,8 @@ from typing import Any
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.environments.adapters.game_selector import GameSelector
+from agent2rl.environments.adapters.episodes import GameSelector, open_world
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
-from agent2rl.environments.adapters.world_loader import open_world
 
 Info = dict[str, Any]
 

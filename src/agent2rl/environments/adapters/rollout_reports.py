@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent2rl.core.environment import World
-from agent2rl.environments.adapters.episode_slot import EpisodeSlot, StepsUsedUp
+from agent2rl.environments.adapters.episodes import EpisodeSlot, StepsUsedUp
 
 FIRST_SECONDS, REPORT_SECONDS, ANSWER_SECONDS = 0.2, 2.0, 5.0
 COUNT_NAMES = ("episodes", "steps", "successes")

@@ -17,12 +17,10 @@ from itertools import cycle, islice
 
 from agent2rl.core.environment import ExpertPolicy, World
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import TrajectoryTurn
+from agent2rl.core.grading_records import TrajectoryTurn
 from agent2rl.core.task import Example
-from agent2rl.environments.adapters.episode_slot import EpisodeSlot
-from agent2rl.environments.adapters.game_selector import GameSelector
+from agent2rl.environments.adapters.episodes import EpisodeSlot, GameSelector, open_world
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
-from agent2rl.environments.adapters.world_loader import open_world
 
 MAX_LIVE_EPISODES = 256
 """Episodes that are played at once, unless the caller says otherwise."""

@@ -22,9 +22,8 @@ from typing import Any, ClassVar
 
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
-from agent2rl.environments.adapters.game_selector import GameSelector
+from agent2rl.environments.adapters.episodes import GameSelector, open_world
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
-from agent2rl.environments.adapters.world_loader import open_world
 
 OVER = "The episode is over."
 

@@ -12,10 +12,9 @@ numbers (`domain_randomization`), its pictures.
 """
 
 from agent2rl.core.environment import OpenWorld
-from agent2rl.environments.alfworld.environment import AlfworldEnvironment, make_game_finder
+from agent2rl.environments.alfworld.environment import AlfworldEnvironment, make_game_finder, open_world
 from agent2rl.environments.alfworld.episode import NOTHING, AlfworldEpisode
 from agent2rl.environments.alfworld.game import AlfworldGame
-from agent2rl.environments.alfworld.world import open_world
 
 __all__ = ["NOTHING", "WORLD", "AlfworldEnvironment", "AlfworldEpisode", "AlfworldGame", "make_game_finder"]
 

@@ -1,7 +1,10 @@
-"""ALFWorld as an environment: one game after another, each with a limit of steps, as it is evaluated.
+"""ALFWorld as an environment, and a run's training games as a world with tools and an expert.
 
-An action `think: …` is for the model itself: it is answered "OK.", changes nothing and costs a step, as in
-ReAct's evaluation. Not covered: prompts, and finding the action in what a model wrote.
+    data/train.jsonl                          {"id": …, "question": …, "task_type": …, "steps": …} a line
+    data/games/<task>/<trial>/game.tw-pddl    the games, in the official layout
+
+An action `think: …` is answered "OK.", changes nothing and costs a step, as in ReAct's evaluation. The
+tools' docstrings are what a model reads. Not covered: prompts, and finding the action in a model's reply.
 """
 
 from collections.abc import Callable
@@ -9,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from agent2rl.core.environment import EnvironmentStep
+from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.episode import NOTHING, AlfworldEpisode
 from agent2rl.environments.alfworld.game import AlfworldGame
-from agent2rl.environments.examples import read_step_limit
+from agent2rl.environments.examples import read_step_limit, read_training_examples
 
 GAME_FILE = "game.tw-pddl"
 THOUGHT = "think:"
@@ -81,3 +84,130 @@ class AlfworldEnvironment:
         won = self.play is not None and self.play.won
         cut = not won and self.taken >= self.limit
         return EnvironmentStep(observation, reward, done=won or cut, won=won, cut=cut)
+
+
+# ALFWorld's commands as functions, for models that call tools. Slicing is left out: no task asks for it.
+
+
+def go_to(place: str) -> str:
+    """Go to a place.
+
+    Args:
+        place: Its name and number, such as "cabinet 1".
+    """
+    return f"go to {place}"
+
+
+def open_place(place: str) -> str:
+    """Open a place that is closed, and see what is in it.
+
+    Args:
+        place: Its name and number, such as "fridge 1".
+    """
+    return f"open {place}"
+
+
+def close_place(place: str) -> str:
+    """Close a place.
+
+    Args:
+        place: Its name and number, such as "fridge 1".
+    """
+    return f"close {place}"
+
+
+def take(thing: str, place: str) -> str:
+    """Take a thing. You can hold one only.
+
+    Args:
+        thing: Its name and number, such as "mug 2".
+        place: Where it is, such as "shelf 1".
+    """
+    return f"take {thing} from {place}"
+
+
+def put(thing: str, place: str) -> str:
+    """Put down the thing that you hold.
+
+    Args:
+        thing: Its name and number, such as "mug 2".
+        place: Where to put it, such as "shelf 1".
+    """
+    return f"move {thing} to {place}"
+
+
+def clean(thing: str, place: str) -> str:
+    """Clean the thing that you hold.
+
+    Args:
+        thing: Its name and number, such as "mug 2".
+        place: What to clean it with, such as "sinkbasin 1".
+    """
+    return f"clean {thing} with {place}"
+
+
+def heat(thing: str, place: str) -> str:
+    """Heat the thing that you hold.
+
+    Args:
+        thing: Its name and number, such as "mug 2".
+        place: What to heat it with, such as "microwave 1".
+    """
+    return f"heat {thing} with {place}"
+
+
+def cool(thing: str, place: str) -> str:
+    """Cool the thing that you hold.
+
+    Args:
+        thing: Its name and number, such as "mug 2".
+        place: What to cool it with, such as "fridge 1".
+    """
+    return f"cool {thing} with {place}"
+
+
+def use(thing: str) -> str:
+    """Turn on a lamp.
+
+    Args:
+        thing: Its name and number, such as "desklamp 1".
+    """
+    return f"use {thing}"
+
+
+def examine(name: str) -> str:
+    """Look closely at a place, or at the thing that you hold.
+
+    Args:
+        name: Its name and number, such as "drawer 3".
+    """
+    return f"examine {name}"
+
+
+def look() -> str:
+    """Look around where you are."""
+    return "look"
+
+
+def inventory() -> str:
+    """See what you hold."""
+    return "inventory"
+
+
+TOOLS = (go_to, open_place, close_place, take, put, clean, heat, cool, use, examine, look, inventory)
+
+
+# The training games of a run as a world: `train.jsonl` names them, `games/` holds them.
+
+try:
+    from agent2rl.environments.alfworld.expert import AlfworldExpert
+except ImportError:  # the folder is hidden in a run without an expert
+    AlfworldExpert = None  # type: ignore[assignment, misc]
+
+GAMES = "games"
+
+
+def open_world(data: Path) -> World:
+    find = make_game_finder(data / GAMES)
+    games = read_training_examples(data / "train.jsonl")
+    return World(games, environment=lambda: AlfworldEnvironment(find), expert=AlfworldExpert, tools=TOOLS)

@@ -1,15 +1,190 @@
-"""One episode of a game, in words.
+"""One episode of an ALFWorld game: the state of the house, its rules, and the texts that describe it.
 
-A command is understood as the official engine understands it: it must be one of those that can be done now,
-letter for letter, apart from white space around it. Anything else is answered with "Nothing happens.", and
-nothing does.
+A command must be one of those that are possible now, letter for letter, apart from white space around it.
+Anything else is answered with "Nothing happens." The game's tuples and fact sets are shared until they
+change, so that a state is small.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from agent2rl.environments.alfworld.game import AlfworldGame
+from agent2rl.environments.alfworld.game import AlfworldGame, AlfworldGoal, House, Numbers
 from agent2rl.environments.alfworld.grammar import ACTIONS, choose_variant
-from agent2rl.environments.alfworld.state import Act, HouseState
+
+# What is true in a house after some actions, what can be done then and what it changes: ALFWorld's rules.
+
+Act = tuple[str, *tuple[int, ...]]
+"""An action and the numbers of what it is about, as `grammar.ACTIONS` orders them."""
+
+KNIVES = frozenset({"knifetype", "butterknifetype"})
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What an appliance does to the thing in hand. The appliance need not be open."""
+
+    appliances: frozenset[str]
+    needs: str
+    gives: frozenset[str]
+    takes: frozenset[str] = frozenset()
+
+
+TREATMENTS = {
+    "heatobject": Treatment(
+        frozenset({"microwavetype"}), "heatable", frozenset({"ishot"}), frozenset({"iscool"})
+    ),
+    "coolobject": Treatment(
+        frozenset({"fridgetype"}), "coolable", frozenset({"iscool"}), frozenset({"ishot"})
+    ),
+    "cleanobject": Treatment(frozenset({"sinktype", "sinkbasintype"}), "cleanable", frozenset({"isclean"})),
+}
+
+
+class HouseState:
+    __slots__ = ("around", "contents", "fixture_facts", "held", "house", "left", "location", "thing_facts")
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.location = house.start
+        self.held: int | None = None
+        """The thing in hand."""
+        self.contents = list(house.contents)
+        self.around = list(house.around)
+        self.thing_facts = list(house.thing_facts)
+        self.fixture_facts = list(house.fixture_facts)
+        self.left: set[tuple[int, int]] = set()
+        """(thing, fixture) that it was taken from, and was not put back to."""
+
+    @property
+    def nearby(self) -> Numbers:
+        """The fixtures within reach."""
+        return self.house.nearby[self.location]
+
+    def list_clutter(self) -> list[int]:
+        """What `look` lists: things put down here after they were taken from a fixture that is here too."""
+        if not self.left:
+            return []
+        pairs = ((thing, fixture) for thing in self.around[self.location] for fixture in self.nearby)
+        return [pair[0] for pair in pairs if pair in self.left]
+
+    def reaches_goal(self, goal: AlfworldGoal) -> bool:
+        """Whether the goal is reached now."""
+        if goal.lamps is not None:
+            return self.held in goal.things and any(
+                "istoggled" in self.thing_facts[thing] and "toggleable" in self.thing_facts[thing]
+                for fixture in self.nearby
+                for thing in goal.lamps.intersection(self.contents[fixture])
+            )
+        for fixture in goal.fixtures:
+            placed = goal.things.intersection(self.contents[fixture])
+            if sum(goal.qualities <= self.thing_facts[thing] for thing in placed) >= goal.count:
+                return True
+        return False
+
+    def is_possible(self, act: Act) -> bool:
+        """Whether an action's precondition holds."""
+        match act:
+            case "gotolocation", fixture:
+                return not self._is_near(fixture)
+            case "pickupobject", thing, fixture:
+                empty_handed, portable = self.held is None, "pickupable" in self.thing_facts[thing]
+                within_reach = thing in self.contents[fixture] and self._is_accessible(fixture)
+                return empty_handed and portable and within_reach
+            case "putobject", thing, fixture:
+                fits = thing in self.house.accepted[fixture]
+                return thing == self.held and fits and self._is_accessible(fixture)
+            case "openobject", fixture:
+                return self._can_open(fixture) and "opened" not in self.fixture_facts[fixture]
+            case "closeobject", fixture:
+                return self._can_open(fixture) and "opened" in self.fixture_facts[fixture]
+            case "examinereceptacle", fixture:
+                return self._is_near(fixture)
+            case "examineobject", thing:
+                return thing == self.held
+            case "toggleobject", thing:
+                within_reach = any(thing in self.contents[fixture] for fixture in self.nearby)
+                return within_reach and "toggleable" in self.thing_facts[thing]
+            case "sliceobject", thing, knife:
+                cuts = knife == self.held and self.house.thing_types[knife] in KNIVES
+                return cuts and thing in self.around[self.location] and "sliceable" in self.thing_facts[thing]
+            case action, thing, fixture:
+                return self._can_treat(TREATMENTS[action], thing, fixture)
+        return True
+
+    def apply_act(self, act: Act) -> None:
+        """Change what an action changes. It must be one that can be done."""
+        match act:
+            case "gotolocation", fixture:
+                self.location = self.house.standing[fixture]
+            case "pickupobject", thing, fixture:
+                self._take_thing(thing, fixture)
+            case "putobject", thing, fixture:
+                self._put_thing(thing, fixture)
+            case "openobject", fixture:
+                self.fixture_facts[fixture] |= {"opened"}
+            case "closeobject", fixture:
+                self.fixture_facts[fixture] -= {"opened"}
+            case "toggleobject", thing:
+                self.thing_facts[thing] |= {"istoggled"}
+            case "sliceobject", thing, _:
+                self.thing_facts[thing] |= {"issliced"}
+            case action, thing, _:
+                treatment = TREATMENTS[action]
+                self.thing_facts[thing] = self.thing_facts[thing] - treatment.takes | treatment.gives
+
+    def iter_possible_acts(self) -> Iterator[Act]:
+        """Everything that can be done here, leaving aside; the same twice where there are two ways."""
+        return filter(self.is_possible, self._iter_candidate_acts())
+
+    def _iter_candidate_acts(self) -> Iterator[Act]:
+        """At least everything that can be done here."""
+        yield from (("look",), ("inventory",), ("help",))
+        for fixture in self.nearby:
+            for action in ("examinereceptacle", "openobject", "closeobject"):
+                yield action, fixture
+            for thing in self.contents[fixture]:
+                yield "toggleobject", thing
+                if self.held is None:
+                    yield "pickupobject", thing, fixture
+        if self.held is not None:
+            yield "examineobject", self.held
+            for thing in self.around[self.location]:
+                yield "sliceobject", thing, self.held
+            for fixture in self.nearby:
+                for action in ("putobject", *TREATMENTS):
+                    yield action, self.held, fixture
+
+    def _is_near(self, fixture: int) -> bool:
+        return self.house.standing[fixture] == self.location
+
+    def _can_open(self, fixture: int) -> bool:
+        return self._is_near(fixture) and "openable" in self.fixture_facts[fixture]
+
+    def _is_accessible(self, fixture: int) -> bool:
+        facts = self.fixture_facts[fixture]
+        return self._is_near(fixture) and ("openable" not in facts or "opened" in facts)
+
+    def _can_treat(self, treatment: Treatment, thing: int, fixture: int) -> bool:
+        return (
+            thing == self.held
+            and self._is_near(fixture)
+            and self.house.fixture_types[fixture] in treatment.appliances
+            and treatment.needs in self.thing_facts[thing]
+        )
+
+    def _take_thing(self, thing: int, fixture: int) -> None:
+        """From one fixture: a thing that the game's file has in two stays in the other as well."""
+        self.contents[fixture] = tuple(other for other in self.contents[fixture] if other != thing)
+        self.around[self.location] = tuple(other for other in self.around[self.location] if other != thing)
+        self.left.add((thing, fixture))
+        self.held = thing
+
+    def _put_thing(self, thing: int, fixture: int) -> None:
+        self.contents[fixture] = tuple(sorted({*self.contents[fixture], thing}))
+        self.around[self.location] = tuple(sorted({*self.around[self.location], thing}))
+        self.left.discard((thing, fixture))
+        self.held = None
+
 
 NOTHING = "Nothing happens."
 

@@ -1,11 +1,13 @@
-"""Reads PDDL text as nested lists. Names are lower-cased, as PDDL does not tell case; comments are dropped.
+"""Reads PDDL text as nested lists, and recognises the goal of an ALFWorld problem in it.
 
-Not covered: what the lists mean.
+Names are lower-cased and comments dropped. A goal is one of six forms and must match one of them exactly.
+Not covered: goals in general, which would need a search at every step.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from agent2rl.core.errors import UserError
 
@@ -58,3 +60,111 @@ def require_atom(expression: Expression) -> Atom:
     if isinstance(expression, tuple) and expression:
         return expression
     raise UserError(f"A PDDL fact is expected where {expression!r} stands.")
+
+
+# What a game asks for, read from the goal of its PDDL problem.
+
+TaskType = Literal[
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+]
+
+PLACED: dict[TaskType, frozenset[str]] = {
+    "pick_and_place_simple": frozenset(),
+    "pick_clean_then_place_in_recep": frozenset({"cleanable", "isclean"}),
+    "pick_heat_then_place_in_recep": frozenset({"heatable", "ishot"}),
+    "pick_cool_then_place_in_recep": frozenset({"coolable", "iscool"}),
+}
+"""What must be true of the one thing that is to be placed."""
+
+
+@dataclass(frozen=True)
+class ParsedGoal:
+    """A goal in terms of types: a `thing` in or on a `fixture`, or in hand and in the light of a `lamp`."""
+
+    task: TaskType
+    thing: str
+    fixture: str = ""
+    lamp: str = ""
+
+    @property
+    def qualities(self) -> frozenset[str]:
+        return PLACED.get(self.task, frozenset())
+
+    @property
+    def count(self) -> int:
+        return 2 if self.task == "pick_two_obj_and_place" else 1
+
+
+GoalReading = tuple[ParsedGoal, set[Atom]]
+"""A wish that may be meant, and all that its goal would say."""
+
+
+def parse_goal(goal: Expression) -> ParsedGoal:
+    """What a goal wants, whichever of the six forms it has."""
+    atoms = set(_iter_atoms(goal))
+    things = {name: kind for _, name, kind in _select_facts(atoms, "objecttype", 2)}
+    fixtures = {name: kind for _, name, kind in _select_facts(atoms, "receptacletype", 2)}
+    for meant, said in (*_iter_placing_goals(things, fixtures), *_iter_lamp_goals(things, atoms)):
+        if said == atoms:
+            return meant
+    facts = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
+    raise UserError(f"The goal of this game is none of ALFWorld's six. It says: {facts}.")
+
+
+def _iter_placing_goals(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[GoalReading]:
+    """One thing, as it is or treated, or two alike, in or on one fixture."""
+    if len(fixtures) != 1 or len(set(things.values())) != 1:
+        return
+    [(place, fixture)], [thing] = fixtures.items(), set(things.values())
+    said: set[Atom] = {("receptacletype", place, fixture)}
+    for name in things:
+        said |= {("objecttype", name, thing), ("inreceptacle", name, place)}
+    if len(things) == 1:
+        for task, qualities in PLACED.items():
+            yield ParsedGoal(task, thing, fixture), said | {(quality, *things) for quality in qualities}
+    elif len(things) == 2:
+        yield ParsedGoal("pick_two_obj_and_place", thing, fixture), said | {("differ", *sorted(things))}
+
+
+def _iter_lamp_goals(things: dict[str, str], atoms: set[Atom]) -> Iterator[GoalReading]:
+    """One thing in hand, where a lamp is that was used."""
+    lamps = _select_facts(atoms, "istoggled", 1)
+    holdings = _select_facts(atoms, "holds", 2)
+    spots = _select_facts(atoms, "receptacleatlocation", 2)
+    if not len(lamps) == len(holdings) == len(spots) == 1:
+        return
+    [(_, lamp)], [(_, agent, thing)], [(_, place, location)] = lamps, holdings, spots
+    if things.keys() != {lamp, thing}:
+        return
+    said: set[Atom] = {("objecttype", name, kind) for name, kind in things.items()}
+    said |= {
+        ("toggleable", lamp),
+        ("istoggled", lamp),
+        ("inreceptacle", lamp, place),
+        ("holds", agent, thing),
+    }
+    said |= {("receptacleatlocation", place, location), ("atlocation", agent, location)}
+    yield ParsedGoal("look_at_obj_in_light", things[thing], lamp=things[lamp]), said
+
+
+def _select_facts(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom]:
+    return [fact for fact in atoms if fact[0] == predicate and len(fact) == 1 + arguments]
+
+
+def _iter_atoms(goal: Expression) -> Iterator[Atom]:
+    """Every fact of a conjunction, whatever quantifies it; `(not (= one other))` as `differ`."""
+    match goal:
+        case ["and", *parts]:
+            for part in parts:
+                yield from _iter_atoms(part)
+        case ["exists", _, part]:
+            yield from _iter_atoms(part)
+        case ["not", ["=", str(one), str(other)]]:
+            yield ("differ", *sorted((one, other)))
+        case _:
+            yield require_atom(goal)

@@ -19,11 +19,16 @@ from agent2rl.environments.search.answer_matching import (
     mark_answer,
     parse_gold_answer,
 )
-from agent2rl.environments.search.backend import Backend, DeskBackend, SearchDocument, SearchResult
-from agent2rl.environments.search.environment import SearchEnvironment
-from agent2rl.environments.search.local import LocalCorpus
-from agent2rl.environments.search.search_records import RecordingBackend, ReplayBackend
-from agent2rl.environments.search.world import open_world
+from agent2rl.environments.search.backends import (
+    Backend,
+    DeskBackend,
+    LocalCorpus,
+    RecordingBackend,
+    ReplayBackend,
+    SearchDocument,
+    SearchResult,
+)
+from agent2rl.environments.search.environment import SearchEnvironment, open_world
 
 __all__ = [
     "WORLD",

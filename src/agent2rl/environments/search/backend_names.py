@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.search.backend import Backend
-from agent2rl.environments.search.live import ENGINES, DdgsBackend, EngineBackend, make_searxng_engine
-from agent2rl.environments.search.local import read_corpus
-from agent2rl.environments.search.search_records import ReplayBackend
+from agent2rl.environments.search.backends import Backend, ReplayBackend, read_corpus
+from agent2rl.environments.search.search_engines import (
+    ENGINES,
+    DdgsBackend,
+    EngineBackend,
+    make_searxng_engine,
+)
 
 KEYS = tuple(engine.key for engine in ENGINES.values() if engine.key)
 """The environment variables that may hold one."""

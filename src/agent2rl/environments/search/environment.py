@@ -1,22 +1,27 @@
-"""Questions as an environment: search, open what was found, answer; at most so many steps.
+"""Search questions as an environment, and a run's training questions as a world with tools.
 
     search[<query>]    a numbered list of documents, best first
     open[<number>]     one of those that were found, by its number in the last list, its id or its title
     answer[<answer>]   ends the episode, and is rewarded
 
-A step's action may be a whole reply, thoughts and all: `actions` finds it. A search that fails is seen as
-such, costs its step and is counted. Only what a search has found can be opened, and what names the benchmark
-itself is as if it were not found.
+    data/train.jsonl              {"id": …, "question": …, "answer": …, "answer_type": …, "steps": …} a line
+    data/corpus/documents.jsonl   {"id": …, "title": …, "text": …} a line; or else
+    data/desk                     the directory of a socket where the harness searches
+
+An action may be a whole reply: `actions` finds it. A failed search costs its step and is counted. Only what
+a search has found can be opened. An agent has the corpus or nothing: where the harness searches, the world
+is played at `$ENVIRONMENT_URL`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from agent2rl.core.environment import EnvironmentStep
+from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError, WorldError
-from agent2rl.core.task import Example
-from agent2rl.environments.examples import read_step_limit
+from agent2rl.core.task import Example, require_evaluator_folder
+from agent2rl.environments.examples import read_step_limit, read_training_examples
 from agent2rl.environments.search.actions import SearchAction, parse_action
 from agent2rl.environments.search.answer_matching import (
     NOTHING,
@@ -26,8 +31,17 @@ from agent2rl.environments.search.answer_matching import (
     mark_answer,
     parse_gold_answer,
 )
-from agent2rl.environments.search.backend import Backend, NotRecorded, QueryRefused, SearchResult
-from agent2rl.environments.search.benchmark_filter import is_withheld
+from agent2rl.environments.search.backends import (
+    Backend,
+    DeskBackend,
+    NotRecorded,
+    QueryRefused,
+    SearchResult,
+    is_withheld,
+    read_corpus,
+)
+from agent2rl.net import grading_proxy_client
+from agent2rl.net.grading_proxy_client import GradingProxyClient, find_grading_proxy
 
 STEPS = 6
 """In an episode, nonsense included, unless an example's `read_step_limit` says otherwise."""
@@ -183,3 +197,110 @@ def _require_names(names: object) -> tuple[str, ...]:
 def _read_document_ids(example: Example) -> frozenset[str]:
     named = example.meta.get("documents", [])
     return frozenset(map(str, named)) if isinstance(named, list) else frozenset()
+
+
+# The actions of a search as functions, for models that call tools. A model reads their docstrings.
+
+
+def search(query: str) -> str:
+    """Search for documents. Gives a numbered list of titles, each with the beginning of its text.
+
+    Args:
+        query: What to search for, in a few words.
+    """
+    return f"search[{query}]"
+
+
+def open_document(which: str) -> str:
+    """Read a document that a search has found.
+
+    Args:
+        which: Its number in the last list, or its title.
+    """
+    return f"open[{which}]"
+
+
+def answer(text: str) -> str:
+    """Answer the question. This ends it.
+
+    Args:
+        text: The answer alone; several items with semicolons between them.
+    """
+    return f"answer[{text}]"
+
+
+TOOLS = (search, open_document, answer)
+
+
+# The questions of a run as a world: `train.jsonl` asks them, and something is there to be searched.
+
+CORPUS_FOLDER = "corpus"
+
+
+def open_world(data: Path) -> World:
+    games = read_training_examples(data / "train.jsonl")
+    find = _make_backend_finder(data)
+    walks = {game.prompt: game.target for game in games if "corpus" in game.meta and game.target}
+    return World(
+        games,
+        environment=lambda: SearchEnvironment(find),
+        expert=(lambda: RecitingExpert(walks)) if walks else None,
+        tools=TOOLS,
+        slow=not (data / CORPUS_FOLDER).is_dir(),
+    )
+
+
+def _make_backend_finder(data: Path) -> Find:
+    backend: Backend
+    if (data / CORPUS_FOLDER).is_dir():
+        backend = read_corpus(data / CORPUS_FOLDER)
+    elif (data / grading_proxy_client.MOUNT_NAME).is_dir():
+        backend = DeskBackend(
+            GradingProxyClient(data / grading_proxy_client.MOUNT_NAME / grading_proxy_client.SOCKET)
+        )
+    else:
+        return _refuse_search
+    return lambda _: backend
+
+
+def _refuse_search(_: Example) -> Backend:
+    raise UserError(
+        "There is nothing to search here: the searches of this task are the harness's.",
+        "Play it at $ENVIRONMENT_URL.",
+    )
+
+
+def make_graded_environment() -> SearchEnvironment:
+    """As it is graded: an example brings the name of its corpus, or is searched for by the harness."""
+    return SearchEnvironment(_find_graded_backend)
+
+
+def _find_graded_backend(example: Example) -> Backend:
+    if named := example.meta.get("corpus"):
+        return read_corpus(require_evaluator_folder(str(named)))
+    found = find_grading_proxy()
+    return DeskBackend(found) if found else MissingBackend()
+
+
+class MissingBackend:
+    """What is searched where nobody has said what."""
+
+    def search(self, query: str) -> tuple[SearchResult, ...]:
+        raise WorldError(f"There is nothing to search for {query[:100]!r}: --search names what.")
+
+    def open(self, id: str) -> str:  # noqa: A002
+        raise WorldError(f"There is no {id[:100]!r}: --search names what is searched.")
+
+
+class RecitingExpert:
+    """Shows the actions that the training data tells, one after another."""
+
+    def __init__(self, walks: Mapping[str, str]) -> None:
+        self._walks = walks
+        self._left: list[str] = []
+
+    def act(self, observation: str) -> str:
+        asked = observation.removeprefix("Question: ")
+        if asked in self._walks:
+            self._left = self._walks[asked].split("\n")
+        return self._left.pop(0) if self._left else "answer[nothing]"

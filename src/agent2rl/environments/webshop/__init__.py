@@ -12,13 +12,11 @@ modes `html`, `url` and `text_rich`, and WebShop's web site.
 """
 
 from agent2rl.core.environment import OpenWorld
-from agent2rl.environments.webshop.environment import WebshopEnvironment
+from agent2rl.environments.webshop.environment import WebshopEnvironment, open_world
 from agent2rl.environments.webshop.episode import AvailableActions, WebshopEpisode
-from agent2rl.environments.webshop.goal import TEST, TRAIN, VALIDATION, ShoppingGoal
 from agent2rl.environments.webshop.product import Product
 from agent2rl.environments.webshop.reward import PurchaseScore
-from agent2rl.environments.webshop.shop import Shop
-from agent2rl.environments.webshop.world import open_world
+from agent2rl.environments.webshop.shop import TEST, TRAIN, VALIDATION, Shop, ShoppingGoal
 
 __all__ = [
     "TEST",

@@ -1,6 +1,9 @@
-"""WebShop as an environment: one goal after another, each with a limit of steps.
+"""WebShop as an environment, and a run's training goals as a world with tools and an expert.
 
-Not covered: prompts, and finding the action in what a model wrote.
+    data/train.jsonl      {"id": …, "question": …, "goal": {…}, "steps": …} a line
+    data/shop/            the products, in the official files
+
+The tools' docstrings are what a model reads. Not covered: prompts, and finding the action in a model's reply.
 """
 
 from collections.abc import Callable
@@ -8,16 +11,36 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from agent2rl.core.environment import EnvironmentStep
+from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError
-from agent2rl.core.evaluator_folders import require_evaluator_folder
-from agent2rl.core.task import Example
-from agent2rl.environments.examples import read_step_limit
+from agent2rl.core.task import Example, require_evaluator_folder
+from agent2rl.environments.examples import read_step_limit, read_training_examples
 from agent2rl.environments.webshop.episode import WebshopEpisode
-from agent2rl.environments.webshop.goal import ShoppingGoal
 from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
-from agent2rl.environments.webshop.shop import Shop
-from agent2rl.environments.webshop.tools import click
+from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
+
+# WebShop's actions as functions, for models that call tools.
+
+
+def search(words: str) -> str:
+    """Search the shop. This works on every page.
+
+    Args:
+        words: What to look for, such as "red cotton shirt".
+    """
+    return f"search[{words}]"
+
+
+def click(name: str) -> str:
+    """Click a button, a product or an option that the page shows.
+
+    Args:
+        name: What is shown, such as "Next >", "B07FYPSNH8", "large" or "Buy Now".
+    """
+    return f"click[{name}]"
+
+
+TOOLS = (search, click)
 
 SHOP = "shop"
 """The folder of the products, beside the examples that score and in the data that is trained on."""
@@ -96,3 +119,22 @@ def read_goal(example: Example) -> ShoppingGoal:
     if not isinstance(record, dict):
         raise UserError(f"The example {example.id!r} carries no goal.")
     return ShoppingGoal.from_record(record)
+
+
+# The training goals of a run as a world: `train.jsonl` holds them, `shop/` the products.
+
+try:
+    from agent2rl.environments.webshop.expert import WebshopExpert
+except ImportError:  # the folder is hidden in a run without an expert
+    WebshopExpert = None  # type: ignore[assignment, misc]
+
+
+def open_world(data: Path) -> World:
+    goals = read_training_examples(data / "train.jsonl")
+    shop = data / SHOP
+    return World(
+        goals,
+        environment=lambda: WebshopEnvironment(lambda _: load_shop(shop)),
+        expert=WebshopExpert,
+        tools=TOOLS,
+    )

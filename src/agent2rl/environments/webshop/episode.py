@@ -11,10 +11,9 @@ import re
 from typing import Literal, NamedTuple
 
 from agent2rl.environments.webshop import pages
-from agent2rl.environments.webshop.goal import ShoppingGoal
 from agent2rl.environments.webshop.product import Product
 from agent2rl.environments.webshop.reward import PurchaseScore, score_purchase
-from agent2rl.environments.webshop.shop import Shop
+from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
 
 Page = Literal["start", "results", "item", "sub-page", "done"]
 _ACTION = re.compile(r"(.+)\[(.+)\]")

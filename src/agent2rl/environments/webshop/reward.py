@@ -9,17 +9,83 @@ above 85. The type factor asks whether it is the kind of thing that was wanted.
 The official code reads the colour on the chosen side alone where a goal names its options (`items()` for
 `values()`), and 458 of the 6,910 generated goals of the small catalogue can then be won by nobody. Here both
 sides are read, as they officially are for human goals; `as_published=True` scores as the published code does.
+
+Nouns of a title come from spaCy's model, as officially, if it is installed, else from a rule. Which of the
+two is part of a score, since the type factor can depend on it. The colour names are WebShop's own (MIT), in
+the order they are tried in.
 """
 
-from collections.abc import Iterable
+import importlib.util
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal
 
 from rapidfuzz import fuzz, utils
 
-from agent2rl.environments.webshop import nouns
-from agent2rl.environments.webshop.colours import COLOURS, find_colour
-from agent2rl.environments.webshop.goal import ShoppingGoal
 from agent2rl.environments.webshop.product import Product
+from agent2rl.environments.webshop.shop import ShoppingGoal
+
+# The names of colours that options are read by: WebShop's own (MIT), in the order they are tried in.
+
+COLOURS = tuple(Path(__file__).with_name("colours.txt").read_text(encoding="utf-8").split())
+
+
+def find_colour(option: str) -> str:
+    """The first name that is anywhere in an option's value ("fashion" has ash), or the value itself."""
+    return next((name for name in COLOURS if name in option), option)
+
+
+# The nouns of a product's title: by spaCy's model, as officially, where it is installed; else by a rule.
+
+NounTagger = Literal["spacy", "rule"]
+SPACY_MODEL = "en_core_web_sm"
+
+FUNCTION_WORDS = frozenset(Path(__file__).with_name("function_words.txt").read_text(encoding="utf-8").split())
+
+
+def extract_nouns(title: str) -> list[str]:
+    """In small letters, in order, repeated as they occur."""
+    return _load_spacy_tagger()(title) if get_noun_tagger() == "spacy" else extract_nouns_by_rule(title)
+
+
+def get_noun_tagger() -> NounTagger:
+    """Which of the two says what a noun is here."""
+    return "spacy" if _is_spacy_installed() else "rule"
+
+
+@lru_cache(maxsize=1 << 14)
+def _split_content_words(title: str) -> tuple[str, ...]:
+    return tuple(
+        word
+        for word in re.findall(r"\w+", title.lower())
+        if len(word) > 2 and word.isalpha() and word not in FUNCTION_WORDS
+    )
+
+
+def extract_nouns_by_rule(title: str) -> list[str]:
+    return list(_split_content_words(title))
+
+
+@cache
+def _is_spacy_installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("spacy", SPACY_MODEL))
+
+
+@cache
+def _load_spacy_tagger() -> Callable[[str], list[str]]:
+    import spacy  # heavy, and absent from most installations
+
+    parse = spacy.load(SPACY_MODEL)
+
+    @lru_cache(maxsize=1 << 14)
+    def read(title: str) -> list[str]:
+        return [token.text.lower() for token in parse(title) if token.pos_ in ("NOUN", "PROPN")]
+
+    return read
+
 
 ALIKE = 85
 _DROPPED = dict.fromkeys(range(128, 256))
@@ -36,7 +102,7 @@ class PurchaseScore:
     price: bool
     kind: float
     """The type factor."""
-    nouns_by: nouns.NounTagger
+    nouns_by: NounTagger
     """What said which words of the titles are nouns."""
 
 
@@ -49,7 +115,7 @@ def score_purchase(
     cheap = price <= goal.price_upper
     kind = compute_type_factor(product, goal)
     share = (attributes + options + cheap) / (len(goal.attributes) + len(goal.options) + 1)
-    return PurchaseScore(share * kind, attributes, options, cheap, kind, nouns.get_noun_tagger())
+    return PurchaseScore(share * kind, attributes, options, cheap, kind, get_noun_tagger())
 
 
 def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:
@@ -91,8 +157,8 @@ def _format_published_option(name: str, value: str) -> str:
 
 
 def _compute_noun_overlap(bought: str, wanted: str) -> float:
-    named = nouns.extract_nouns(wanted)
-    return len({*named} & {*nouns.extract_nouns(bought)}) / len(named) if named else 0.2
+    named = extract_nouns(wanted)
+    return len({*named} & {*extract_nouns(bought)}) / len(named) if named else 0.2
 
 
 def _split_category(one: Product | ShoppingGoal) -> set[str]:

@@ -1,20 +1,104 @@
-"""Plays a script to whoever asks: at which step a conversation is, and what to answer.
+"""Plays a script to each conversation: finds the conversation a request belongs to, its step, and the reply.
 
-Asking the same thing again, as clients do after an error, gets the same step; a session that was closed and
-resumed goes on. Requests beside the agent's work, such as for a title, play nothing on.
+An agent sends the whole conversation each time, so what it repeats of the LLM's turns shows how far it is.
+A repeated request, as clients send after an error, gets the same step; a resumed session continues. Side
+requests, such as for a title, do not advance the script.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.core.records import Record
 from agent2rl.gateway.scripted import step_replies
-from agent2rl.gateway.scripted.agent_tools import AgentTools, detect_agent_tools, fill_schema
-from agent2rl.gateway.scripted.conversation import ScriptedConversation, ScriptedTurn, find_conversation
-from agent2rl.gateway.scripted.messages import LlmReply, LlmRequest, ProviderError, dump_json
-from agent2rl.gateway.scripted.script import DriverScript, ScriptStep, StepCondition, Times
-from agent2rl.gateway.scripted.step_replies import ScriptFault
+from agent2rl.gateway.scripted.messages import (
+    AssistantMessage,
+    LlmReply,
+    LlmRequest,
+    ProviderError,
+    dump_json,
+)
+from agent2rl.gateway.scripted.script_file import DriverScript, ScriptStep, StepCondition, Times
+from agent2rl.gateway.scripted.step_replies import AgentTools, ScriptFault, detect_agent_tools, fill_schema
+
+# Which conversation a request belongs to, and how far it has heard it: read from the request itself.
+
+
+@dataclass
+class ScriptedTurn:
+    """One answer, and how often it was asked for."""
+
+    step: int | None
+    """Counted from 0; None: the script was over."""
+    reply: LlmReply
+    attempts: int = 0
+    waits: bool = False
+    """For a command of the step to end: it is no answer of the step's own."""
+
+
+@dataclass
+class ScriptedConversation:
+    number: int
+    first: LlmRequest
+    start: int | None = 0
+    """The step that it begins with; None: the script was over before."""
+    turns: list[ScriptedTurn] = field(default_factory=list)
+    captured: dict[str, str] = field(default_factory=dict)
+    plays: Counter[int] = field(default_factory=Counter)
+    """Of each step in a row."""
+    results: list[str] = field(default_factory=list)
+    """What has come back of the last step so far, where it comes in parts."""
+
+    @property
+    def calls(self) -> set[str]:
+        return {call.id for turn in self.turns for call in turn.reply.calls}
+
+    @property
+    def next_name(self) -> str:
+        """The id of the next answer."""
+        return f"c{self.number}t{len(self.turns) + 1}"
+
+
+def find_conversation(
+    conversations: Sequence[ScriptedConversation], asked: LlmRequest
+) -> tuple[ScriptedConversation, int] | None:
+    """The conversation, and how many of its turns were heard. None: a new one begins."""
+    calls = {call.id for said in asked.turns for call in said.calls}
+
+    def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
+        return bool(calls & talk.calls), talk.first.beginning == asked.beginning, talk.number
+
+    for talk in sorted(conversations, key=likeness, reverse=True):
+        if (heard := _count_heard_turns(talk, asked)) is not None:
+            return talk, heard
+    return None
+
+
+def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | None:
+    """Of its turns; None: it is another conversation."""
+    if asked.after:
+        return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == asked.after), None)
+    for place in range(len(asked.turns), 0, -1):
+        heard = _match_turn(talk, asked.turns[place - 1], place)
+        if heard is not None:
+            return heard
+    again = len(talk.turns) <= 1 and talk.first.beginning == asked.beginning
+    return 0 if again and len(talk.first.turns) == len(asked.turns) else None
+
+
+def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
+    """How many turns were heard with this one, which is the request's so manieth."""
+    replies = [(number, turn.reply) for number, turn in enumerate(talk.turns, 1)]
+    calls = {call.id for call in said.calls}
+    same = [number for number, reply in replies if calls & {call.id for call in reply.calls}]
+    same = same or [number for number, reply in replies if reply.said.digest == said.digest]
+    if same:
+        return min(same, key=lambda number: (abs(number - place), -number))
+    begun = [n for n, reply in replies if said.text and not said.calls and reply.text.startswith(said.text)]
+    return begun[-1] - 1 if begun else None
+
 
 SCRIPT_OVER_STEP = ScriptStep(end="The script is over.")
 SIDE_ANSWER = "A scripted run"

@@ -1,7 +1,9 @@
-"""GGUF to the Hugging Face format: config, weights, tokenizer, chat template. Same file in, same bytes out.
+"""Converts the GGUF file to the Hugging Face format. The same file in gives the same bytes out.
 
-A weight is what `gguf` makes of its bits, rounded to bfloat16, in which the model was published. The
-tokenizer is made of the file's own vocabulary and checked (see `tokenizer`).
+Weights are dequantised by `gguf` and rounded to bfloat16, in which the model was published. The tokenizer
+is built from the file's own vocabulary and checked against it. transformers can read a tokenizer from GGUF
+too, but ignores `tokenizer.ggml.pre`, by which digits are split off first: the two spaces of "quarters.
+25" are then two tokens, where the model knows one.
 """
 
 import json
@@ -9,14 +11,145 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
+import numpy.typing as npt
 import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from safetensors.torch import save_file
+from transformers import AutoTokenizer
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.models.smollm2_135m import tokenizer
-from agent2rl.models.smollm2_135m.gguf_source import Floats, GgufSource
 from agent2rl.store.files import sha256_file
+
+# A GGUF file as `gguf` reads it: fields by name, tensors as floats.
+
+Floats = npt.NDArray[np.float32]
+
+
+class GgufSource:
+    def __init__(self, path: Path) -> None:
+        self._reader = gguf.GGUFReader(path)
+
+    def __getitem__(self, field: str) -> Any:
+        return self._reader.fields[field].contents()
+
+    def read_tensors(self) -> Iterator[tuple[str, Floats]]:
+        for tensor in self._reader.tensors:
+            yield tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type)
+
+
+# The tokenizer of a GGUF file in the Hugging Face format, and whether it is that of the file.
+
+TEMPLATE = "chat_template.jinja"
+CONTROL = 3
+"""The type of a token that no text is split into: <|im_end|> and the like."""
+TEXTS = (
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
+    "It's 3.14 × 10^5 = 314,000 — don't you think?  Two  spaces,\ttabs\r\nand\n\n\nlines.",
+    "def f(x: int) -> int:\n    return x ** 2  # <<2*3=6>>6\n#### 72",
+    "Zwölf Boxkämpfer jagen Viktor über den großen Sylter Deich. 日本語もある。 Привет! 🙂",
+    "<|im_start|>user\nHi<|im_end|>\n<|endoftext|>",
+    "",
+)
+CHATS = (
+    [{"role": "user", "content": "What is 2 + 2?"}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "  Hello!\n"},
+        {"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": "Bye {{ now }}"},
+    ],
+)
+
+
+def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json, out of the file's own vocabulary and merges."""
+    tokens, pre = source["tokenizer.ggml.tokens"], source["tokenizer.ggml.pre"]
+    assert (source["tokenizer.ggml.model"], pre) == ("gpt2", "smollm"), "the file is pinned by its hash"
+    vocabulary = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            _describe_added_token(number, tokens[number]) for number in _find_control_tokens(source)
+        ],
+        "normalizer": None,
+        # What `smollm` stands for: digits apart, then as GPT-2.
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, _describe_byte_level()],
+        },
+        "post_processor": None,
+        "decoder": _describe_byte_level(),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in source["tokenizer.ggml.merges"]],
+        },
+    }
+    settings = {
+        "add_prefix_space": source["tokenizer.ggml.add_space_prefix"],
+        "bos_token": tokens[source["tokenizer.ggml.bos_token_id"]],
+        "clean_up_tokenization_spaces": False,
+        "eos_token": tokens[source["tokenizer.ggml.eos_token_id"]],
+        "model_max_length": source["llama.context_length"],
+        "pad_token": tokens[source["tokenizer.ggml.padding_token_id"]],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": tokens[source["tokenizer.ggml.unknown_token_id"]],
+    }
+    return {"tokenizer.json": vocabulary, "tokenizer_config.json": settings}
+
+
+def find_tokenizer_faults(source: GgufSource, model_dir: Path, rows: int) -> Iterator[str]:
+    """In what the tokenizer, as transformers loads it, differs from the file's."""
+    loaded: Any = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
+    tokens: list[str] = source["tokenizer.ggml.tokens"]
+    if not len(loaded) == len(tokens) == rows:
+        yield f"it has {len(loaded)} tokens, the file {len(tokens)}, the embedding {rows} rows"
+    if loaded.convert_ids_to_tokens(list(range(len(tokens)))) != tokens:
+        yield "its tokens have other numbers"
+    for name, role in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        if getattr(loaded, f"{name}_token_id") != source[f"tokenizer.ggml.{role}_token_id"]:
+            yield f"another token is its {role} token"
+    for number in _find_control_tokens(source):
+        if loaded.encode(tokens[number], add_special_tokens=False) != [number]:
+            yield f"{tokens[number]} is not one token"
+    for text in TEXTS:
+        if loaded.decode(loaded.encode(text), clean_up_tokenization_spaces=False) != text:
+            yield f"{text[:20]!r} does not come back"
+    if loaded.tokenize("quarters.  25") != ["quarters", ".", "ĠĠ", "2", "5"]:
+        yield "digits are not cut off first"
+    template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+        source["tokenizer.chat_template"]
+    )
+    for chat in CHATS:
+        for ask in (True, False):
+            written = loaded.apply_chat_template(chat, tokenize=False, add_generation_prompt=ask)
+            if written != template.render(messages=chat, add_generation_prompt=ask):
+                yield f"its chat template writes {written[:40]!r}"
+
+
+def _find_control_tokens(source: GgufSource) -> list[int]:
+    types = source["tokenizer.ggml.token_type"]
+    return [number for number, kind in enumerate(types) if kind == CONTROL]
+
+
+def _describe_added_token(number: int, token: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": token, **flags, "special": True}
+
+
+def _describe_byte_level() -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
 
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 NAMES = {
@@ -47,11 +180,11 @@ def convert(path: Path, model_dir: Path, sha256: str) -> None:
     _write_json(model_dir / "generation_config.json", {key: settings[key] for key in ENDS})
     weights = {name: torch.tensor(values).to(torch.bfloat16) for name, values in convert_tensors(source)}
     save_file(weights, model_dir / "model.safetensors", metadata={"format": "pt"})
-    for name, value in tokenizer.build_tokenizer_files(source).items():
+    for name, value in build_tokenizer_files(source).items():
         _write_json(model_dir / name, value)
-    (model_dir / tokenizer.TEMPLATE).write_text(source["tokenizer.chat_template"], encoding="utf-8")
+    (model_dir / TEMPLATE).write_text(source["tokenizer.chat_template"], encoding="utf-8")
     rows = len(weights["model.embed_tokens.weight"])
-    if faults := list(tokenizer.find_tokenizer_faults(source, model_dir, rows)):
+    if faults := list(find_tokenizer_faults(source, model_dir, rows)):
         raise MachineError(
             f"The converted tokenizer is not the model's: {'; '.join(faults)}.",
             "Install the versions of transformers and tokenizers that requirements.lock names.",

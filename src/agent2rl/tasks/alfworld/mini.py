@@ -10,10 +10,10 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Splits, Task
-from agent2rl.environments.alfworld.environment import STEPS
-from agent2rl.environments.alfworld.world import GAMES
-from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.tasks.alfworld import EVALUATOR, games
+from agent2rl.environments.alfworld.environment import GAMES, STEPS
+from agent2rl.evaluators.task_data import read_prompts
+from agent2rl.tasks import alfworld
+from agent2rl.tasks.alfworld import EVALUATOR
 from agent2rl.tasks.alfworld import TASK as ALFWORLD
 from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
 from agent2rl.tasks.alfworld.layout import EASY, LEVELS, HomeDifficulty
@@ -35,12 +35,13 @@ def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
         )
         feedback, heldout = (
             tuple(
-                games.attach_game(games.build_example(home.data, home.id, steps), home.data) for home in part
+                alfworld.attach_game(alfworld.build_example(home.data, home.id, steps), home.data)
+                for home in part
             )
             for part in parts
         )
         return Splits(
-            train=tuple(games.build_example(home.data, home.id, steps) for home in train),
+            train=tuple(alfworld.build_example(home.data, home.id, steps) for home in train),
             feedback=feedback,
             heldout=heldout,
             folders={GAMES: lambda place: _write_homes(place, train)},
@@ -67,7 +68,7 @@ thing and a place, in the same words.
 
 def _write_homes(place: Path, train: tuple[GeneratedHome, ...]) -> None:
     for home in train:
-        games.write_game(place, home.id, home.data)
+        alfworld.write_game(place, home.id, home.data)
 
 
 def parse(argument: str) -> Task:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent2rl.evaluators.rubric import score_qualities
+from agent2rl.evaluators.scorers import score_qualities
 
 
 def evaluate(model_answer: str, **asked: Any) -> float:

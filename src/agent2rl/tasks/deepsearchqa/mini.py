@@ -1,19 +1,72 @@
-"""DeepSearchQA in miniature: a generated library, and questions that take several searches in it."""
+"""DeepSearchQA in miniature: a generated library, and questions that take several searches in it.
 
-from dataclasses import replace
+No entity, page or path of links of one split is in another.
+"""
+
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import DataFolder, Splits, Task
-from agent2rl.environments.search.local import write_corpus
-from agent2rl.environments.search.world import CORPUS_FOLDER
-from agent2rl.evaluators.prompts import read_prompts
+from agent2rl.core.task import DataFolder, Example, Splits, Task
+from agent2rl.environments.search.backends import LocalCorpus, SearchDocument, write_corpus
+from agent2rl.environments.search.environment import CORPUS_FOLDER, STEPS
+from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.tasks.deepsearchqa import EVALUATOR
 from agent2rl.tasks.deepsearchqa import TASK as DEEPSEARCHQA
-from agent2rl.tasks.deepsearchqa.library import MiniLibrary, build_library
-from agent2rl.tasks.deepsearchqa.names import Part
+from agent2rl.tasks.deepsearchqa.facts import Part, generate_facts
+from agent2rl.tasks.deepsearchqa.pages import write_pages
+from agent2rl.tasks.deepsearchqa.questions import GeneratedQuestion, generate_questions
+
+# The miniature of a split: its corpus, and questions that the corpus answers. The same each time.
+
+SHOWN, SNIPPET_WORDS = 4, 16
+"""A tiny model has a small context."""
+
+
+@dataclass(frozen=True)
+class MiniLibrary:
+    split: Part
+    search: LocalCorpus
+    questions: tuple[GeneratedQuestion, ...]
+
+    @property
+    def documents(self) -> tuple[SearchDocument, ...]:
+        return self.search.documents
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        return tuple(
+            build_example(question, f"deepsearchqa-mini-{self.split}-{number:04d}", self.split)
+            for number, question in enumerate(self.questions)
+        )
+
+
+def build_library(split: Part, count: int) -> MiniLibrary:
+    world = generate_facts(split)
+    written = write_pages(split, world)
+    search = LocalCorpus(written.documents, SHOWN, SNIPPET_WORDS)
+    return MiniLibrary(split, search, generate_questions(split, world, written, search, count))
+
+
+def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: int = STEPS) -> Example:
+    """As the world plays it: actions that show the answer are its target."""
+    return Example(
+        name,
+        question.problem,
+        "\n".join(question.walkthrough),
+        {
+            "problem_category": question.category,
+            "answer_type": question.answer_type,
+            "kind": question.kind,
+            "items": [list(names) for names in question.items],
+            "documents": list(question.documents),
+            "corpus": corpus,
+            "steps": steps,
+        },
+    )
+
 
 COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))

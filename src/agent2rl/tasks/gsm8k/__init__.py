@@ -13,11 +13,10 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators import hub_datasets
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
-from agent2rl.evaluators.examples import Row, read_rows, split_halves
+from agent2rl.evaluators import task_data
 from agent2rl.evaluators.scorers import exact_number, final_answer
-from agent2rl.evaluators.single_turn import SingleTurn
+from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
+from agent2rl.evaluators.task_data import Row, read_rows, split_halves
 
 HUB_DATASET = "openai/gsm8k"
 HUB_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
@@ -79,7 +78,7 @@ def _build_examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
 
 def _download_rows(split: str) -> Iterable[Row]:
     file = f"main/{split}-00000-of-00001.parquet"
-    return hub_datasets.read_parquet_rows(HUB_DATASET, HUB_REVISION, file, ("question", "answer"))
+    return task_data.read_parquet_rows(HUB_DATASET, HUB_REVISION, file, ("question", "answer"))
 
 
 TASK: Task = Task(

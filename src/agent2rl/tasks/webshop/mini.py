@@ -1,8 +1,19 @@
-"""WebShop in miniature: a generated shop in the official file format, small enough for a tiny model."""
+"""WebShop in miniature: a generated shop in the official file format, small enough for a tiny model.
 
-from dataclasses import replace
+Of each thing there are several products that differ in what they are made of and in how they are. The title
+says neither: the one can be searched for, the other is said on the page of features alone. Beside some stands
+a look-alike that costs too much. Training buys some products, feedback and held-out goals others.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
+
+from pydantic import JsonValue
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
@@ -10,11 +21,132 @@ from agent2rl.core.task import Example, Splits, Task
 from agent2rl.environments.webshop import Shop
 from agent2rl.environments.webshop.environment import SHOP
 from agent2rl.environments.webshop.pages import PageLayout
-from agent2rl.environments.webshop.product import read_products
-from agent2rl.evaluators.prompts import read_prompts
-from agent2rl.tasks.webshop import EVALUATOR, goals
+from agent2rl.environments.webshop.product import INSTRUCTIONS, PRODUCTS, REVIEWS, read_products
+from agent2rl.evaluators.task_data import read_prompts
+from agent2rl.tasks import webshop
+from agent2rl.tasks.webshop import EVALUATOR
 from agent2rl.tasks.webshop import TASK as WEBSHOP
-from agent2rl.tasks.webshop.catalogue import Part, generate_stock
+
+# Generates the shop of the miniature: the same products each time, in the official file format.
+
+Part = Literal["train", "feedback", "heldout"]
+PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback", "heldout", None, None)
+"""Who buys the products of a thing; nobody buys the look-alikes."""
+LOOK_ALIKE_EXTRA_PRICE = 90
+"""Above every bound: these lie at most 40 above a price."""
+
+KITCHEN, BEDROOM, CLOTHES, OFFICE = (
+    "Home › Kitchen",
+    "Home › Bedroom",
+    "Clothing › Hall",
+    "Office › School",
+)
+THINGS = {
+    KITCHEN: ("cup", "mug", "bowl", "plate", "pot", "jar", "bottle", "spoon"),
+    BEDROOM: ("pillow", "lamp", "clock", "chair", "vase"),
+    CLOTHES: ("hat", "shirt", "shoe", "ring", "watch", "cap"),
+    OFFICE: ("pen", "pencil", "book", "ruler", "box"),
+}
+MATERIALS = {
+    KITCHEN: ("steel", "glass", "wood", "stone", "plastic"),
+    BEDROOM: ("cotton", "wool", "wood", "glass", "silk"),
+    CLOTHES: ("cotton", "wool", "leather", "silk", "steel"),
+    OFFICE: ("wood", "steel", "plastic", "paper", "leather"),
+}
+LOOKS = ("thin", "thick", "wide", "narrow", "long", "short")
+COLOURS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "silver")
+BRANDS = ("Arlo", "Bexa", "Corin", "Dovo", "Elin", "Fabro", "Gente", "Hilo", "Isko", "Juno", "Kappa", "Lumo")
+OPINIONS = (("Good", 5, "I like it."), ("Fine", 4, "It holds."), ("Lost it", 2, "I wanted more."))
+
+
+@dataclass(frozen=True)
+class ProductStock:
+    """The products, and who buys them."""
+
+    rows: tuple[Mapping[str, JsonValue], ...]
+    known: Mapping[str, Mapping[str, JsonValue]]
+    reviews: tuple[Mapping[str, JsonValue], ...]
+    parts: Mapping[str, Part | None]
+
+    def build_files(self, parts: Iterable[Part] = ()) -> dict[str, JsonValue]:
+        """What each file holds; what is asked for only of the parts' products."""
+        shown = {*parts}
+        known: dict[str, JsonValue] = {
+            asin: dict(one) if self.parts[asin] in shown else {"attributes": one["attributes"]}
+            for asin, one in self.known.items()
+        }
+        return {
+            PRODUCTS: [dict(row) for row in self.rows],
+            INSTRUCTIONS: known,
+            REVIEWS: [dict(review) for review in self.reviews],
+        }
+
+    def write_files(self, folder: Path, parts: Iterable[Part] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, held in self.build_files(parts).items():
+            (folder / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
+
+
+@cache
+def generate_stock() -> ProductStock:
+    dice = random.Random("webshop-mini")
+    kinds = [(category, thing) for category, things in THINGS.items() for thing in things]
+    made = [one for category, thing in kinds for one in _make_product_line(dice, category, thing)]
+    dice.shuffle(made)
+    named = {f"B{number:03}": one for number, one in enumerate(made, 101)}
+    return ProductStock(
+        rows=tuple({"asin": asin, **row} for asin, (row, _, _) in named.items()),
+        known={asin: known for asin, (_, known, _) in named.items()},
+        reviews=tuple(_draw_review(dice, asin) for asin in named),
+        parts={asin: part for asin, (_, _, part) in named.items()},
+    )
+
+
+_Made = tuple[dict[str, JsonValue], dict[str, JsonValue], Part | None]
+
+
+def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_Made]:
+    """The products of one thing: no two the same but for the look-alikes, each like one that is bought."""
+    pairs = [(material, look) for material in MATERIALS[category] for look in LOOKS]
+    bought = dice.sample(pairs, sum(part is not None for part in PARTS))
+    alike = dice.sample(bought, len(PARTS) - len(bought))
+    line: list[_Made] = []
+    for part, (material, look) in zip(PARTS, [*bought, *alike], strict=True):
+        price = dice.randint(5, 45) + (LOOK_ALIKE_EXTRA_PRICE if part is None else 0)
+        row: dict[str, JsonValue] = {
+            "name": thing,
+            "full_description": f"A {material} {thing} by {dice.choice(BRANDS)}.",
+            "small_description": [f"{material} {thing}", f"it is {look}"],
+            "pricing": f"${price}.0",
+            "customization_options": _draw_options(dice, category),
+            "category": category.split(" › ")[0].lower(),
+            "query": thing,
+            "product_category": f"{category} › {thing}",
+        }
+        known: dict[str, JsonValue] = {
+            "attributes": [material, look],
+            "instruction": f"Find me a {look} {thing} of {material}",
+            "instruction_attributes": [material, look],
+        }
+        line.append((row, known, part))
+    return line
+
+
+def _draw_options(dice: random.Random, category: str) -> dict[str, JsonValue]:
+    options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in dice.sample(COLOURS, 4)]}
+    if category == CLOTHES:
+        options["size"] = [{"value": "small"}, {"value": "large"}]
+    return options
+
+
+def _draw_review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
+    title, stars, said = dice.choice(OPINIONS)
+    return {
+        "asin": asin,
+        "average_rating": stars,
+        "reviews": [{"title": title, "stars": stars, "review": said}],
+    }
+
 
 STEPS = 12
 SCORING = 120
@@ -48,7 +180,7 @@ def load(data_dir: Path | None) -> Splits:
 def _build_examples(part: Part) -> tuple[Example, ...]:
     wanted = [goal for goal in build_shop().goals if generate_stock().parts[goal.asin] == part]
     return tuple(
-        goals.build_example(build_shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
+        webshop.build_example(build_shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
         for number, goal in enumerate(wanted)
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent2rl.training import models, prompts
 from agent2rl.training.progress import Progress
-from agent2rl.training.rejection import right_answers
+from agent2rl.training.sampling import right_answers
 from agent2rl.training.sampling import SampleSettings
 from agent2rl.training.sft import SftSettings, sft
 

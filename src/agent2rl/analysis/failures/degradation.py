@@ -1,0 +1,316 @@
+"""Training that made the model worse: curves that diverged, a reward that is not the task's, outputs that
+lost their form.
+
+What an evaluator would read as an answer is not known here; a mark counts where right answers have it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from statistics import median
+
+from agent2rl.analysis.findings import EvidenceBook, Failure, PrintedCurve
+from agent2rl.core.grading_records import ExampleResult
+
+# Whether a series went somewhere, said in medians, so that single points decide nothing.
+
+LEAST_POINTS = 8
+"""Points from which on a trend is spoken of."""
+NORMAL = 0.6745
+"""The median deviation of a normal variable, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class CurveTrend:
+    before: float
+    """Median of the first fifth."""
+    after: float
+    """Median of the last fifth."""
+    noise: float
+    """Standard deviation of single points around their course."""
+    error: float
+    """Standard error of after - before."""
+    steady: float
+    """Of the pairs of fifths, how many rise less how many fall, from -1 to 1."""
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+    @property
+    def rises(self) -> bool:
+        """Clearly, and by an amount that matters."""
+        scale = max(abs(self.before), abs(self.after))
+        return self.change > max(4 * self.error, 0.1 * scale, 1e-9) and self.steady >= 0.4
+
+
+def measure_trend(curve: PrintedCurve) -> CurveTrend | None:
+    values = list_values(curve)
+    if len(values) < LEAST_POINTS:
+        return None
+    fifth = max(2, len(values) // 5)
+    before, after = median(values[:fifth]), median(values[-fifth:])
+    # Neighbours differ by noise alone, however the whole goes.
+    noise = median(abs(b - a) for a, b in pairwise(values)) / (NORMAL * sqrt(2))
+    error = 1.2533 * noise * sqrt(2 / fifth)
+    cuts = [round(each * len(values) / 5) for each in range(6)]
+    fifths = [median(values[low:high]) for low, high in pairwise(cuts)]
+    pairs = [(b > a) - (b < a) for place, a in enumerate(fifths) for b in fifths[place + 1 :]]
+    return CurveTrend(before, after, noise, error, sum(pairs) / len(pairs))
+
+
+def list_values(curve: PrintedCurve) -> list[float]:
+    return [value for _, value in curve.points if value is not None]
+
+
+def find_nan(curve: PrintedCurve) -> tuple[float, bool] | None:
+    """The step at which it was no number for the first time, and whether it stayed so."""
+    gaps = [place for place, (_, value) in enumerate(curve.points) if value is None]
+    if not gaps:
+        return None
+    first = gaps[0]
+    rest = len(curve.points) - first
+    return curve.points[first][0], curve.points[-1][1] is None or 2 * len(gaps) > rest
+
+
+def find_crossing(curve: PrintedCurve, limit: float) -> float:
+    """The step from which on it stays above a limit, by the median of five."""
+    points = [(step, value) for step, value in curve.points if value is not None]
+    values = [value for _, value in points]
+    place = len(points) - 1
+    while place > 0 and median(values[max(0, place - 2) : place + 3]) > limit:
+        place -= 1
+    return points[min(place + 1, len(points) - 1)][0]
+
+
+def has_exploded(values: Sequence[float], times: float, least: float) -> bool:
+    """It ends far above where it began, near its highest: told from three points on."""
+    if len(values) < 3:
+        return False
+    first = max(abs(median(values[: max(1, len(values) // 5)])), least / times)
+    return values[-1] > times * first and values[-1] >= 0.2 * max(values)
+
+
+def is_constant(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= 1e-9 * max(1.0, abs(values[0]))
+
+
+# Training that went wrong by its own figures, and training whose reward is not the task's.
+
+LOSSES = ("loss", "eval_loss")
+REWARDS = ("reward", "score", "success_rate")
+"""As trainings call what they raise."""
+RISE = 0.3
+"""Of a loss that matters, whatever its noise; the loss of policy gradients is smaller than that."""
+
+
+def find_divergence(curves: Sequence[PrintedCurve], book: EvidenceBook) -> list[Failure]:
+    """At most one for each training's series; what a later training did without counts less."""
+    found = []
+    for place, curve in enumerate(curves):
+        told = (
+            _detect_nan(curve)
+            or _detect_explosion(curve)
+            or _detect_loss_rise(curve, curves)
+            or _detect_collapse(curve, curves)
+        )
+        if told:
+            message, confidence = told
+            again = any(other.name == curve.name for other in curves[place + 1 :])
+            cited = book.add_evidence("log", curve.where, message)
+            confidence = 0.5 * confidence if again else confidence
+            found.append(Failure(kind="diverged", message=message, confidence=confidence, evidence=(cited,)))
+    return sorted(found, key=lambda each: -each.confidence)[:3]
+
+
+def _detect_nan(curve: PrintedCurve) -> tuple[str, float] | None:
+    gap = find_nan(curve)
+    if gap is None or curve.name not in (*LOSSES, *REWARDS, "grad_norm", "kl"):
+        return None
+    step, stayed = gap
+    known = 0.95 if curve.name in LOSSES else 0.8
+    if stayed:
+        return f"The {curve.name} is no number any more from step {step:g} on.", known
+    return f"The {curve.name} was no number at step {step:g}, and one again later.", 0.35
+
+
+def _detect_explosion(curve: PrintedCurve) -> tuple[str, float] | None:
+    limits = {"loss": (10.0, 5.0), "grad_norm": (50.0, 100.0), "kl": (20.0, 10.0)}
+    if curve.name not in limits:
+        return None
+    values = list_values(curve)
+    times, least = limits[curve.name]
+    if not has_exploded(values, times, least):
+        return None
+    at = find_crossing(curve, max(times * abs(values[0]) / 3, least / 3))
+    said = f"The {curve.name} grew from {values[0]:.4g} to {values[-1]:.4g}, from step {at:g} on."
+    return said, 0.85 if curve.name == "loss" else 0.6
+
+
+def _detect_loss_rise(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tuple[str, float] | None:
+    """A loss that went up and stayed; where a reward went up with it, that is how rewards are won."""
+    if curve.name != "loss" or (course := measure_trend(curve)) is None:
+        return None
+    limit = course.before + max(4 * course.noise, 0.5 * abs(course.before), RISE)
+    if course.after <= limit or any(one.rises for one in _measure_trends(REWARDS, curves)):
+        return None
+    at = find_crossing(curve, (course.before + course.after) / 2)
+    said = f"The loss rose from {course.before:.4g} to {course.after:.4g} and stayed, from step {at:g} on."
+    return said, 0.8
+
+
+def _detect_collapse(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tuple[str, float] | None:
+    if (course := measure_trend(curve)) is None:
+        return None
+    if curve.name in REWARDS:
+        fall, scale = -course.change, max(abs(course.before), abs(course.after))
+        if fall > max(6 * course.error, 3 * course.noise, 0.5 * scale, 0.02) and course.steady <= -0.4:
+            return f"The {curve.name} fell from {course.before:.4g} to {course.after:.4g} and stayed.", 0.65
+    if curve.name == "entropy" and course.before > 0 and abs(course.after) < min(0.05, 0.1 * course.before):
+        rewards = _measure_trends(REWARDS, curves)
+        if rewards and not any(one.rises for one in rewards):
+            return (
+                f"The entropy fell from {course.before:.4g} to {course.after:.4g}, and no reward rose.",
+                0.6,
+            )
+    return None
+
+
+def _measure_trends(names: Sequence[str], curves: Sequence[PrintedCurve]) -> list[CurveTrend]:
+    return [course for each in curves if each.name in names and (course := measure_trend(each))]
+
+
+def find_risen_reward(curves: Sequence[PrintedCurve]) -> tuple[PrintedCurve, CurveTrend] | None:
+    """The reward of a training that clearly rose, the clearest of them."""
+    found = [
+        (each, one) for each in curves if each.name in REWARDS and (one := measure_trend(each)) and one.rises
+    ]
+    return max(found, key=lambda pair: pair[1].change / max(pair[1].error, 1e-9), default=None)
+
+
+def find_flat_reward(curves: Sequence[PrintedCurve]) -> PrintedCurve | None:
+    """A reward that was the same all along, or whose spread or advantage was 0: nothing to learn from."""
+    for each in curves:
+        values = list_values(each)
+        flat = each.name == "reward" and len(values) >= LEAST_FLAT and is_constant(values)
+        spread = each.name in ("reward_std", "advantage") and len(values) >= LEAST_FLAT
+        if flat or (spread and is_constant(values) and abs(values[0]) < 1e-9):
+            return each
+    return None
+
+
+LEAST_FLAT = 6
+"""Points from which on a constant is no chance."""
+
+
+# Whether a model's outputs lost their form: empty, without the mark that right answers have, going round
+# in circles, running on, or no action to the world. Each is counted against the untouched model's
+# outputs.
+
+MARKS = ("####", "\\boxed{", "<answer>", "```", "Action:", "answer[", "The answer is", "Final answer")
+NOTED = re.compile(
+    r"\b(?:SyntaxError|IndentationError|TabError|no answer|no action|no more actions|not be parsed|unparsed"
+    r"|outgrew the model's context|truncated|cut off|empty)\b",
+    re.IGNORECASE,
+)
+REFUSED = ("nothing happens", "there is no action", "invalid action", "unknown action", "not a valid action")
+"""How a world answers what is no action in it."""
+SHOWN = 4000
+"""Characters of an output that are looked at."""
+WINDOW = 12
+LEAST_EXAMPLES = 8
+"""Examples from which on shares are spoken of."""
+MORE = 0.2
+"""By how much a share must grow."""
+CERTAIN = 3.0
+"""And by how many standard errors."""
+
+
+@dataclass(frozen=True)
+class OutputDrift:
+    what: str
+    """`are empty`, with `of the outputs` before it."""
+    before: float | None
+    """None: the untouched model's outputs are not known."""
+    after: float
+    examples: tuple[ExampleResult, ...]
+    """Some that show it."""
+
+
+def find_drift(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> OutputDrift | None:
+    """What grew most, if anything did clearly."""
+    if len(after) < LEAST_EXAMPLES:
+        return None
+    found = [
+        one
+        for what, shows in _list_traits(before, after).items()
+        if (one := _measure_growth(what, shows, before, after))
+    ]
+    return max(found, key=lambda one: one.after - (one.before or 0.0), default=None)
+
+
+def _measure_growth(
+    what: str,
+    shows: Callable[[ExampleResult], bool],
+    before: Sequence[ExampleResult],
+    after: Sequence[ExampleResult],
+) -> OutputDrift | None:
+    now = [each for each in after if shows(each)]
+    share = len(now) / len(after)
+    if len(before) < LEAST_EXAMPLES:
+        return OutputDrift(what, None, share, tuple(now[:3])) if share >= 0.5 else None
+    was = sum(map(shows, before)) / len(before)
+    pooled = (was * len(before) + share * len(after)) / (len(before) + len(after))
+    error = sqrt(pooled * (1 - pooled) * (1 / len(before) + 1 / len(after)))
+    if share - was < max(MORE, CERTAIN * error):
+        return None
+    return OutputDrift(what, was, share, tuple(now[:3]))
+
+
+def _list_traits(
+    before: Sequence[ExampleResult], after: Sequence[ExampleResult]
+) -> dict[str, Callable[[ExampleResult], bool]]:
+    traits: dict[str, Callable[[ExampleResult], bool]] = {
+        "are empty": lambda one: not one.output.strip() and len(one.trajectory) < 2,
+        "go round in circles": lambda one: is_repetitive(one.output),
+        "could not be read": lambda one: bool(NOTED.search(one.note)),
+        "come to no action": lambda one: _share_refused(one) >= 0.5,
+    }
+    if len(before) >= LEAST_EXAMPLES:
+        lengths = sorted(len(one.output) for one in before)
+        limit = max(2 * lengths[int(0.95 * (len(lengths) - 1))], 400)
+        traits["run on"] = lambda one: len(one.output) > limit
+        for mark in MARKS:
+            if _is_mark_expected(mark, before, after):
+                traits[f"have no {mark}"] = lambda one, mark=mark: mark not in one.output  # type: ignore[misc]
+    return traits
+
+
+def _is_mark_expected(mark: str, before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> bool:
+    """Right answers have it, wherever they come from; where there are none, most outputs had it."""
+    right = [mark in one.output for one in (*before, *after) if one.score >= 1 and len(one.trajectory) < 2]
+    if right:
+        return sum(right) >= 0.9 * len(right)
+    return sum(mark in one.output for one in before) >= 0.5 * len(before)
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether a text says the same again and again: few of its stretches are different."""
+    shown = text[:SHOWN]
+    count = len(shown) - WINDOW + 1
+    if count < 150:
+        return False
+    return len({shown[place : place + WINDOW] for place in range(count)}) < 0.3 * count
+
+
+def _share_refused(result: ExampleResult) -> float:
+    """The share of turns that the world could do nothing with."""
+    turns = result.trajectory[1:]
+    if not turns:
+        return 0.0
+    refused = sum(
+        turn.observation.strip().lower().startswith(REFUSED) or not turn.action.strip() for turn in turns
+    )
+    return refused / len(turns)

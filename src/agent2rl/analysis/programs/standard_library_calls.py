@@ -1,0 +1,481 @@
+"""Calls by which a program works with Python itself and with what is around it: built-in functions, paths,
+files, variables of the environment, other programs, the task's world.
+"""
+
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+
+from agent2rl.analysis.programs import marks as m
+from agent2rl.analysis.programs import source_files
+from agent2rl.analysis.programs.abstract_values import (
+    HOLE,
+    NOTHING,
+    UNKNOWN,
+    AbstractValue,
+    DictValue,
+    FunctionValue,
+    GradientFunction,
+    LibraryObject,
+    LibrarySymbol,
+    ListValue,
+    PartialFunction,
+    collect_marks,
+    join_values,
+    make_constant,
+    make_dict,
+    make_list,
+    make_open_list,
+    make_value,
+)
+from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall, normalise_path
+from agent2rl.analysis.programs.marks import Marks
+from agent2rl.analysis.programs.source_files import SHELL_CALL
+
+# The task's world, in the shapes that programs reach it by.
+
+URL = "world-url"
+"""The mark of the served world's address."""
+ADAPTERS = "agent2rl.environments"
+PLACE = re.compile(
+    r"(?:^|[._])(?:env|envs|world|worlds|game|games|gym|gyms|environment|place|client)(?:s|_\w+)?$"
+)
+OPENING = {"connect", "create_connection", "sync", "client", "__enter__"}
+ASKING = {"post", "get", "urlopen", "request", "connect", "Request", "send", "recv", "json", "read"}
+
+
+def interpret_environment_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    name, last = call.name, call.last
+    marks = collect_marks(call.receiver).union(*map(collect_marks, call.all))
+    if name.startswith(ADAPTERS):
+        return _interpret_adapter_call(machine, call, marks)
+    if URL in marks and (last in ASKING or last[:1].isupper() or call.receiver is not None):
+        kept = frozenset({URL} if last[:1].isupper() or last in OPENING else ()) | {
+            machine.record_mark(m.WORLD)
+        }
+        return make_value(LibraryObject("world"), kept)
+    place = name.rpartition(".")[0]
+    ours = call.receiver is not None and m.WORLD in call.receiver.marks
+    if ours and last == "act":
+        return AbstractValue(frozenset({m.EXPERT, m.WORLD}))
+    if ours and last in ("step", "reset"):
+        return _mark_step(machine)
+    if ours and last in ("expert", "demonstrate"):
+        return make_value(LibraryObject("expert"), frozenset({m.EXPERT, m.WORLD}))
+    unknown = call.receiver is not None and not call.receiver.things
+    if last == "step" and call.positional and PLACE.search(place) and unknown and marks & m.OWN:
+        return _mark_step(machine)
+    return None
+
+
+def _mark_step(machine: AbstractInterpreter) -> AbstractValue:
+    return make_value(LibraryObject("world"), frozenset({machine.record_mark(m.WORLD)}))
+
+
+def _interpret_adapter_call(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
+    world = frozenset({machine.record_mark(m.WORLD)})
+    match call.last:
+        case "demonstrations":
+            return make_open_list(AbstractValue(world | {m.EXPERT}, things=(LibraryObject("episode"),)))
+        case "rollout":
+            policy = call.get_argument("policy", 0) or NOTHING
+            said = machine.call_value(
+                policy, [make_open_list(AbstractValue(world, things=(LibraryObject("world"),)))], {}
+            )
+            own = collect_marks(said) & (m.OWN | {m.EXPERT}) or frozenset({m.SAID})
+            froms = frozenset(mark for mark in collect_marks(said) if mark.startswith("from:"))
+            return make_open_list(AbstractValue(world | own | froms, things=(LibraryObject("episode"),)))
+        case "rows":
+            return make_open_list(
+                make_dict({"prompt": AbstractValue(frozenset({m.DATA}))}, AbstractValue(frozenset({m.DATA})))
+            )
+        case "environment_factory":
+            return make_value(LibraryObject("world"), world)
+        case _:
+            return make_value(LibraryObject("world"), world | (marks & {URL}))
+
+
+def read_environment_url(name: str) -> AbstractValue | None:
+    """Of an environment variable that says where the world is."""
+    return AbstractValue(frozenset({URL}), HOLE) if name == "ENVIRONMENT_URL" else None
+
+
+# Paths, files, variables of the environment, other programs.
+
+PATHS = {
+    "pathlib.Path", "Path", "str", "os.fspath", "os.path.abspath", "os.path.expanduser", "os.path.realpath",
+    "os.path.normpath", "pathlib.PurePath", "pathlib.PosixPath",
+}  # fmt: skip
+
+
+STARTED = {
+    "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen",
+    "subprocess.check_output", "os.system", "os.popen", SHELL_CALL, "subprocess.getoutput", "os.execvp",
+}  # fmt: skip
+
+
+COPIED = {
+    "shutil.copytree", "shutil.move", "os.rename", "os.replace", "os.symlink", "shutil.copy",
+    "shutil.copy2",
+}  # fmt: skip
+
+
+READ = {
+    "pandas.read_json", "pandas.read_csv", "pandas.read_parquet", "datasets.load_from_disk", "torch.load",
+    "datasets.Dataset.from_json", "pickle.load", "numpy.load", "json.load", "joblib.load",
+    "datasets.Dataset.from_csv", "datasets.Dataset.load_from_disk", "jsonlines.open",
+}  # fmt: skip
+
+
+CONFIGS = {
+    "yaml.safe_load", "yaml.load", "json.load", "tomllib.load", "toml.load", "tomli.load",
+    "omegaconf.OmegaConf.load", "OmegaConf.load", "tomllib.loads", "json.loads", "yaml.full_load",
+}  # fmt: skip
+
+
+WRITTEN = {"to_json", "to_csv", "save_to_disk", "to_parquet", "to_pickle"}
+
+
+LINES = {"splitlines", "readlines", "split"}
+
+
+def interpret_path_call(
+    machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue
+) -> AbstractValue | None:
+    match call.name:
+        case name if name in PATHS:
+            if len(call.positional) > 1:
+                return make_constant(join_paths(call.positional), collect_marks(given))
+            return AbstractValue(
+                collect_marks(given),
+                given.constant if given.constant is not UNKNOWN else UNKNOWN,
+                given.things,
+            )
+        case "os.path.join" | "posixpath.join":
+            return make_constant(join_paths(call.positional))
+        case "os.path.dirname":
+            return make_constant(posixpath.dirname(given.text) or ".") if given.text is not None else NOTHING
+        case "os.path.basename":
+            return make_constant(posixpath.basename(given.text)) if given.text is not None else NOTHING
+        case "os.getcwd" | "pathlib.Path.cwd":
+            return make_constant(".")
+        case "os.environ.get" | "os.getenv" | "os.environ.setdefault" | "os.environ.pop":
+            return read_variable(machine, given, call.get_argument("default", 1))
+        case _:
+            return None
+
+
+def read_variable(
+    machine: AbstractInterpreter, name: AbstractValue, otherwise: AbstractValue | None
+) -> AbstractValue:
+    """Of the process's environment."""
+    if not isinstance(name.constant, str):
+        return NOTHING
+    if found := read_environment_url(name.constant):
+        return found
+    if name.constant in machine.environment:
+        return make_constant(machine.environment[name.constant])
+    return otherwise if otherwise is not None else NOTHING
+
+
+def join_paths(parts: Sequence[AbstractValue]) -> str:
+    texts = [part.text if part.text is not None else HOLE for part in parts]
+    last = max((number for number, text in enumerate(texts) if text.startswith("/")), default=0)
+    return "/".join(text.rstrip("/") or text for text in texts[last:])
+
+
+def record_command(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
+    """The command line of a program that this one starts."""
+    given = call.positional[0] if call.positional else call.get_argument("args") or NOTHING
+    command = given.text
+    for one in given.things:
+        if isinstance(one, ListValue) and one.elements is not None:
+            words = [_quote_word(each) for each in one.elements]
+            command = " ".join(words)
+    if command:
+        machine.launches.append(command)
+    return NOTHING
+
+
+def _quote_word(value: AbstractValue) -> str:
+    if value.text is not None:
+        return shlex.quote(value.text) if HOLE not in value.text else value.text
+    if any(isinstance(one, LibrarySymbol) and one.name == "sys.executable" for one in value.things):
+        return "python"
+    return str(value.constant) if value.known else HOLE
+
+
+def interpret_file_call(
+    machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue
+) -> AbstractValue | None:
+    name, last, receiver = call.name, call.last, call.receiver or NOTHING
+    if name in ("open", "io.open", "gzip.open", "codecs.open", "builtins.open"):
+        return open_file(machine, given, call.get_argument("mode", 1))
+    if last == "open" and receiver.text is not None:
+        return open_file(machine, receiver, call.get_argument("mode", 0))
+    if name in CONFIGS and (found := load_config(machine, given)):
+        return found
+    if name in READ or name == "datasets.load_dataset":
+        return _load_dataset(machine, call, given)
+    if last in ("read_text", "read_bytes") and receiver.text is not None:
+        return _read_content(machine, receiver)
+    if last in ("write_text", "write_bytes") and receiver.text is not None:
+        machine.trace.write_file(receiver.text, machine.mark_filtered(given))
+        return NOTHING
+    path = next(
+        (one.attributes.get("path") for one in receiver.things if isinstance(one, LibraryObject)), None
+    )
+    if path is not None and last in ("write", "writelines"):
+        value = machine.mark_filtered(machine.read_element(given) if last == "writelines" else given)
+        machine.trace.write_file(path.text, value)
+        return NOTHING
+    if path is not None and last in ("read", "readlines", "readline", *LINES):
+        return (
+            make_open_list(machine.read_element(receiver))
+            if last == "readlines"
+            else machine.read_element(receiver)
+        )
+    if last in ("dump", "save", "savez") and name.startswith(
+        ("json.", "pickle.", "torch.", "numpy.", "joblib.", "yaml.")
+    ):
+        value, target = [*call.positional, NOTHING, NOTHING][:2]
+        if name.startswith("numpy."):
+            value, target = target, value
+        where = next(
+            (one.attributes.get("path") for one in target.things if isinstance(one, LibraryObject)), target
+        )
+        machine.trace.write_file((where or NOTHING).text, machine.mark_filtered(value))
+        return NOTHING
+    if last in WRITTEN and call.receiver is not None and given.text:
+        machine.trace.write_file(given.text, make_open_list(machine.read_element(receiver)))
+        return NOTHING
+    return None
+
+
+def open_file(machine: AbstractInterpreter, path: AbstractValue, mode: AbstractValue | None) -> AbstractValue:
+    file = LibraryObject("file", attributes={"path": make_constant(path.text)})
+    written = mode is not None and isinstance(mode.constant, str) and mode.constant[:1] in ("w", "a", "x")
+    if not written:
+        file.attributes["rows"] = _read_content(machine, path)
+    return make_value(file)
+
+
+def _read_content(machine: AbstractInterpreter, path: AbstractValue) -> AbstractValue:
+    found = machine.trace.read_file(path.text)
+    if path.known and path.text and "." in path.text:
+        machine.trace.note_setting("data", normalise_path(path.text), machine.place)
+    if path.known and path.text and path.text.endswith((".toml", ".yaml", ".yml", ".json")):
+        found = join_values([found, make_value(LibraryObject("file", attributes={"path": path}))])
+    inner = machine.read_element(found) if any(isinstance(one, ListValue) for one in found.things) else found
+    return AbstractValue(inner.marks | {m.DATA}, UNKNOWN, inner.things)
+
+
+def _load_dataset(machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue) -> AbstractValue:
+    if given.marks and call.last == "load":
+        return given  # what came over the network
+    path = call.get_argument("data_files") or (call.positional[-1] if call.positional else NOTHING)
+    for one in (*path.things, *given.things):
+        if isinstance(one, DictValue | ListValue):
+            path = join_values([*(one.known.values() if isinstance(one, DictValue) else one.elements or ())])
+        elif isinstance(one, LibraryObject) and "path" in one.attributes:
+            path = one.attributes["path"]
+    content = _read_content(machine, path if path.text is not None else given)
+    return make_value(LibraryObject("dataset", attributes={"rows": content}))
+
+
+def load_config(machine: AbstractInterpreter, given: AbstractValue) -> AbstractValue | None:
+    """A configuration file of the workspace is known to its last value."""
+    path = given.text
+    for one in given.things:
+        if isinstance(one, LibraryObject) and "path" in one.attributes:
+            path = one.attributes["path"].text
+    source = machine.files.find_file(path) if path and HOLE not in path else None
+    found = source_files.parse_config(source) if source else None
+    return make_config_value(found) if isinstance(found, dict | list) else None
+
+
+def make_config_value(found: object) -> AbstractValue:
+    if isinstance(found, dict):
+        return make_dict({str(key): make_config_value(value) for key, value in found.items()})
+    if isinstance(found, list):
+        return make_list([make_config_value(value) for value in found])
+    return make_constant(found) if isinstance(found, str | int | float | bool) or found is None else NOTHING
+
+
+# Python's own functions: lists, paths, files, other programs.
+
+SAME_ELEMENTS = {
+    "list", "tuple", "set", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "reversed", "copy.copy",
+    "copy.deepcopy", "json.loads", "json.dumps", "collections.deque", "asyncio.run", "str.strip",
+    "rich.progress.track", "orjson.loads", "orjson.dumps", "ujson.loads", "itertools.chain.from_iterable",
+    "itertools.islice", "itertools.cycle", "frozenset", "trange", "random.shuffle", "copy",
+}  # fmt: skip
+PATH_METHODS = {
+    "resolve", "absolute", "as_posix", "expanduser", "strip", "__str__", "format_map", "rstrip", "lower",
+}  # fmt: skip
+
+
+def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    name, given = call.name, (call.positional[0] if call.positional else NOTHING)
+    if name in SAME_ELEMENTS and call.receiver is None:
+        if name in CONFIGS and (found := load_config(machine, given)):
+            return found
+        return given if call.positional else make_list([])
+    if name in STARTED:
+        return record_command(machine, call)
+    if name in COPIED and len(call.positional) > 1:
+        source, target = call.positional[0].text, call.positional[1].text
+        if source and target:
+            machine.trace.copy_weights(source, target)
+        return call.positional[1]
+    if call.receiver is None and (found := interpret_path_call(machine, call, given)):
+        return found
+    if found := interpret_file_call(machine, call, given):
+        return found
+    if call.receiver is None:
+        return _interpret_function(machine, call, given)
+    return _interpret_text_method(machine, call)
+
+
+def _interpret_function(
+    machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue
+) -> AbstractValue | None:
+    match call.name:
+        case "enumerate":
+            return make_open_list(make_list([NOTHING, machine.read_element(given)]))
+        case "zip" | "itertools.product" | "itertools.zip_longest":
+            return make_open_list(make_list([machine.read_element(each) for each in call.positional]))
+        case "map" | "itertools.starmap":
+            return make_open_list(
+                machine.call_value(given, [machine.read_element(each) for each in call.positional[1:]], {})
+            )
+        case "filter":
+            element = machine.read_element(call.positional[1] if len(call.positional) > 1 else NOTHING)
+            test = machine.call_value(given, [element], {})
+            return make_open_list(machine.mark_filtered(element, collect_marks(test)))
+        case "sorted" | "max" | "min" | "heapq.nlargest" | "heapq.nsmallest":
+            return _rank_elements(machine, call, given)
+        case "random.choice":
+            return machine.read_element(given)
+        case "random.sample" | "random.choices" | "more_itertools.chunked":
+            return make_open_list(machine.read_element(given))
+        case "itertools.chain":
+            return make_open_list(join_values(machine.read_element(each) for each in call.positional))
+        case "dict" | "types.SimpleNamespace" | "argparse.Namespace" | "collections.OrderedDict":
+            known = next((one for one in given.things if isinstance(one, DictValue)), None)
+            return make_dict(
+                {**(known.known if known else {}), **call.keywords}, known.rest if known else NOTHING
+            )
+        case "collections.defaultdict":
+            return make_dict({}, make_list([]) if not given.things else machine.call_value(given, [], {}))
+        case "len":
+            lists = [one for one in given.things if isinstance(one, ListValue)]
+            whole = [one.elements for one in lists if one.elements is not None and one.rest is NOTHING]
+            return make_constant(len(whole[0])) if len(whole) == len(given.things) == 1 else NOTHING
+        case "functools.partial" | "types.MethodType":
+            return make_value(PartialFunction(given, tuple(call.positional[1:]), dict(call.keywords)))
+        case "int" | "float" | "bool" | "round" | "abs" | "sum":
+            return _convert_number(call, given)
+        case "getattr" if len(call.positional) > 1 and call.positional[1].known:
+            return machine.read_attribute(given, str(call.positional[1].constant))
+        case "setattr" if len(call.positional) > 2:
+            return NOTHING
+        case "vars" | "dataclasses.asdict":
+            return given
+        case "dataclasses.field" | "pydantic.Field":
+            return _field_default(machine, call, given)
+        case "super":
+            return NOTHING
+        case "jax.grad" | "jax.value_and_grad" | "torch.func.grad" | "torch.func.grad_and_value":
+            return make_value(GradientFunction(given))
+        case name if name.rpartition(".")[2] in ("grad", "value_and_grad"):
+            functions = [each for each in call.positional if _is_function(each)]
+            return make_value(GradientFunction(functions[0])) if functions else None
+        case "__import__" | "importlib.import_module":
+            module = (
+                machine.load_module(given.text, machine.place.path.rpartition("/")[0]) if given.text else None
+            )
+            return make_value(module) if module else None
+        case _:
+            return None
+
+
+def _is_function(value: AbstractValue) -> bool:
+    return any(isinstance(one, FunctionValue | PartialFunction) for one in value.things)
+
+
+def _field_default(machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue) -> AbstractValue:
+    made = call.get_argument("default_factory")
+    if made is not None:
+        return machine.call_value(made, [], {})
+    return call.get_argument("default") or given
+
+
+def _convert_number(call: LibraryCall, given: AbstractValue) -> AbstractValue:
+    marks, known = collect_marks(given), given.constant
+    if m.SAID in marks and call.name in ("int", "float"):
+        marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}  # a number in what was said: only judges read it
+    try:
+        if call.name == "float" and isinstance(known, str | int | float) and given.known:
+            return make_constant(float(known), marks)
+        if call.name == "int" and isinstance(known, int | float) and abs(known) < 1e15:
+            return make_constant(int(known), marks)
+    except (ValueError, OverflowError):
+        pass
+    return AbstractValue(marks)
+
+
+def _rank_elements(machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue) -> AbstractValue:
+    """The best of several: samples that a judgement put first are chosen by it."""
+    values = [given] if call.name != "heapq.nlargest" else list(call.positional[1:2])
+    several_given = len(call.positional) > 1 and not call.name.startswith("heapq")
+    element = join_values(call.positional) if several_given else machine.read_element(join_values(values))
+    key = call.get_argument("key")
+    judged = (
+        collect_marks(machine.call_value(key, [element], {})) if key is not None else collect_marks(element)
+    )
+    if m.JUDGED in judged or (key is not None and m.SAID in judged):
+        element = machine.mark_filtered(element, frozenset({m.JUDGED}))
+        for one in element.things:
+            if isinstance(one, ListValue) and one.elements is not None:
+                chosen = [machine.mark_filtered(each, frozenset({m.JUDGED})) for each in one.elements]
+                element = AbstractValue(element.marks, UNKNOWN, make_list(chosen).things)
+    if several_given:
+        return AbstractValue(collect_marks(element), UNKNOWN, element.things)
+    return element if call.name in ("max", "min") else make_open_list(element)
+
+
+def _interpret_text_method(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
+    """Methods of texts, which may stand for what was written as JSON."""
+    receiver, last = call.receiver or NOTHING, call.last
+    given = call.positional[0] if call.positional else NOTHING
+    if last == "join" and receiver.text is not None:
+        element = machine.read_element(given)
+        return AbstractValue(element.marks | receiver.marks, UNKNOWN, element.things)
+    if last == "joinpath" and receiver.text is not None:
+        return make_constant(join_paths([receiver, *call.positional]))
+    if last == "with_name" and receiver.text is not None:
+        return make_constant(f"{posixpath.dirname(receiver.text)}/{given.text or HOLE}")
+    if last in PATH_METHODS and receiver.text is not None:
+        return receiver
+    if last in LINES:
+        return make_open_list(AbstractValue(receiver.marks, UNKNOWN, receiver.things))
+    if last == "format" and receiver.text is not None:
+        marks = receiver.marks.union(*map(collect_marks, call.all))
+        return AbstractValue(marks, _format_text(receiver.text, call))
+    return None
+
+
+def _format_text(text: str, call: LibraryCall) -> str:
+    head, brace, rest = text.partition("{")
+    number = 0
+    while brace:
+        name, _, tail = rest.partition("}")
+        value = call.keywords.get(name)
+        if value is None and number < len(call.positional):
+            value, number = call.positional[number], number + 1
+        head += str(value.constant) if value is not None and value.constant is not UNKNOWN else HOLE
+        more, brace, rest = tail.partition("{")
+        head += more
+    return head

@@ -1,0 +1,457 @@
+"""Operations on values: arithmetic on known constants, what is behind a dot or an index, and the methods
+of lists and dictionaries.
+"""
+
+import ast
+import operator
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+
+from agent2rl.analysis.programs import marks as m
+from agent2rl.analysis.programs.abstract_values import (
+    HOLE,
+    LONGEST_TEXT,
+    NOTHING,
+    UNKNOWN,
+    AbstractObject,
+    AbstractValue,
+    BoundMethod,
+    ClassValue,
+    Constant,
+    DictValue,
+    FunctionValue,
+    InstanceValue,
+    LibraryObject,
+    LibrarySymbol,
+    ListValue,
+    ModuleValue,
+    UnresolvedMethod,
+    collect_marks,
+    join_values,
+    make_constant,
+    make_list,
+    make_open_list,
+    make_value,
+)
+from agent2rl.analysis.programs.interpreter_core import REWARD, AbstractInterpreter
+
+# Constants, worked out where they are known.
+
+COMPARED: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.eq,
+    ast.IsNot: operator.ne,
+}
+
+
+ORDERED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+CALCULATED: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def to_constant(value: object) -> Constant:
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT].replace(HOLE, " ")
+    return value if isinstance(value, int | float) or value is None else UNKNOWN
+
+
+def fold_unary(op: ast.unaryop, value: AbstractValue) -> AbstractValue:
+    known = value.constant
+    if isinstance(op, ast.Not):
+        truth = value.truth
+        return AbstractValue(collect_marks(value), UNKNOWN if truth is None else not truth)
+    if isinstance(op, ast.USub) and isinstance(known, int | float):
+        return AbstractValue(value.marks, -known)
+    return AbstractValue(collect_marks(value), UNKNOWN, value.things)
+
+
+def fold_binary(op: ast.operator, left: AbstractValue, right: AbstractValue) -> Constant:
+    a, b = left.constant, right.constant
+    if isinstance(a, str) and isinstance(op, ast.Div):
+        return f"{a}/{b if isinstance(b, str) else HOLE}"[:LONGEST_TEXT]
+    if isinstance(op, ast.Div) and isinstance(b, str) and left.constant is UNKNOWN:
+        return f"{HOLE}/{b}"[:LONGEST_TEXT]
+    if isinstance(op, ast.Add) and (isinstance(a, str) or isinstance(b, str)):
+        both = (a if isinstance(a, str) else HOLE) + (b if isinstance(b, str) else HOLE)
+        return both[:LONGEST_TEXT]
+    if isinstance(op, ast.Mod) and isinstance(a, str):
+        return a.partition("%")[0] + HOLE
+    if isinstance(a, int | float) and isinstance(b, int | float) and type(op) in CALCULATED:
+        if max(abs(a), abs(b)) > 1e18:
+            return UNKNOWN
+        try:
+            return CALCULATED[type(op)](a, b)
+        except (ZeroDivisionError, OverflowError, ValueError):
+            return UNKNOWN
+    if isinstance(op, ast.Pow) and isinstance(a, int | float) and isinstance(b, int | float):
+        return _fold_power(a, b)
+    return UNKNOWN
+
+
+def _fold_power(base: float, exponent: float) -> Constant:
+    if abs(exponent) > 64 or abs(base) > 1e6:
+        return UNKNOWN
+    try:
+        found = float(base) ** exponent
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return UNKNOWN
+    if isinstance(found, complex):
+        return UNKNOWN
+    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(found) < 1e15
+    return int(found) if whole else found
+
+
+def fold_comparison(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -> Constant:
+    nothing = [value for value in (left, right) if value.constant is None]
+    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and nothing:
+        other = right if nothing[0] is left else left
+        if other.constant is UNKNOWN and not other.things:
+            return UNKNOWN
+        is_none = other.constant is None and not other.things
+        return is_none == isinstance(op, ast.Is | ast.Eq)
+    if isinstance(op, ast.In | ast.NotIn):
+        return _fold_membership(op, left, right)
+    if not (left.known and right.known):
+        return UNKNOWN
+    a, b = left.constant, right.constant
+    if type(op) in COMPARED:
+        return COMPARED[type(op)](a, b)
+    if type(op) in ORDERED and isinstance(a, int | float) and isinstance(b, int | float):
+        return ORDERED[type(op)](a, b)
+    return UNKNOWN
+
+
+def _fold_membership(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -> Constant:
+    if not left.known:
+        return UNKNOWN
+    if right.known and isinstance(right.constant, str) and isinstance(left.constant, str):
+        return (left.constant in right.constant) == isinstance(op, ast.In)
+    for one in right.things:
+        if isinstance(one, ListValue) and one.elements is not None and all(v.known for v in one.elements):
+            return any(v.constant == left.constant for v in one.elements) == isinstance(op, ast.In)
+        if isinstance(one, DictValue) and one.rest is NOTHING:
+            return (str(left.constant) in one.known) == isinstance(op, ast.In)
+    return UNKNOWN
+
+
+# What is behind a dot.
+
+PLAIN = {
+    "shape", "device", "dtype", "config", "pad_token_id", "eos_token_id", "pad_token", "eos_token", "size",
+    "ndim", "training", "is_main_process", "generation_config", "vocab_size", "bos_token_id",
+}  # fmt: skip
+"""Say nothing of what a value is made of."""
+PATHS = {"parent", "name", "stem", "suffix"}
+
+
+def look_up_attribute(machine: AbstractInterpreter, value: AbstractValue, name: str) -> AbstractValue:
+    if name in PLAIN:
+        return AbstractValue()
+    if isinstance(value.constant, str) and name in PATHS:
+        return make_constant(_path_part(value.constant, name), value.marks)
+    if value.known and name == "value":
+        return value  # of an Enum
+    found = [_find_on_object(machine, value, each, name) for each in value.things]
+    if any(isinstance(each, DictValue) for each in value.things) and not any(
+        each is not None for each in found
+    ):
+        found.append(None)
+    known = [each for each in found if each is not None]
+    if known and len(known) == len(found):
+        joined = join_values(known)
+        return AbstractValue(joined.marks | value.marks, joined.constant, joined.things)
+    owner = value.things[0] if value.things else None
+    return AbstractValue(
+        infer_attribute_marks(machine, value, name), UNKNOWN, (UnresolvedMethod(value, owner, name),)
+    )
+
+
+def _find_on_object(
+    machine: AbstractInterpreter, value: AbstractValue, owner: AbstractObject, name: str
+) -> AbstractValue | None:
+    match owner:
+        case ModuleValue():
+            return owner.scope.names.get(name) or _load_submodule(machine, owner, name)
+        case LibrarySymbol():
+            if owner.name == "sys" and name == "argv":
+                return make_list([make_constant(machine.place.path), *map(make_constant, machine.argv)])
+            return make_value(LibrarySymbol(f"{owner.name}.{name}"))
+        case ClassValue():
+            found = owner.find_member(name)
+            if name == "value" and found is None:
+                return make_value(owner)
+            return (
+                found if found is not None else make_value(UnresolvedMethod(make_value(owner), owner, name))
+            )
+        case InstanceValue():
+            return _find_on_instance(machine, value, owner, name)
+        case DictValue():
+            return owner.known.get(name)
+        case LibraryObject():
+            if name in owner.attributes:
+                return owner.attributes[name]
+            configured = ("Config", "Arguments", "Settings")
+            if name in owner.keywords and (
+                owner.name.endswith(configured) or not owner.keywords[name].things
+            ):
+                return owner.keywords[name]
+            return None
+        case _:
+            return None
+
+
+def _load_submodule(machine: AbstractInterpreter, module: ModuleValue, name: str) -> AbstractValue | None:
+    found = machine.load_module(f"{module.name}.{name}", module.path.rpartition("/")[0])
+    return make_value(found) if found else None
+
+
+def _find_on_instance(
+    machine: AbstractInterpreter, value: AbstractValue, owner: InstanceValue, name: str
+) -> AbstractValue | None:
+    if name in owner.attributes:
+        return owner.attributes[name]
+    found = owner.of.find_member(name)
+    if found is None:
+        return None
+    if name in owner.keywords and not found.things:
+        return owner.keywords[name]
+    bound: list[AbstractValue] = []
+    for each in found.things:
+        if not isinstance(each, FunctionValue):
+            continue
+        decorators = {decorator_name(node) for node in getattr(each.node, "decorator_list", [])}
+        if decorators & {"property", "cached_property"}:
+            bound.append(machine.call_value(make_value(BoundMethod(each, make_value(owner))), [], {}))
+        elif "staticmethod" in decorators:
+            bound.append(make_value(each))
+        else:
+            bound.append(make_value(BoundMethod(each, make_value(owner, value.marks))))
+    return join_values(bound) if bound else found
+
+
+def decorator_name(node: object) -> str:
+    """The last name of a decorator."""
+    node = getattr(node, "func", node)
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _path_part(path: str, name: str) -> str:
+    head, last = posixpath.split(path.rstrip("/"))
+    match name:
+        case "parent":
+            return head or "."
+        case "name":
+            return last
+        case "stem":
+            return last.rpartition(".")[0] or last
+        case _:
+            return posixpath.splitext(last)[1] if HOLE not in last else HOLE
+
+
+def infer_attribute_marks(machine: AbstractInterpreter, value: AbstractValue, name: str) -> m.Marks:
+    """The marks of what a value has under a name, where nothing else is known of it."""
+    marks = value.marks
+    if name == "loss" and m.FORWARD in marks:
+        return (marks - {m.FORWARD, m.LOGITS}) | {machine.record_mark(m.NLL)}
+    if name in ("logits", "last_hidden_state") and m.FORWARD in marks:
+        return (marks - {m.FORWARD}) | {m.LOGITS}
+    if REWARD.search(name.lower()) and marks & {m.WORLD, m.SAID, m.DATA} and name != "reward_model":
+        return (marks - m.OWN - {m.FILTERED}) | {machine.record_mark(m.JUDGED)}
+    if name in ("parameters", "state_dict", "named_parameters", "data", "weight") and m.select_models(marks):
+        return marks | {m.WEIGHTS}
+    if name in ("log_prob", "logprobs", "logprob", "log_probs"):
+        return marks | {m.LOGPROB, m.PICKED}
+    return marks
+
+
+# What values hold: items, elements, attributes.
+
+PAIR = {
+    "chosen": m.CHOSEN,
+    "rejected": m.REJECTED,
+    "preferred": m.CHOSEN,
+    "dispreferred": m.REJECTED,
+    "winner": m.CHOSEN,
+    "loser": m.REJECTED,
+}
+
+
+class ItemInterpreter(AbstractInterpreter):
+    def read_item(self, value: AbstractValue, index: AbstractValue) -> AbstractValue:
+        key = index.constant
+        exact, loose = list[AbstractValue](), list[AbstractValue]()
+        for one in value.things:
+            match one:
+                case ListValue() if one.elements is not None and isinstance(key, int):
+                    inside = -len(one.elements) <= key < len(one.elements)
+                    exact.append(one.elements[key] if inside else one.rest)
+                case ListValue():
+                    exact.append(one.join_elements())
+                case DictValue() if key is not UNKNOWN and str(key) in one.known:
+                    exact.append(one.known[str(key)])
+                case DictValue():
+                    loose.append(one.rest if key is not UNKNOWN else one.join_elements())
+                case InstanceValue() if one.of.find_member("__getitem__"):
+                    exact.append(self.call_value(self.read_attribute(value, "__getitem__"), [index], {}))
+                case InstanceValue() if isinstance(key, str):
+                    exact.append(one.attributes.get(key, NOTHING))
+                case LibraryObject() if isinstance(key, str) and key in one.attributes:
+                    exact.append(one.attributes[key])
+                case LibraryObject():
+                    loose.append(self.read_element(make_value(one)))
+                case _:
+                    pass
+        found = join_values([*exact, *loose])
+        found = AbstractValue(found.marks | value.marks, found.constant, found.things)
+        return found if exact else self.mark_named_item(found, key)
+
+    def mark_named_item(self, value: AbstractValue, name: Constant) -> AbstractValue:
+        """What a row or an answer of the world holds under some name."""
+        if not isinstance(name, str):
+            return value
+        if m.FORWARD in value.marks and name in ("loss", "logits"):
+            return AbstractValue(infer_attribute_marks(self, value, name))
+        lowered = name.lower()
+        for word, mark in PAIR.items():
+            if lowered.startswith(word):
+                return value.with_marks(self.record_mark(mark))
+        if REWARD.search(lowered) and value.marks & {m.DATA, m.SAID, m.WORLD, m.TOKENS}:
+            return AbstractValue(value.marks - m.OWN - {m.FILTERED}, UNKNOWN).with_marks(
+                self.record_mark(m.JUDGED)
+            )
+        return value
+
+    def read_element(self, value: AbstractValue) -> AbstractValue:
+        """One of what it holds."""
+        known: list[AbstractValue] = []
+        for one in value.things:
+            match one:
+                case ListValue() | DictValue():
+                    known.append(one.join_elements() if isinstance(one, ListValue) else NOTHING)
+                case InstanceValue():
+                    for name in ("__iter__", "__getitem__"):
+                        if one.of.find_member(name):
+                            found = self.call_value(self.read_attribute(make_value(one), name), [], {})
+                            known.append(self.read_element(found) if name == "__iter__" else found)
+                            break
+                case LibraryObject() if "rows" in one.attributes:
+                    known.append(one.attributes["rows"])
+                case LibraryObject() | UnresolvedMethod():
+                    known.append(AbstractValue(things=(one,)))
+                case _:
+                    pass
+        found = join_values(known)
+        return AbstractValue(found.marks | value.marks, found.constant, found.things)
+
+    def read_attribute(self, value: AbstractValue, name: str) -> AbstractValue:
+        return look_up_attribute(self, value, name)
+
+
+# Methods of lists and dictionaries.
+
+ADDING = {"append", "add", "appendleft", "put", "push", "add_example"}
+EXTENDING = {"extend", "update", "extendleft"}
+TAKING = {"pop", "popleft", "popitem", "get"}
+SAME_ITEMS = {"copy", "tolist", "shuffle", "select", "shard", "with_format", "reverse", "union"}
+
+
+def interpret_container_method(
+    machine: AbstractInterpreter,
+    receiver: AbstractValue,
+    owner: ListValue | DictValue,
+    name: str,
+    positional: Sequence[AbstractValue],
+    keywords: Mapping[str, AbstractValue],
+) -> AbstractValue | None:
+    """What it gives; None where it is not known."""
+    if isinstance(owner, ListValue):
+        return _interpret_list_method(machine, receiver, owner, name, positional)
+    return _interpret_dict_method(receiver, owner, name, positional, keywords)
+
+
+def _interpret_list_method(
+    machine: AbstractInterpreter,
+    receiver: AbstractValue,
+    owner: ListValue,
+    name: str,
+    positional: Sequence[AbstractValue],
+) -> AbstractValue | None:
+    if (name in ADDING and positional) or (name == "insert" and len(positional) > 1):
+        added = machine.mark_filtered(positional[-1])
+        if owner.elements is not None and not machine.loops and not machine.uncertain:
+            owner.elements.append(added)
+        else:
+            owner.rest = join_values([owner.rest, added])
+        return make_constant(None)
+    if name in EXTENDING and positional:
+        owner.rest = join_values([owner.rest, machine.mark_filtered(machine.read_element(positional[0]))])
+        return make_constant(None)
+    if name in TAKING:
+        return machine.read_element(receiver)
+    if name in SAME_ITEMS:
+        return receiver
+    if name == "sort":
+        return make_constant(None)
+    return None
+
+
+def _interpret_dict_method(
+    receiver: AbstractValue,
+    owner: DictValue,
+    name: str,
+    positional: Sequence[AbstractValue],
+    keywords: Mapping[str, AbstractValue],
+) -> AbstractValue | None:
+    key = positional[0].constant if positional and positional[0].known else UNKNOWN
+    if name in ("get", "pop", "setdefault"):
+        if key is not UNKNOWN and str(key) in owner.known:
+            found = owner.known[str(key)]
+        elif name == "setdefault" and len(positional) > 1:
+            if key is UNKNOWN:
+                owner.rest = join_values([owner.rest, positional[1]])
+                found = owner.rest
+            else:
+                found = owner.known[str(key)] = positional[1]
+        else:
+            otherwise = positional[1] if len(positional) > 1 else NOTHING
+            found = join_values([owner.rest if key is not UNKNOWN else owner.join_elements(), otherwise])
+        return AbstractValue(found.marks | receiver.marks, found.constant, found.things)
+    if name == "items":
+        if owner.rest is NOTHING:
+            return make_list([make_list([make_constant(each), value]) for each, value in owner.known.items()])
+        return make_open_list(make_list([NOTHING, owner.join_elements()]))
+    if name == "values":
+        return (
+            make_list(owner.known.values())
+            if owner.rest is NOTHING
+            else make_open_list(owner.join_elements())
+        )
+    if name == "keys":
+        return make_list([make_constant(each) for each in owner.known])
+    if name == "update":
+        for each in positional:
+            for one in each.things:
+                if isinstance(one, DictValue):
+                    owner.known |= one.known
+                    owner.rest = join_values([owner.rest, one.rest])
+        owner.known |= dict(keywords)
+        return make_constant(None)
+    if name == "copy":
+        return make_value(DictValue(dict(owner.known), owner.rest), receiver.marks)
+    if name == "to":
+        return receiver
+    return None

@@ -1,0 +1,172 @@
+"""Commands that read a run's record: `transcript`, `revisions`, `checkout` and `verify`."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent2rl.analysis.atif import build_trajectory
+from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.terminal_output import sanitize_lines
+from agent2rl.core.errors import UserError
+from agent2rl.core.self_reports import Transcript, TranscriptStep
+from agent2rl.grading.verify import verify_run
+from agent2rl.store.reader import read_transcript
+from agent2rl.store.revisions import diff_revisions, list_revisions, read_revision_files
+
+# agent2rl transcript
+
+
+@click.command("transcript")
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--atif", is_flag=True, help="As an ATIF trajectory, which other programs read.")
+@runs_dir
+@as_json
+def transcript_command(run: str, atif: bool, runs_dir: Path | None, as_json: bool) -> None:
+    """Show what a run's agent said and did, turn by turn.
+
+    The agent itself wrote it, so it is a claim; `agent2rl show` has what was measured.
+
+    \b
+    agent2rl transcript 20261116
+    agent2rl transcript 20261116 --atif > trajectory.json
+    """
+    paths = resolve_run(run, runs_dir)
+    transcript = read_transcript(paths)
+    if transcript is None:
+        raise UserError(
+            f"{paths.run_id} has no transcript.", "Only agents that an LLM drives have one, once they ended."
+        )
+    if atif:
+        click.echo(build_trajectory(transcript, paths.run_id).json_text)
+    elif as_json:
+        click.echo(transcript.model_dump_json())
+    else:
+        _print_transcript(transcript)
+
+
+def _print_transcript(transcript: Transcript) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for number, step in enumerate(transcript.steps, start=1):
+        console.print(Text(f"{number}  {step.source}", "bold"))
+        console.print(_format_step(step))
+    used = transcript.tokens
+    counted = f"; by its own count {used.input:,} tokens in, {used.output:,} out" if used else ""
+    console.print(Text(sanitize_lines(f"{transcript.agent} {transcript.version}{counted}"), "dim"))
+    if transcript.error:
+        console.print(Text(sanitize_lines(transcript.error), "red"))
+
+
+def _format_step(step: TranscriptStep) -> Text:
+    """None of it steers the terminal."""
+    text = Text()
+    for part, style in ((step.reasoning, "dim italic"), (step.text, "")):
+        if part:
+            text.append(sanitize_lines(part) + "\n", style)
+    seen = {observation.call: observation for observation in step.observations}
+    for call in step.calls:
+        text.append(sanitize_lines(f"> {call.name} {call.shown}") + "\n", "bold")
+        if call.id in seen:
+            text.append(sanitize_lines(seen[call.id].text) + "\n", "red" if seen[call.id].failed else "dim")
+    return text
+
+
+# agent2rl revisions
+
+
+@click.command("revisions")
+@click.argument("run", shell_complete=complete_runs)
+@click.option(
+    "--diff", nargs=2, type=click.IntRange(0), metavar="A B", help="What changed from A to B; 0 is nothing."
+)
+@runs_dir
+@as_json
+def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | None, as_json: bool) -> None:
+    """List the revisions of the agent's code in RUN, or show what changed between two.
+
+    There is one for each change and each submission. They are commits: in the run's directory,
+    `git -C revisions log -p` works too.
+
+    \b
+    agent2rl revisions RUN
+    agent2rl revisions RUN --diff 1 4
+    """
+    path = resolve_run(run, runs_dir).revisions
+    if diff:
+        click.echo(sanitize_lines(diff_revisions(path, *diff)), nl=False)
+        return
+    found = list_revisions(path)
+    if as_json:
+        for revision in found:
+            click.echo(revision.model_dump_json())
+        return
+    table = Table("#", "after", "why", "files", "changed", "commit")
+    for revision in found:
+        after = f"{revision.at - found[0].at:.0f} s"
+        why = Text(revision.reason)
+        table.add_row(
+            str(revision.number), after, why, str(revision.files), str(revision.changed), revision.commit[:10]
+        )
+    Console(highlight=False).print(table)
+
+
+# agent2rl checkout
+
+LINK = 0o120000
+
+
+@click.command("checkout")
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("number", type=click.IntRange(1))
+@click.argument("folder", type=click.Path(path_type=Path))
+@runs_dir
+def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None) -> None:
+    """Write revision NUMBER of the agent's code in RUN into FOLDER, which must not be there yet.
+
+    Links are written as they are and lead wherever the agent had them lead.
+    """
+    found = list(read_revision_files(resolve_run(run, runs_dir).revisions, number))
+    if folder.exists():
+        raise UserError(f"{folder} is there already.", "Name a folder that is not: nothing is overwritten.")
+    folder.mkdir(parents=True)
+    for each in found:
+        path = folder.joinpath(*map(os.fsdecode, each.path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if each.mode == LINK:
+            path.symlink_to(os.fsdecode(each.content))
+        else:
+            path.write_bytes(each.content)
+            path.chmod(each.mode & 0o777)
+    click.echo(f"{len(found)} files in {folder}")
+
+
+# agent2rl verify
+
+
+@click.command("verify")
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--head", help="The ledger hash that `run` printed: it must be the last record's.")
+@runs_dir
+@as_json
+def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
+    """Check that a run's record still holds.
+
+    Recomputes the ledger's chain, every submission's manifest, every file that the ledger pins and every
+    revision of the agent's code, and names the first thing that does not hold. Files that nothing pins are
+    named, with the reason. Exit code 1 where something does not hold.
+    """
+    found = verify_run(resolve_run(run, runs_dir), head)
+    if as_json:
+        click.echo(found.model_dump_json())
+    else:
+        for note in found.notes:
+            click.echo(f"note: {note}")
+        for files in found.not_covered:
+            click.echo(f"not covered: {files.path}: {files.reason}")
+        click.echo(f"{found.records} ledger records, {found.files} files, head {found.head}")
+        click.echo("the record holds" if found.holds else f"DOES NOT HOLD: {found.fault}")
+    sys.exit(0 if found.holds else 1)

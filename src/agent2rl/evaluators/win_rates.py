@@ -1,0 +1,333 @@
+"""Win rates against a reference, raw and at equal length, by AlpacaEval 2.0's published method.
+
+A preference is from 0 (the reference is better) to 1 (the output is). The raw win rate is their mean. The
+length-controlled one asks a logistic regression what the preferences would have been without any difference
+in length. It explains a preference by
+
+    how much longer the reference is (in standard deviations, through tanh), how difficult the instruction
+    is, and the model itself
+
+and is held down by two models that differ from the reference in length alone (the anchors), whose rows count
+a tenth each. L1 regularisation, its strength chosen by five-fold cross-validation.
+
+Not covered: where preferences and difficulties come from. The regression is scikit-learn's (agent2rl[judge]).
+
+Also reads AlpacaEval's annotation files: a JSON list, packed with xz or gzip or not, of one model's
+comparisons. An entry has the instruction, both outputs (`output_1` is the reference's, by default the
+official one) and a preference from 1 (the reference) to 2 (the model); 0 is a tie, null or NaN a comparison
+that failed.
+"""
+
+import csv
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import lzma
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.grading_records import WinRates
+
+# Win rates against a reference, raw and at equal length, by AlpacaEval 2.0's published method.
+
+Floats = NDArray[np.float64]
+COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
+OFFICIAL_SHA256 = "97aeec3f1c7de6dee6fd31fe66f1702623f4614c3efe1c6fc5f4927cd5fd674d"
+"""Of the official df_gamed.csv."""
+ANCHOR_WEIGHT = 0.1
+FOLDS = 5
+STRENGTHS = np.logspace(-4, 4, 10)
+SEED = 123
+TINY = 1e-15
+MEND = "Install agent2rl[judge]."
+FEWEST = 2 * FOLDS
+"""Pairs from which on something can be fitted."""
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """One comparison with the reference."""
+
+    preference: float
+    """From 0 to 1."""
+    shorter: int
+    """By how many characters the output is shorter than the reference."""
+    row: int
+    """Which instruction it is, for its difficulty."""
+
+
+@dataclass(frozen=True)
+class InstructionDifficulties:
+    """What the regression knows beforehand, from a file with the columns of the official df_gamed.csv."""
+
+    by_row: Floats
+    anchors: Floats
+    """Rows of the explanation (as in `_build_features`), the preference last."""
+    sha256: str
+
+    @property
+    def official(self) -> bool:
+        return self.sha256 == OFFICIAL_SHA256
+
+    @property
+    def source(self) -> str:
+        return "official" if self.official else "not the official ones"
+
+    @classmethod
+    def from_csv(cls, path: Path) -> "InstructionDifficulties":
+        try:
+            data = path.read_bytes()
+            rows = list(csv.DictReader(io.StringIO(data.decode("utf-8"))))
+            values = np.array([[float(row[name]) for name in COLUMNS] for row in rows])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} cannot be read as instruction difficulties: {type(error).__name__}: {error}.",
+                f"It is a CSV file with the columns {', '.join(COLUMNS)}.",
+            ) from error
+        if not len(values) or not np.isfinite(values).all():
+            raise UserError(f"{path} has no rows, or some that are not numbers.")
+        index, preference, longer, difficulty = values.T
+        first = {int(row): place for place, row in reversed(list(enumerate(index)))}
+        if set(first) != set(range(len(first))):
+            raise UserError(f"{path} has not a difficulty for every instruction from 0 on.")
+        by_row = difficulty[[first[row] for row in range(len(first))]]
+        anchors = np.column_stack([np.tanh(longer), difficulty, np.zeros(len(values)), preference])
+        return cls(by_row, anchors, hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class LengthControlled:
+    """What the regression makes of each pair, in order."""
+
+    expected: Floats
+    """The preference that is expected at equal length. Its mean is the length-controlled win rate."""
+    residual: Floats
+    """What was seen, less what the regression expects at the length as it is."""
+    weights: tuple[float, float, float]
+    """Of length, difficulty and the model itself."""
+    strength: float
+    """The regularisation that cross-validation chose (scikit-learn's C)."""
+
+
+def compute_mean_percent(values: Sequence[float] | Floats) -> tuple[float, float]:
+    """Mean and standard error, in percent."""
+    found = np.asarray(values, dtype=float)
+    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    return 100 * float(found.mean()), 100 * float(error)
+
+
+def control_length(pairs: Sequence[ComparedPair], known: InstructionDifficulties) -> LengthControlled:
+    if len(pairs) < FEWEST:
+        raise GradingError(f"Length cannot be controlled for with fewer than {FEWEST} comparisons.")
+    if max(pair.row for pair in pairs) >= len(known.by_row):
+        raise GradingError("There are instructions without a difficulty.", "Name the file that has them all.")
+    explained = _build_features(pairs, known)
+    preferences = np.array([pair.preference for pair in pairs])
+    model, strength = _fit_regression(
+        np.concatenate([known.anchors[:, :3], explained]),
+        np.concatenate([known.anchors[:, 3], preferences]),
+        np.concatenate([np.full(len(known.anchors), ANCHOR_WEIGHT), np.ones(len(pairs))]),
+    )
+    equal = explained.copy()
+    equal[:, 0] = 0
+    length, difficulty, itself = (float(weight) for weight in model.coef_[0])
+    return LengthControlled(
+        expected=model.predict_proba(equal)[:, 1],
+        residual=preferences - model.predict_proba(explained)[:, 1],
+        weights=(length, difficulty, itself),
+        strength=strength,
+    )
+
+
+def _build_features(pairs: Sequence[ComparedPair], known: InstructionDifficulties) -> Floats:
+    shorter = np.array([float(pair.shorter) for pair in pairs])
+    spread = shorter.std(ddof=1)
+    if not spread and shorter.any():
+        raise GradingError(
+            "All outputs differ by the same length from the reference: it cannot be controlled for."
+        )
+    difficulty = known.by_row[[pair.row for pair in pairs]]
+    return np.column_stack([np.tanh(shorter / (spread or 1.0)), difficulty, np.ones(len(pairs))])
+
+
+def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:
+    """The regression of preferences, which are no classes: each row is of both, in shares."""
+    linear, selection = _import_sklearn()
+    doubled = np.concatenate([explained, explained])
+    label = np.repeat([1, 0], len(preferences))
+    share = np.concatenate([preferences, 1 - preferences]) * np.tile(weights, 2)
+    group = np.tile(np.arange(len(preferences)), 2)
+
+    def fit(rows: Any, strength: float) -> Any:
+        model = linear.LogisticRegression(
+            C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=SEED
+        )
+        return model.fit(doubled[rows], label[rows], sample_weight=share[rows])
+
+    gain = np.zeros(len(STRENGTHS))
+    for train, test in selection.GroupKFold(FOLDS).split(doubled, label, group):
+        rows = np.unique(group[test])
+        for place, strength in enumerate(STRENGTHS):
+            expected = np.clip(fit(train, strength).predict_proba(explained[rows])[:, 1], TINY, 1 - TINY)
+            wanted = preferences[rows]
+            likely = wanted * np.log(expected) + (1 - wanted) * np.log(1 - expected)
+            gain[place] += float(np.mean(likely * weights[rows]))
+    best = float(STRENGTHS[int(gain.argmax())])
+    return fit(slice(None), best), best
+
+
+def require_sklearn() -> None:
+    """Refuse before anything is spent on what could not be scored."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise UserError("Length control needs scikit-learn, which is not installed.", MEND)
+
+
+def _import_sklearn() -> tuple[Any, Any]:
+    """Two modules of scikit-learn, which takes a second to load."""
+    try:
+        from sklearn import linear_model, model_selection
+    except ImportError as error:
+        raise UserError(
+            f"Length control needs scikit-learn, and {error.name} is not installed.", MEND
+        ) from error
+    return linear_model, model_selection
+
+
+# A judge's preferences in AlpacaEval's file format, and the win rates they come to.
+
+PACKED = {b"\xfd7zXZ\0": lzma.decompress, b"\x1f\x8b": gzip.decompress}
+"""How a file begins that is packed."""
+FORMAT = "It is a JSON list with an instruction, output_1, output_2 and a preference in each entry."
+
+
+Preference = Annotated[float, Field(ge=0, le=2)]
+
+
+def _replace_nan(value: Any) -> Any:
+    """What is no number stands for none."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+class JudgeAnnotation(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    instruction: str
+    output_1: str | None = None
+    output_2: str
+    preference: Annotated[Preference | None, BeforeValidator(_replace_nan)] = None
+    generator_1: str = ""
+    generator_2: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """From 0 (the reference) to 1 (the model)."""
+        if self.preference is None:
+            return None
+        return (1.5 if self.preference == 0 else max(1.0, self.preference)) - 1
+
+
+def read_annotations(path: Path) -> list[JudgeAnnotation]:
+    found = load_json(path, FORMAT)
+    try:
+        rows = TypeAdapter(list[JudgeAnnotation]).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: {where or 'the whole'}: {first['msg']}.", FORMAT) from error
+    if len([row for row in rows if row.share is not None]) < 2:
+        raise UserError(f"{path} has fewer than two preferences.", FORMAT)
+    for models in ({row.generator_2 for row in rows}, {row.generator_1 for row in rows}):
+        if len(models) > 1:
+            raise UserError(f"{path} mixes models: {', '.join(sorted(models)[:5])}.", "Make a file of each.")
+    text, times = Counter(row.instruction for row in rows).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"{path} has {times} entries for {text[:60]!r}.", "Leave one of them.")
+    return rows
+
+
+def is_compressed(data: bytes) -> bool:
+    return data.startswith(tuple(PACKED))
+
+
+def load_json(path: Path, form: str) -> Any:
+    """The JSON of a file, which may be packed."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.", form) from error
+    try:
+        for sign, unpack in PACKED.items():
+            data = unpack(data) if data.startswith(sign) else data
+        return json.loads(data)
+    except (lzma.LZMAError, zlib.error, OSError, EOFError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}.", form) from error
+
+
+def compute_win_rates(
+    path: Path, references: Mapping[str, str], known: InstructionDifficulties | None
+) -> WinRates:
+    """`references`: instruction → the reference's output, in the official order.
+
+    Difficulties go by a row's place, as in the official code, once the rows are in the official order. In a
+    file that lacks rows they are other instructions' from there on; what was published was computed so.
+    """
+    rows = read_annotations(path)
+    if known is not None:
+        rows = _sort_officially(rows, references, path)
+    placed = [(place, row, row.share) for place, row in enumerate(rows)]
+    judged = [(place, row, share) for place, row, share in placed if share is not None]
+    raw, error = compute_mean_percent([share for _, _, share in judged])
+    found = WinRates(
+        model=rows[0].generator_2,
+        n=len(judged),
+        missing=len(rows) - len(judged),
+        absent=max(0, len(references) - len(rows)),
+        win_rate=raw,
+        standard_error=error,
+    )
+    if known is None:
+        return found
+    pairs = [
+        ComparedPair(share, len(_get_reference(row, references)) - len(row.output_2), place)
+        for place, row, share in judged
+    ]
+    try:
+        control = control_length(pairs, known)
+    except GradingError as why:  # the raw rate stands all the same
+        return found.model_copy(update={"difficulties": f"not used: {why.message}"})
+    value, spread = compute_mean_percent(control.expected)
+    return found.model_copy(
+        update={
+            "length_controlled": value,
+            "length_controlled_error": spread,
+            "weights": control.weights,
+            "difficulties": known.source,
+            "difficulties_sha256": known.sha256,
+        }
+    )
+
+
+def _sort_officially(
+    rows: list[JudgeAnnotation], references: Mapping[str, str], path: Path
+) -> list[JudgeAnnotation]:
+    places = {instruction: place for place, instruction in enumerate(references)}
+    for row in rows:
+        if row.instruction not in places:
+            raise UserError(f"{path}: {row.instruction[:60]!r} is no official instruction.", FORMAT)
+    return sorted(rows, key=lambda row: places[row.instruction])
+
+
+def _get_reference(row: JudgeAnnotation, references: Mapping[str, str]) -> str:
+    return references[row.instruction] if row.output_1 is None else row.output_1

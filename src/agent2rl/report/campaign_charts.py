@@ -1,0 +1,405 @@
+"""The figures of a campaign's report: rows with an interval each, grids of cells, and panels for each task
+or kind of spending.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
+from agent2rl.analysis.campaigns.comparisons import ALPHA, ComparisonFamily, Heatmap
+from agent2rl.analysis.campaigns.resampling import IntervalEstimate as Value
+from agent2rl.analysis.campaigns.route_shares import LEFT_BASE, UNKNOWN, RouteShares
+from agent2rl.analysis.campaigns.scaling import AXES, ScalingCurve
+from agent2rl.core.grading_records import Interval
+from agent2rl.report import chart_style, formatting
+from agent2rl.report.campaign_tables import mark_name
+from agent2rl.report.chart_style import Margins
+from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, INK, LINE, SERIES
+
+# Figures of rows with an interval each: the ranking, and what was held against what.
+
+MOST_ROWS = 30
+LEAST_SEEN = 0.01
+"""Of the greatest chance: what is fainter is not drawn."""
+NONE = "no driver"
+ROW = 0.24
+"""Inches."""
+
+
+def draw_ranking(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """Mean gain of each entry, and how often it has each rank."""
+    rows = [row for row in campaign.leaderboard.rows if row.place.mean][:MOST_ROWS]
+    if not rows:
+        return None
+    ranked = [row for row in rows if row.place.chances]
+    both = len(ranked) > 1 and not narrow
+    figure, (left, *right) = _create_row_panels(
+        len(rows), narrow, [mark_name(row.name, row.all.contaminated) for row in rows], 2 if both else 1
+    )
+    _draw_points(left, [row.place.mean for row in rows if row.place.mean])
+    left.set_title("mean gain over tasks, points")
+    if both:
+        most = max(max(row.place.chances) for row in ranked)
+        for at, row in enumerate(rows):
+            for rank, chance in enumerate(row.place.chances, 1):
+                if chance >= LEAST_SEEN * most:
+                    right[0].barh(at, 0.92, 0.8, rank - 0.46, color=ACCENT, alpha=chance / most, linewidth=0)
+        right[0].set(xlim=(0.5, len(ranked) + 0.5), title="chance of each rank")
+        right[0].grid(visible=False)
+        right[0].locator_params(axis="x", integer=True)
+        right[0].spines["left"].set_visible(False)
+    return figure
+
+
+def draw_comparisons(family: ComparisonFamily, narrow: bool = False) -> Figure | None:
+    """Of one axis: the differences of its pairs."""
+    pairs = [each for each in family.pairs if each.found.difference][:MOST_ROWS]
+    if not pairs:
+        return None
+    names = [
+        f"{formatting.shorten_name(each.first or NONE)} − {formatting.shorten_name(each.second or NONE)}"
+        for each in pairs
+    ]
+    figure, (axes,) = _create_row_panels(len(pairs), narrow, names, 1, left=2.6)
+    sure = [each.p_holm is not None and each.p_holm <= ALPHA for each in pairs]
+    _draw_points(axes, [each.found.difference for each in pairs if each.found.difference], sure)
+    axes.set_title("difference of mean gains, points")
+    return figure
+
+
+def _create_row_panels(
+    count: int, narrow: bool, names: Sequence[str], columns: int, left: float = 1.9
+) -> tuple[Figure, list[Axes]]:
+    """Room for so many rows, the first on top, with their names beside."""
+    around = Margins(left=1.35 if narrow else left, top=0.3, across=0.3)
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
+    figure, panels = chart_style.create_panels(
+        width, 0.75 + ROW * max(2, count), columns=columns, margins=around, sharey=True
+    )
+    panels[0].set(ylim=(count - 0.5, -0.5), yticks=range(count))
+    panels[0].set_yticklabels(
+        [formatting.make_drawable(name, 20 if narrow else int(left * 14)) for name in names]
+    )
+    panels[0].grid(visible=True, axis="x")
+    panels[0].grid(visible=False, axis="y")
+    panels[0].spines["left"].set_visible(False)
+    return figure, panels
+
+
+def _draw_points(axes: Axes, values: Sequence[Value], sure: Sequence[bool] | None = None) -> None:
+    """A filled point has an interval, or is sure; a hollow one has too few runs for one, or is not."""
+    axes.axvline(0, color=LINE, linewidth=1.2)
+    for at, value in enumerate(values):
+        found = value.interval if isinstance(value.interval, Interval) else None
+        if found:
+            axes.plot([found.low, found.high], [at, at], color=ACCENT, linewidth=1.6, solid_capstyle="butt")
+        filled = sure[at] if sure else bool(found)
+        colour = ACCENT if found else BASE
+        axes.plot(
+            [value.value], [at], "o", color=colour, markerfacecolor=colour if filled else CARD, markersize=5
+        )
+    if not any(isinstance(value.interval, Interval) for value in values):
+        axes.text(
+            1, 1.02, "too few runs for intervals", transform=axes.transAxes, ha="right", color=DIM, fontsize=7
+        )
+
+
+# Figures of cells: gains by task and agent, driver, model or mode; and the routes that were taken.
+
+STRONGEST = 0.85
+"""How opaque the greatest gain is drawn."""
+
+
+def draw_gains(found: Heatmap, narrow: bool = False) -> Figure | None:
+    """Each cell's mean gain and number of runs; a star where it is not 0."""
+    known = [each for each in found.cells if each.cell.mean]
+    if not known:
+        return None
+    rows, columns = (found.columns, found.rows) if narrow else (found.rows, found.columns)
+    around = Margins(left=1.35 if narrow else 1.6, top=0.3, bottom=0.3)
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
+    figure, (axes,) = chart_style.create_panels(width, 0.7 + 0.42 * len(rows), margins=around)
+    most = max(abs(each.cell.mean.value) for each in known if each.cell.mean) or 1.0
+    for each in found.cells:
+        row, column = (each.column, each.row) if narrow else (each.row, each.column)
+        at, mean = (columns.index(column), rows.index(row)), each.cell.mean
+        if mean is None:
+            axes.text(*at, "no gain known", ha="center", va="center", fontsize=6.5, color=DIM)
+            continue
+        colour = ACCENT if mean.value >= 0 else BAD
+        box = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, linewidth=0)
+        box.set(facecolor=colour, alpha=STRONGEST * 0.6 * abs(mean.value) / most)
+        axes.add_patch(box)
+        marks = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
+        axes.text(*at, f"{mean.value:+.1f}{marks}", ha="center", va="bottom", color=INK)
+        axes.text(at[0], at[1] + 0.08, f"n = {each.cell.n}", ha="center", va="top", fontsize=6.5, color=DIM)
+    _label_grid(axes, rows, columns, narrow)
+    return figure
+
+
+def _label_grid(axes: Axes, rows: tuple[str, ...], columns: tuple[str, ...], narrow: bool) -> None:
+    room = (14 if narrow else 80) // max(1, len(columns)) + 2
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks(
+        range(len(columns)),
+        [formatting.make_drawable(formatting.shorten_name(name) or "none", room) for name in columns],
+    )
+    axes.set_yticks(
+        range(len(rows)),
+        [
+            formatting.make_drawable(formatting.shorten_name(name) or "none", 19 if narrow else 22)
+            for name in rows
+        ],
+    )
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _format_label(name: str, most: int) -> str:
+    return formatting.make_drawable(formatting.shorten_name(name) or "none", most)
+
+
+def draw_routes(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """Shares of runs by how the model that they left came about."""
+    groups = [campaign.routes_by_task, campaign.routes_by_agent]
+    if not any(each.n for group in groups for each in group.values()):
+        return None
+    bars = [{name: each for name, each in group.items() if each.n} for group in groups]
+    names = sorted({name for group in bars for each in group.values() for name in each.counts})
+    colours = assign_route_colours(names)
+    rows = sum(map(len, bars)) if narrow else max(map(len, bars))
+    around = Margins(left=1.35, top=0.75 if narrow else 0.62, across=1.45, down=0.55)
+    height = 1.15 + 0.3 * rows + (0.85 if narrow else 0)
+    if narrow:
+        figure, panels = chart_style.create_panels(
+            chart_style.NARROW_INCHES,
+            height,
+            rows=2,
+            margins=around,
+            height_ratios=[len(each) + 0.01 for each in bars],
+        )
+    else:
+        figure, panels = chart_style.create_panels(chart_style.WIDE_INCHES, height, columns=2, margins=around)
+    for axes, group, title in zip(panels, bars, ("by task, %", "by agent, %"), strict=True):
+        _draw_stacked_bars(axes, group, colours)
+        axes.set_title(title)
+    handles = [Rectangle((0, 0), 1, 1, color=colours[name], label=name) for name in names]
+    figure.legend(handles=handles, loc="upper left", ncols=2 if narrow else 4, handlelength=0.9)
+    return figure
+
+
+def assign_route_colours(names: list[str]) -> dict[str, str]:
+    """The untouched model and what is not known are grey."""
+    grey = {LEFT_BASE: COLOURS["idle"], UNKNOWN: BASE}
+    others = [name for name in names if name not in grey]
+    return grey | {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
+
+
+def _draw_stacked_bars(axes: Axes, group: Mapping[str, RouteShares], colours: Mapping[str, str]) -> None:
+    for at, each in enumerate(group.values()):
+        left = 0.0
+        for name, count in each.counts.items():
+            share = 100 * count / each.n
+            axes.barh(at, share, 0.72, left, color=colours[name], linewidth=0)
+            left += share
+    axes.set(xlim=(0, 100), ylim=(len(group) - 0.5, -0.5))
+    axes.set_yticks(range(len(group)), [_format_label(name, 19) for name in group])
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+
+
+# Figures with a panel for each task or kind of spending: courses, scaling, the best of k, single gains.
+
+SPENT = {
+    "seconds": "agent's time",
+    "tokens": "driver's tokens, thousands",
+    "usd": "cost, USD",
+    "gpu_seconds": "GPU time, busy",
+    "submissions": "submissions",
+    "environment_steps": "steps in the world, thousands",
+}
+
+
+def assign_colours(campaign: CampaignAnalysis) -> dict[str, str]:
+    return {line.name: SERIES[at % len(SERIES)] for at, line in enumerate(campaign.lines)}
+
+
+def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """Every run's best so far over its time, and their median."""
+    tasks = [each for each in campaign.trajectories if each.runs]
+    if not tasks:
+        return None
+    figure, panels = _create_line_panels(len(tasks), narrow, campaign)
+    hue = assign_colours(campaign)
+    for axes, task in zip(panels, tasks, strict=True):
+        end = max(each.seconds for each in task.courses)
+        seconds = chart_style.set_time_axis(axes, end, narrow, label=False)
+        for each in task.courses:
+            xs = [0.0, *(at / seconds for at, _ in each.points), each.seconds / seconds]
+            ys = [0.0, *(best for _, best in each.points)]
+            axes.step(
+                xs,
+                [*ys, ys[-1]],
+                where="post",
+                color=hue[each.line],
+                alpha=_choose_opacity(len(task.courses)),
+                linewidth=1,
+            )
+        if task.runs > 2 and task.all.grid:
+            grid = [at / seconds for at in task.all.grid]
+            axes.step(grid, task.all.quantiles[0.5], where="post", color=INK, linewidth=1.8)
+        axes.set_title(formatting.make_drawable(task.task, 26))
+        axes.set_xlabel(chart_style.choose_time_unit(end)[1])
+    _label_panels(panels, narrow, "best gain so far, points")
+    _add_line_legend(figure, campaign, narrow)
+    return figure
+
+
+def draw_scaling(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """The median of the best so far against all that can be spent, with the quartiles of runs."""
+    kinds = [axis for axis in AXES if any(_has_spending(line.scaling.get(axis)) for line in campaign.lines)]
+    if not kinds:
+        return None
+    figure, panels = _create_line_panels(len(kinds), narrow, campaign)
+    hue = assign_colours(campaign)
+    for axes, kind in zip(panels, kinds, strict=True):
+        found = [
+            (line.name, line.scaling[kind])
+            for line in campaign.lines
+            if _has_spending(line.scaling.get(kind))
+        ]
+        end = max(each.grid[-1] for _, each in found)
+        unit, name = _choose_unit(kind, end)
+        for line, each in found:
+            xs = np.array(each.grid) / unit
+            axes.step(xs, each.quantiles[0.5], where="post", color=hue[line])
+            if each.n > 2:
+                low, high = each.quantiles[0.25], each.quantiles[0.75]
+                axes.fill_between(xs, low, high, step="post", color=hue[line], alpha=0.15, linewidth=0)
+        axes.set_xlim(0, end / unit)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(name)
+    _label_panels(panels, narrow, "best gain so far, points")
+    _add_line_legend(figure, campaign, narrow)
+    return figure
+
+
+def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """The expected best gain of k runs."""
+    tasks = [task for task in campaign.leaderboard.tasks if any(_list_ks(campaign, task))]
+    if not tasks:
+        return None
+    figure, panels = _create_line_panels(len(tasks), narrow, campaign)
+    hue = assign_colours(campaign)
+    for axes, task in zip(panels, tasks, strict=True):
+        for line in campaign.lines:
+            found = line.best_of[task].expected if task in line.best_of else {}
+            if not found:
+                continue
+            ks = list(found)
+            mark = "o" if len(ks) <= 12 else ""
+            axes.plot(
+                ks, [each.value for each in found.values()], mark + "-", color=hue[line.name], markersize=3.5
+            )
+            sure = [(k, each.interval) for k, each in found.items() if isinstance(each.interval, Interval)]
+            axes.fill_between(
+                [k for k, _ in sure],
+                [each.low for _, each in sure],
+                [each.high for _, each in sure],
+                color=hue[line.name],
+                alpha=0.15,
+                linewidth=0,
+            )
+        if max(_list_ks(campaign, task)) > 32:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda k, _: f"{k:,.0f}")
+        else:
+            axes.locator_params(axis="x", integer=True, nbins=6)
+        axes.set_title(formatting.make_drawable(task, 26))
+        axes.set_xlabel("k runs")
+    _label_panels(panels, narrow, "expected best gain, points")
+    _add_line_legend(figure, campaign, narrow)
+    return figure
+
+
+def draw_single_gains(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
+    """Each run as a point: how far runs of the same kind lie apart."""
+    tasks = [each for each in campaign.trajectories if each.courses]
+    if not tasks:
+        return None
+    figure, panels = _create_line_panels(len(tasks), narrow, campaign)
+    hue, order = assign_colours(campaign), [line.name for line in campaign.lines]
+    for axes, task in zip(panels, tasks, strict=True):
+        axes.axhline(0, color=LINE, linewidth=1.2)
+        for at, line in enumerate(order):
+            courses = sorted((each for each in task.courses if each.line == line), key=lambda each: each.gain)
+            gains = [each.gain for each in courses]
+            if gains:
+                places = at + np.linspace(-0.22, 0.22, len(gains)) if len(gains) > 1 else [at]
+                marks = ["X" if each.contaminated else "o" for each in courses]
+                for place, gain, mark in zip(places, gains, marks, strict=True):
+                    axes.plot([place], [gain], mark, color=hue[line], markersize=4, alpha=0.75)
+                axes.plot([at - 0.3, at + 0.3], [float(np.mean(gains))] * 2, color=INK, linewidth=1.4)
+        axes.set(xlim=(-0.6, len(order) - 0.4), xticks=[])
+        axes.set_title(formatting.make_drawable(task.task, 26))
+    _label_panels(panels, narrow, "gain of each run, points")
+    _add_line_legend(figure, campaign, narrow)
+    return figure
+
+
+def _list_ks(campaign: CampaignAnalysis, task: str) -> list[int]:
+    return [k for line in campaign.lines if task in line.best_of for k in line.best_of[task].expected]
+
+
+def _has_spending(found: ScalingCurve | None) -> bool:
+    """Whether anything was spent of it at all."""
+    return bool(found and found.grid and found.grid[-1] > 0)
+
+
+def _choose_unit(kind: str, end: float) -> tuple[float, str]:
+    if kind.endswith("seconds"):
+        seconds, name = chart_style.choose_time_unit(end)
+        return seconds, f"{SPENT[kind]}, {name}"
+    return (1e3 if "thousands" in SPENT[kind] else 1.0), SPENT[kind]
+
+
+def _choose_opacity(many: int) -> float:
+    return max(0.12, min(0.8, 4 / max(1, many)))
+
+
+def _create_line_panels(count: int, narrow: bool, campaign: CampaignAnalysis) -> tuple[Figure, list[Axes]]:
+    """Two or three in a row, the last of which may be empty; room for the names of lines above."""
+    columns = min(count, 2 if narrow else 3)
+    rows = -(-count // columns)
+    named = len(campaign.lines) > 1
+    above = (0.2 * -(-len(campaign.lines) // (1 if narrow else 3)) if named else 0) + 0.3
+    around = Margins(top=above, across=0.42, down=0.62)
+    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
+    height = above + rows * (1.25 if narrow else 1.55) + 0.62 * (rows - 1) + 0.42
+    figure, panels = chart_style.create_panels(width, height, rows, columns, around)
+    for spare in panels[count:]:
+        spare.set_visible(False)
+    return figure, panels[:count]
+
+
+def _label_panels(panels: Sequence[Axes], narrow: bool, text: str) -> None:
+    columns = 2 if narrow else 3
+    for axes in panels[::columns]:
+        axes.set_ylabel(text)
+
+
+def _add_line_legend(figure: Figure, campaign: CampaignAnalysis, narrow: bool) -> None:
+    if len(campaign.lines) > 1:
+        hue = assign_colours(campaign)
+        for line in campaign.lines:
+            label = formatting.make_drawable(mark_name(line.name, line.contaminated), 44)
+            figure.axes[0].plot([], [], color=hue[line.name], label=label)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper left", ncols=1 if narrow else 3)

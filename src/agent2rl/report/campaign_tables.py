@@ -1,0 +1,384 @@
+"""Many runs in rows: the leaderboard as texts, for terminals, Markdown and pages, and the data of each
+figure. Unknown is empty, never 0.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, GainTrajectory
+from agent2rl.analysis.campaigns.cell_statistics import Cell, GainTally
+from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap
+from agent2rl.analysis.campaigns.leaderboard import Leaderboard, LeaderboardRow
+from agent2rl.analysis.campaigns.resampling import IntervalEstimate
+from agent2rl.core.grading_records import Interval
+from agent2rl.report import formatting, page_templates, tables
+from agent2rl.report.export import escape_csv_cell
+
+# The leaderboard as texts: for terminals, Markdown and pages the same columns.
+
+NONE = "–"
+MARK = formatting.CONTAMINATED_MARK
+
+
+def list_columns(board: Leaderboard) -> list[str]:
+    return ["rank", "entry", "mean gain", "succeeded", "runs", *board.tasks, "cost of a run"]
+
+
+def build_rows(board: Leaderboard) -> list[list[str]]:
+    return [
+        [
+            format_rank(row),
+            mark_name(row.name, row.all.contaminated),
+            format_figure(row.place.mean),
+            format_success(row.all),
+            format_run_count(row.all),
+            *(format_cell(row.by_task.get(task)) for task in board.tasks),
+            format_cost(row),
+        ]
+        for row in board.rows
+    ]
+
+
+def build_notes(board: Leaderboard) -> list[str]:
+    """What a reader must know beside the table."""
+    return [*table_notes(board), *contamination_notes(board)]
+
+
+def contamination_notes(board: Leaderboard) -> list[str]:
+    """Which runs are contaminated or may be, and what became of them."""
+    found = []
+    if many := board.contaminated_left_out:
+        are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
+        found.append(
+            f"{tables.pluralize(many, 'contaminated run')} {are} left out: "
+            f"evaluation data was found in {their}. "
+            f"Include {'it' if many == 1 else 'them'} with --include-contaminated."
+        )
+    if many := board.contaminated:
+        are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
+        found.append(
+            f"{MARK} {tables.pluralize(many, 'contaminated run')} {are} included: "
+            "evaluation data was found in "
+            f"{their}."
+        )
+    if many := board.contamination_unknown:
+        were, it, is_ = ("was", "it", "is") if many == 1 else ("were", "they", "are")
+        found.append(
+            f"{tables.pluralize(many, 'run')} {were} not searched for evaluation data: whether {it} {is_} "
+            f"contaminated is unknown, and {it} {is_} counted."
+        )
+    return found
+
+
+def table_notes(board: Leaderboard) -> list[str]:
+    by = (
+        "on held-out data"
+        if board.protocol == "heldout"
+        else "on the test set that chose them (paper protocol)"
+    )
+    found = [f"Gains are points above the untouched model, {by}. Intervals are 95%."]
+    if board.excluded:
+        left = f"{sum(board.excluded.values())} of {board.runs} runs"
+        found.append(
+            f"{left} say nothing of their agent and are not counted: {format_exclusions(board.excluded)}."
+        )
+    if any(isinstance(row.place.rank, str) for row in board.rows):
+        found.append(
+            f"{NONE} for a rank: not enough runs to say. It needs two runs of each task, and five in all."
+        )
+    return found
+
+
+def render_markdown(board: Leaderboard, below: Sequence[str] | None = None) -> str:
+    """With all its notes below, or with these."""
+    names = list_columns(board)
+    rule = "|" + "|".join(":--" if name == "entry" else "--:" for name in names) + "|"
+    below = build_notes(board) if below is None else below
+    return "\n".join([_render_line(names), rule, *map(_render_line, build_rows(board)), "", *below, ""])
+
+
+def render_html(board: Leaderboard) -> str:
+    return page_templates.render_page(
+        "leaderboard.html.jinja",
+        {},
+        title="Leaderboard",
+        columns=list_columns(board),
+        rows=build_rows(board),
+        board_notes=build_notes(board),
+    )
+
+
+def format_rank(row: LeaderboardRow) -> str:
+    rank, interval = row.place.rank, row.place.rank_interval
+    if isinstance(rank, str) or isinstance(interval, str):
+        return NONE
+    return f"{rank:.1f} [{interval[0]:.0f}, {interval[1]:.0f}]"
+
+
+def format_figure(found: IntervalEstimate | None) -> str:
+    if found is None:
+        return NONE
+    if not isinstance(found.interval, Interval):
+        return formatting.format_points(found.value)
+    return f"{formatting.format_points(found.value)} [{found.interval.low:.1f}, {found.interval.high:.1f}]"
+
+
+def format_cell(found: Cell | None) -> str:
+    return formatting.format_points(found.mean.value) if found and found.mean else NONE
+
+
+def format_success(found: GainTally) -> str:
+    return NONE if found.succeeded is None else f"{found.succeeded} of {found.n}"
+
+
+def format_run_count(found: GainTally) -> str:
+    left = sum(found.excluded.values())
+    beside = [f"+{left}"] if left else []
+    beside += [f"{found.contaminated} {MARK}"] if found.contaminated else []
+    return f"{found.n} ({', '.join(beside)})" if beside else str(found.n)
+
+
+def mark_name(name: str, contaminated: int) -> str:
+    """With a mark where contaminated runs are part of it; in front, where no figure cuts it off."""
+    return f"{MARK} {name}" if contaminated else name
+
+
+def format_cost(row: LeaderboardRow) -> str:
+    if row.cost is None:
+        return NONE
+    parts = [formatting.format_duration(row.cost.seconds)]
+    if row.cost.tokens:
+        parts.append(f"{row.cost.tokens / 1e3:,.0f}k tokens")
+        parts.append("$?" if row.cost.usd is None else f"${row.cost.usd:.2f}")
+    return ", ".join(parts)
+
+
+def format_exclusions(excluded: dict[str, int]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in excluded.items())
+
+
+def _render_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escape_cell, cells))} |"
+
+
+def _escape_cell(text: str) -> str:
+    marks = {"\\": "\\\\", "|": "\\|", "<": "&lt;", "\n": " ", "\r": " "}
+    return "".join(marks.get(each, each) for each in formatting.escape_invisible(text))
+
+
+# What each figure of a campaign shows, as rows: unknown is empty, never 0.
+
+Value = str | int | float | None
+Table = list[Mapping[str, Value]]
+
+
+def render_csv(rows: Sequence[Mapping[str, Value]]) -> str:
+    """As CSV. A text that a spreadsheet would take for a formula gets a mark before it."""
+    out = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows({name: escape_csv_cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def build_leaderboard_rows(board: Leaderboard) -> Table:
+    return [
+        {
+            "entry": row.name,
+            "agent": row.agent,
+            "driver": row.driver,
+            "model": row.model,
+            "mode": row.mode,
+            **_describe_rank(row.place.rank, row.place.rank_interval),
+            **describe_figure("mean_gain", row.place.mean),
+            "runs": row.all.n,
+            "excluded": sum(row.all.excluded.values()),
+            "contaminated": row.all.contaminated,
+            "succeeded": row.all.succeeded,
+            **describe_figure("success", row.all.success),
+            "best_gain": round_value(row.all.best),
+            "best_run": row.all.best_run,
+            "seconds_per_run": round_value(row.cost.seconds) if row.cost else None,
+            "tokens_per_run": round_value(row.cost.tokens) if row.cost else None,
+            "usd_per_run": round_value(row.cost.usd) if row.cost else None,
+            **{f"gain:{task}": _round_mean(row.by_task.get(task)) for task in board.tasks},
+        }
+        for row in board.rows
+    ]
+
+
+def build_ranking_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {
+            "entry": row.name,
+            "runs": row.place.n,
+            "contaminated": row.all.contaminated,
+            **describe_figure("mean_gain", row.place.mean),
+            **_describe_rank(row.place.rank, row.place.rank_interval),
+            **{f"chance_of_rank_{rank}": chance for rank, chance in enumerate(row.place.chances, 1)},
+        }
+        for row in campaign.leaderboard.rows
+    ]
+
+
+def build_cell_rows(board: Leaderboard) -> Table:
+    return [
+        {
+            "task": task,
+            "agent": row.agent,
+            "driver": row.driver,
+            "model": row.model,
+            "mode": row.mode,
+            **describe_cell(found),
+        }
+        for row in board.rows
+        for task, found in row.by_task.items()
+    ]
+
+
+def build_heatmap_rows(found: Heatmap) -> Table:
+    return [
+        {
+            found.row_axis: each.row,
+            found.column_axis: each.column,
+            **describe_cell(each.cell),
+            "p_holm": each.p_holm,
+            "star": "yes" if each.star else "no",
+        }
+        for each in found.cells
+    ]
+
+
+def build_comparison_rows(family: ComparisonFamily) -> Table:
+    return [
+        {
+            "axis": family.axis,
+            "first": each.first,
+            "second": each.second,
+            "paired": "yes" if each.found.paired else "no",
+            "tasks": len(each.found.tasks),
+            "runs_first": each.found.n[0],
+            "runs_second": each.found.n[1],
+            **describe_figure("difference", each.found.difference),
+            "cliffs_delta": round_value(each.found.effect),
+            "p_value": each.found.p_value,
+            "p_holm": each.p_holm,
+        }
+        for each in family.pairs
+    ]
+
+
+def build_best_of_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {
+            "line": line.name,
+            "task": task,
+            "runs": found.n,
+            "k": k,
+            **describe_figure("expected_best_gain", value),
+        }
+        for line in campaign.lines
+        for task, found in line.best_of.items()
+        for k, value in found.expected.items()
+    ]
+
+
+def build_scaling_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {
+            "line": line.name,
+            "spent": axis,
+            "amount": found.grid[at],
+            "runs": found.n,
+            "runs_that_spent_it": found.reached[at],
+            "mean": found.mean[at],
+            **{f"quantile_{share}": band[at] for share, band in found.quantiles.items()},
+        }
+        for line in campaign.lines
+        for axis, found in line.scaling.items()
+        for at in range(len(found.grid))
+    ]
+
+
+def build_trajectory_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {**_describe_run(each.task, run), "seconds": seconds, "best_gain": best}
+        for each in campaign.trajectories
+        for run in each.courses
+        for seconds, best in ((0.0, 0.0), *run.points)
+    ]
+
+
+def build_single_gain_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {**_describe_run(each.task, run), "gain": round_value(run.gain)}
+        for each in campaign.trajectories
+        for run in each.courses
+    ]
+
+
+def _describe_run(task: str, run: GainTrajectory) -> Mapping[str, Value]:
+    contaminated = {True: "yes", False: "no", None: None}[run.contaminated]
+    return {"task": task, "run": run.run_id, "line": run.line, "contaminated": contaminated}
+
+
+def build_route_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {
+            "by": axis,
+            "group": name,
+            "route": route,
+            "runs": count,
+            **describe_figure("share", found.shares[route]),
+        }
+        for axis, groups in (("task", campaign.routes_by_task), ("agent", campaign.routes_by_agent))
+        for name, found in groups.items()
+        for route, count in found.counts.items()
+    ]
+
+
+def describe_cell(found: Cell) -> Mapping[str, Value]:
+    low, high = found.quartiles or (None, None)
+    return {
+        "runs": found.n,
+        "excluded": sum(found.excluded.values()),
+        "contaminated": found.contaminated,
+        **describe_figure("mean_gain", found.mean),
+        **describe_figure("median_gain", found.median),
+        "sd": round_value(found.sd),
+        "quartile_1": round_value(low),
+        "quartile_3": round_value(high),
+        "best_gain": round_value(found.best),
+        "best_run": found.best_run,
+        "succeeded": found.succeeded,
+        **describe_figure("success", found.success),
+        "p_value": found.p_value,
+    }
+
+
+def _round_mean(found: Cell | None) -> float | None:
+    return round_value(found.mean.value) if found and found.mean else None
+
+
+def describe_figure(name: str, found: IntervalEstimate | None) -> Mapping[str, Value]:
+    interval = found.interval if found and isinstance(found.interval, Interval) else None
+    return {
+        name: round_value(found.value) if found else None,
+        f"{name}_low": round_value(interval.low) if interval else None,
+        f"{name}_high": round_value(interval.high) if interval else None,
+    }
+
+
+def round_value(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _describe_rank(rank: float | str, interval: Iterable[float] | str) -> Mapping[str, Value]:
+    low, high = (None, None) if isinstance(interval, str) else tuple(interval)
+    return {
+        "expected_rank": None if isinstance(rank, str) else round_value(rank),
+        "rank_low": low,
+        "rank_high": high,
+    }

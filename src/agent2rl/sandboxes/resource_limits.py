@@ -1,0 +1,286 @@
+"""Measures a sandbox's processes, memory and disk from outside, and says when it exceeds its limits.
+
+It needs no cgroup, no privilege and no help from the measured. It is asked a few times a second, spends at
+most a twentieth of the time on processes and a fifth on the disk, which it reads in slices. Growth between
+two looks can overshoot; it cannot stay. Many small files make a look at the disk slow, so their number is
+limited too. Mounts are not counted, not even writable ones. Not seen: memory that is resident in no process
+(/dev/shm, memfd, System V segments, pipe buffers; the kernel's OOM killer is pointed at the sandbox for
+that), and deleted files that are still open (the floor under the file system's free space is for that).
+"""
+
+import os
+import stat
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.sandbox import Enclosure, Process
+
+# Measures what a sandbox uses, from outside: its processes, their memory, its disk.
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+DEEPEST = 256
+"""One descriptor is held for each level while a tree is measured."""
+
+
+def read_process(pid: int) -> Process | None:
+    """A process that is alive; None for one that is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # The name may hold spaces and brackets, so only the last bracket ends it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if fields[0] in "ZX":
+        return None
+    own, system, of_children, system_of_children = (int(field) / TICKS for field in fields[11:15])
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        name=head.partition("(")[2],
+        resident_bytes=int(fields[21]) * PAGE,
+        began=BOOTED + int(fields[19]) / TICKS,
+        cpu_seconds=own + system,
+        waited_seconds=of_children + system_of_children,
+    )
+
+
+def list_processes() -> dict[int, Process]:
+    """All that are alive on this machine."""
+    found = (read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
+    return {each.pid: each for each in found if each is not None}
+
+
+def find_descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
+    """All below `roots`. In a pid namespace this is complete: orphans are given to its first process."""
+    children: dict[int, list[Process]] = {}
+    for each in everyone.values():
+        children.setdefault(each.parent, []).append(each)
+    found, waiting = [], list(roots)
+    while waiting:
+        below = [each for each in children.get(waiting.pop(), ()) if each.pid not in roots]
+        found += below
+        waiting += [each.pid for each in below]
+    return found
+
+
+def read_proportional_bytes(member: Process) -> int:
+    """Its memory, shared pages divided among their users; where that cannot be read, its resident memory."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return member.resident_bytes
+
+
+class TreeTooDeep(Exception):
+    """Directories are nested deeper than can be measured."""
+
+
+def walk_allocated_bytes(roots: tuple[Path, ...]) -> Generator[int, None, None]:
+    """The allocated bytes of every file and directory below, one by one, so that the caller can pause.
+
+    No link is followed, and a file with several names counts once.
+    """
+    linked: set[tuple[int, int]] = set()
+    for root in roots:
+        with _open_directory(str(root), None) as directory:
+            yield from _walk_directory(directory, linked, 1)
+
+
+def _walk_directory(
+    directory: int | None, linked: set[tuple[int, int]], depth: int
+) -> Generator[int, None, None]:
+    if directory is None:
+        return
+    if depth > DEEPEST:
+        raise TreeTooDeep
+    folders = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except (FileNotFoundError, PermissionError):  # gone, or closed again since it was opened
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(entry.name)
+            elif status.st_nlink > 1:
+                if (status.st_dev, status.st_ino) in linked:
+                    continue
+                linked.add((status.st_dev, status.st_ino))
+            yield status.st_blocks * 512
+    for name in folders:
+        with _open_directory(name, directory) as folder:
+            yield from _walk_directory(folder, linked, depth + 1)
+
+
+@contextmanager
+def _open_directory(name: str, parent: int | None) -> Iterator[int | None]:
+    """A directory, or None if it is gone. Made readable if its owner may not: nothing hides by `chmod 0`."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags | os.O_PATH, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        yield None
+        return
+    try:
+        directory = _open_readable(handle)
+    finally:
+        os.close(handle)
+    try:
+        yield directory
+    finally:
+        if directory is not None:
+            os.close(directory)
+
+
+def _open_readable(handle: int) -> int | None:
+    """The directory behind a handle, opened; None where its owner closes it again as fast as we open it."""
+    itself = f"/proc/self/fd/{handle}"
+    for _ in range(3):
+        if os.fstat(handle).st_mode & 0o500 != 0o500:
+            Path(itself).chmod(0o700)
+        with suppress(PermissionError):
+            return os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return None
+
+
+# Says when a sandbox uses more than its limits: processes, memory, disk.
+
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
+SHARE, DISK_SHARE = 20, 5
+MOST_FILES = 2_000_000
+FREE_FILES = 10_000
+DISK_PAUSE_SECONDS = 2.0
+FREE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class LimitBreach:
+    reason: Literal["memory", "processes", "disk"]
+    detail: str
+
+
+class LimitGuard:
+    """Holds one sandbox to its limits."""
+
+    def __init__(self, enclosure: Enclosure, own_processes: int) -> None:
+        self.pause = SHORTEST_PAUSE_SECONDS
+        """How long to wait before the next look."""
+        self.peak_memory_bytes = 0
+        """The most seen so far, as it was held against the limit."""
+        self._own_processes = own_processes
+        self._limits = enclosure.limits
+        self._seen = enclosure.seen
+        self._disk = _DiskMeter(enclosure)
+
+    def check_limits(self, members: Callable[[], list[Process]]) -> LimitBreach | None:
+        began = time.monotonic()
+        alive = members()
+        breach = self._check_processes(alive)
+        self._report_processes(alive)
+        cost = time.monotonic() - began
+        self.pause = min(max(SHORTEST_PAUSE_SECONDS, SHARE * cost), LONGEST_PAUSE_SECONDS)
+        return breach or self._disk.check_disk(self.pause / DISK_SHARE)
+
+    def _report_processes(self, alive: list[Process]) -> None:
+        """The sandbox's own processes are older than all of the command's."""
+        if self._seen:
+            by_age = sorted(alive, key=lambda each: (each.began, each.pid))
+            self._seen(by_age[self._own_processes :], self._disk.bytes)
+
+    def _check_processes(self, members: list[Process]) -> LimitBreach | None:
+        if (count := len(members) - self._own_processes) > self._limits.processes:
+            detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
+            return LimitBreach("processes", detail)
+        limit = self._limits.memory_bytes
+        used = sum(member.resident_bytes for member in members)
+        # A shared page is resident in each process that shares it; before anything is ended, count it once.
+        used = used if used <= limit else sum(map(read_proportional_bytes, members))
+        self.peak_memory_bytes = max(self.peak_memory_bytes, used)
+        if used <= limit:
+            return None
+        return LimitBreach(
+            "memory", f"Its processes held {_format_gib(used)} of memory; the limit is {_format_gib(limit)}."
+        )
+
+
+class _DiskMeter:
+    """Adds up what the sandbox's directories hold, a slice at a time.
+
+    A file that is moved while the sum is made can be counted twice, so two sums in a row must be over the
+    limit.
+    """
+
+    def __init__(self, enclosure: Enclosure) -> None:
+        self._roots = (enclosure.workspace, enclosure.scratch)
+        self._limit = enclosure.limits.disk_bytes
+        self._walk: Generator[int, None, None] | None = None
+        self._sum = self._files = 0
+        self.bytes: int | None = None
+        """The last whole sum; None until there is one."""
+        self._over = False
+        self._next = 0.0
+        if (free := self._count_free_bytes()) < FREE_BYTES:
+            raise MachineError(
+                f"Only {_format_gib(free)} of disk are free where {enclosure.workspace} lies.",
+                f"Free some: a sandbox is ended when less than {_format_gib(FREE_BYTES)} are left.",
+            )
+
+    def check_disk(self, seconds: float) -> LimitBreach | None:
+        if self._count_free_bytes() < FREE_BYTES or self._count_free_files() < FREE_FILES:
+            return LimitBreach(
+                "disk", f"It left less than {_format_gib(FREE_BYTES)} or too few files of the disk free."
+            )
+        try:
+            if not self._continue_sum(seconds):
+                return None
+        except TreeTooDeep:
+            return LimitBreach("disk", f"Its directories are nested deeper than {DEEPEST} levels.")
+        if self._files > MOST_FILES:
+            return LimitBreach("disk", f"It made more than {MOST_FILES:,} files.")
+        self.bytes = self._sum
+        over = self._sum > self._limit
+        if over and self._over:
+            return LimitBreach("disk", f"Its files took more than the limit of {_format_gib(self._limit)}.")
+        self._over = over
+        self._next = time.monotonic() + (0 if over else DISK_PAUSE_SECONDS)
+        return None
+
+    def _continue_sum(self, seconds: float) -> bool:
+        """Go on adding for a while; True once the sum is complete, or over the limit."""
+        until = time.monotonic() + seconds
+        if self._walk is None:
+            if time.monotonic() < self._next:
+                return False
+            self._walk, self._sum, self._files = walk_allocated_bytes(self._roots), 0, 0
+        for size in self._walk:
+            self._sum += size
+            self._files += 1
+            if self._sum > self._limit or self._files > MOST_FILES:
+                break
+            if time.monotonic() > until:
+                return False
+        self._walk.close()
+        self._walk = None
+        return True
+
+    def _count_free_files(self) -> int:
+        """Some file systems do not count them, and say 0 of 0."""
+        systems = [os.statvfs(root) for root in self._roots]
+        return min(system.f_favail if system.f_files else FREE_FILES for system in systems)
+
+    def _count_free_bytes(self) -> int:
+        systems = [os.statvfs(root) for root in self._roots]
+        return min(system.f_bavail * system.f_frsize for system in systems)
+
+
+def _format_gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"
