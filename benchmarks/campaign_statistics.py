@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest, RunSpending, ScoredPoint
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
-from agent2rl.store.paths import RunPaths
 
 TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-only", "multi")
 POINTS = 10

@@ -28,7 +28,7 @@ import uvicorn
 
 from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from benchmarks.campaign_statistics import lay
 from benchmarks.report import _run, _stretch
 

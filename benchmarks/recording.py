@@ -38,8 +38,8 @@ from agent2rl.core.events import (
 from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.core.sandbox import Command, Enclosure
-from agent2rl.runner.agent_observer import AgentObserver, RevisionWatcher
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.recorder import Recorder
+from agent2rl.run.agent_observer import AgentObserver, RevisionWatcher
 
 RUN_SECONDS = 12 * 3600
 PROCESSES, REQUESTS, TOOLS, ROLLOUTS, FILES = 2_000, 2_000, 2_000, 1_500, 500

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from agent2rl.analysis.analyse import analyse_run
 from agent2rl.analysis.recorded_run import read_recorded_run
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import run_report
-from agent2rl.store.paths import RunPaths
 
 HOURS = 12
 

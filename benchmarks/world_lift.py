@@ -40,7 +40,7 @@ from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
 from agent2rl.environments.alfworld.environment import STEPS
 from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.runner.training_data import open_training_world
+from agent2rl.run.training_data import open_training_world
 from agent2rl.tasks import alfworld
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoSettings

@@ -20,9 +20,9 @@ from typing import Any, Literal
 from agent2rl.core.events import EventKind, TimelineEvent
 from agent2rl.core.records import LedgerEntry, RunResult
 from agent2rl.grading.verify import verify_run
-from agent2rl.store import ledger
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_events, read_run
+from agent2rl.record import ledger
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_events, read_run
 from tests import forks
 from tests.runs import Bench
 
@@ -149,8 +149,8 @@ def _live(
 
 def arm(death: Death) -> None:
     """In the harness's own process."""
-    from agent2rl.store.ledger import Ledger
-    from agent2rl.store.recorder import Recorder
+    from agent2rl.record.ledger import Ledger
+    from agent2rl.record.recorder import Recorder
 
     left = [death.which]
     append, tell = Ledger.append, Recorder._notify_watcher

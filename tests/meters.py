@@ -10,7 +10,7 @@ from typing import Any
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.environments.adapters.rollout_reports import sign_report
 from agent2rl.grading.rollout_meter import RolloutMeter, RolloutReport
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.records import RunResult
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from tests import forks
 
 PREAMBLE = '''

@@ -13,7 +13,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Command, url_placeholder
-from agent2rl.runner.agent_install import list_driven_agents
+from agent2rl.run.agent_install import list_driven_agents
 
 AGENTS = list_driven_agents()
 SPOKEN = [(name, wire) for name, agent in sorted(AGENTS.items()) for wire in agent.wires]

@@ -12,7 +12,7 @@ import pytest
 
 from agent2rl.core.agent import AgentPackage
 from agent2rl.core.errors import MachineError, UserError, WorldError
-from agent2rl.runner.agent_install import find_installed, get_install_path, install_agent_package, pip_install
+from agent2rl.run.agent_install import find_installed, get_install_path, install_agent_package, pip_install
 from tests.package_registry import Npm, npm, wheel
 from tests.runs import Bench
 

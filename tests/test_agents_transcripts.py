@@ -18,7 +18,7 @@ from agent2rl.analysis.atif import build_trajectory
 from agent2rl.core.agent import DrivenAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.self_reports import Transcript, TranscriptStep
-from agent2rl.runner.agent_install import list_driven_agents
+from agent2rl.run.agent_install import list_driven_agents
 
 LOGS = Path(__file__).parent / "agent_logs"
 STREAMING = ("claude-code", "codex", "gemini-cli", "opencode")

@@ -28,9 +28,9 @@ from agent2rl.environments.alfworld.environment import open_world
 from agent2rl.environments.alfworld.pddl import TaskType
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
-from agent2rl.runner import workspace
-from agent2rl.runner.assets import load_assets
-from agent2rl.runner.assets import test_set as paper_test_set
+from agent2rl.run import workspace
+from agent2rl.run.assets import load_assets
+from agent2rl.run.assets import test_set as paper_test_set
 from agent2rl.tasks import alfworld
 from tests.alfworld_games import game
 from tests.runs import Bench

@@ -16,10 +16,10 @@ from agent2rl.core.grading_records import WinRates
 from agent2rl.core.task import ChatEvaluator
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.pairwise import FILE, FOLDER
-from agent2rl.runner import grading_proxy_setup
-from agent2rl.runner.preflight import check_task
-from agent2rl.runner.settings import Settings
-from agent2rl.store.files import sha256_text
+from agent2rl.record.files import sha256_text
+from agent2rl.run import grading_proxy_setup
+from agent2rl.run.preflight import check_task
+from agent2rl.run.settings import Settings
 from agent2rl.tasks.alpacaeval import HUB_REVISION, TASK, TRAIN_PARQUET, TRAIN_REVISION
 from tests.runs import Bench
 from tests.served import serve

@@ -12,8 +12,8 @@ from agent2rl.analysis.atif import build_trajectory
 from agent2rl.core.agent import DrivenAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.self_reports import AgentToolCall, ToolObservation, Transcript, TranscriptStep
-from agent2rl.store.files import write_record
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.files import write_record
+from agent2rl.record.paths import RunPaths
 from tests.runs import Bench
 
 LOGS = Path(__file__).parent / "agent_logs"

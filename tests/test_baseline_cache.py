@@ -10,8 +10,8 @@ import pytest
 
 from agent2rl.core.grading_records import EvalResult, ExampleResult
 from agent2rl.grading.baseline import BaselineCache, Measurement
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_events
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_events
 from tests.runs import Bench, Run
 
 RESULTS = EvalResult(results=(ExampleResult(id="1", output="4", score=1.0),))

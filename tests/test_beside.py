@@ -8,7 +8,7 @@ import pytest
 from agent2rl.core import task as place
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.task import Splits, require_evaluator_folder
-from agent2rl.runner.assets import prepare_beside_folders
+from agent2rl.run.assets import prepare_beside_folders
 from tests.beside_gsm8k import FILE
 from tests.runs import Bench
 

@@ -8,8 +8,8 @@ import pytest
 
 from agent2rl.core.grading_records import EvalScore, Interval, Submission
 from agent2rl.core.self_reports import AttemptClaims
-from agent2rl.runner.agent_session import read_claims
-from agent2rl.runner.workspace import make_continue_prompt
+from agent2rl.run.agent_session import read_claims
+from agent2rl.run.workspace import make_continue_prompt
 from tests.runs import Bench
 
 FOLLOW = """

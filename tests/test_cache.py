@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.runner.directory_cache import build_once, store_by_content
+from agent2rl.run.directory_cache import build_once, store_by_content
 
 
 class Maker:

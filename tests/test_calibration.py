@@ -14,8 +14,8 @@ from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.judge import JudgeReferee, calibrate, select_preferences
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
 from agent2rl.net.grading_proxy_client import GradingProxyClient
-from agent2rl.runner.judges import measure_judge
-from agent2rl.runner.settings import Settings
+from agent2rl.run.judges import measure_judge
+from agent2rl.run.settings import Settings
 from tests.runs import Bench
 from tests.served import serve
 

@@ -13,7 +13,7 @@ from agent2rl.cli.options import DurationParam, SizeParam
 from agent2rl.cli.terminal_output import print_episode, print_examples
 from agent2rl.core.grading_records import ExampleResult, TrajectoryTurn
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
-from agent2rl.store.files import canonical_json, sha256_text
+from agent2rl.record.files import canonical_json, sha256_text
 from tests.runs import Bench
 
 

@@ -38,8 +38,8 @@ from agent2rl.core.task import Splits
 from agent2rl.grading import contamination_scanner, workspace_documents
 from agent2rl.grading.worker import JOB, ExampleRow
 from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
+from agent2rl.record.files import write_json_lines, write_record
 from agent2rl.report import tables
-from agent2rl.store.files import write_json_lines, write_record
 from agent2rl.tasks.gsm8k import TASK
 from tests.runs import Bench
 

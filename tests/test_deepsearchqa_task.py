@@ -17,9 +17,9 @@ from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.search.environment import open_world
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.runner.assets import test_set as paper_test_set
-from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, open_grading_proxy
-from agent2rl.runner.settings import Settings
+from agent2rl.run.assets import test_set as paper_test_set
+from agent2rl.run.grading_proxy_setup import GradingProxyOptions, open_grading_proxy
+from agent2rl.run.settings import Settings
 from agent2rl.tasks import deepsearchqa
 from tests.runs import Bench
 from tests.search_models import TOWNS, silent_at_times, write_lands

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.runner.assets import choose_default_engine
-from agent2rl.runner.machine import list_visible_gpus
+from agent2rl.run.assets import choose_default_engine
+from agent2rl.run.machine import list_visible_gpus
 
 GPU = ("0",)
 
@@ -52,7 +52,7 @@ def test_a_model_that_asks_for_another_engine_gets_it() -> None:
 
 def test_choosing_loads_no_heavy_library() -> None:
     program = (
-        "import sys; from agent2rl.runner.assets import choose_default_engine\n"
+        "import sys; from agent2rl.run.assets import choose_default_engine\n"
         "choose_default_engine('seedling', ('0',))\n"
         "sys.exit(bool({'torch', 'transformers', 'vllm'} & set(sys.modules)))"
     )

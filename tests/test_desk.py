@@ -35,10 +35,10 @@ from agent2rl.evaluators.search_grading import build_marking_question, make_mark
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, SearchProxy, serve_grading_proxy
 from agent2rl.net import grading_proxy_client
 from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, ProxyError, ProxyInfo
-from agent2rl.runner.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy
-from agent2rl.runner.grading_proxy_setup import open_grading_proxy as opened_desk
-from agent2rl.runner.settings import Settings
-from agent2rl.store.files import sha256_file
+from agent2rl.record.files import sha256_file
+from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy
+from agent2rl.run.grading_proxy_setup import open_grading_proxy as opened_desk
+from agent2rl.run.settings import Settings
 from tests.search_models import judge, silent_at_times, told
 from tests.served import answer as fault
 from tests.served import serve

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError
-from agent2rl.gateway.scripted.script_file import load_script, parse_script
+from agent2rl.fake_llm.script_file import load_script, parse_script
 from tests.runs import Bench
 
 WRONG = {

@@ -18,8 +18,8 @@ from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService, GradingSetup
 from agent2rl.models.abacus import Abacus
-from agent2rl.store.ledger import read_ledger
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.ledger import read_ledger
+from agent2rl.record.recorder import Recorder
 
 WORKSPACE = PurePosixPath("/workspace")
 

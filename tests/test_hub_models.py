@@ -37,7 +37,7 @@ PREPARE = """
 import json, sys
 from pathlib import Path
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.runner.assets import prepare_model_directory, pin_model_name
+from agent2rl.run.assets import prepare_model_directory, pin_model_name
 said = {"told": []}
 try:
     said["name"] = pin_model_name(sys.argv[1])

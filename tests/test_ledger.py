@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent2rl.store.files import canonical_json, sha256_text
-from agent2rl.store.ledger import Ledger, read_ledger
+from agent2rl.record.files import canonical_json, sha256_text
+from agent2rl.record.ledger import Ledger, read_ledger
 
 RECORDS = 6
 

@@ -18,7 +18,7 @@ from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget
 from agent2rl.environments.adapters import StepsUsedUp
 from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport
-from agent2rl.runner.training_services import render_world_instructions
+from agent2rl.run.training_services import render_world_instructions
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.meters import metered
 from tests.runs import Bench

@@ -20,7 +20,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.search import LocalCorpus, SearchDocument, SearchEnvironment
 from agent2rl.play.game import HumanGame, find_game_number, list_actions
 from agent2rl.play.terminal import complete_line, play_in_terminal
-from agent2rl.runner.training_data import open_training_world
+from agent2rl.run.training_data import open_training_world
 from tests.few_homes import GAMES
 from tests.runs import Bench
 from tests.worlds import STAIRS

@@ -29,7 +29,7 @@ from agent2rl.play.web_app import (
     make_application,
     serve_games,
 )
-from agent2rl.runner.training_data import open_training_world
+from agent2rl.run.training_data import open_training_world
 from tests import webshop_products
 from tests.runs import Bench
 from tests.worlds import STAIRS

@@ -15,8 +15,8 @@ from agent2rl.core.agent import Brief
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Limits, Mode, RequestedLimits, RunSpec
 from agent2rl.evaluators.single_turn import SingleTurn
-from agent2rl.runner import workspace
-from agent2rl.runner.assets import load_assets
+from agent2rl.run import workspace
+from agent2rl.run.assets import load_assets
 
 LIMITS = Limits(memory_bytes=1 << 33, disk_bytes=1 << 33, processes=100)
 

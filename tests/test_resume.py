@@ -18,25 +18,25 @@ from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import JudgeUsage, Submission
 from agent2rl.core.records import Budget, RunResult, RunSpec
 from agent2rl.engines.scripted import ScriptedEngine
-from agent2rl.gateway.scripted.script_file import parse_script
-from agent2rl.gateway.scripted.server import run_in_thread
+from agent2rl.fake_llm.script_file import parse_script
+from agent2rl.fake_llm.server import run_in_thread
 from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
 from agent2rl.grading.freeze import FreezeLimits, freeze_submission, require_intact_copy
 from agent2rl.grading.grading_proxy import JudgeProxy
 from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
-from agent2rl.runner.assets import load_assets, prepare_model_directory
-from agent2rl.runner.run_steps import RunOutcome
-from agent2rl.runner.workspace import write_run_meta
-from agent2rl.store import ledger
-from agent2rl.store.crash_recovery import ResumeState, read_spec
-from agent2rl.store.crash_recovery import read_resume_state as read_past
-from agent2rl.store.files import write_record
-from agent2rl.store.paths import SubmissionPaths
-from agent2rl.store.reader import read_run
-from agent2rl.store.recorder import Recorder
-from agent2rl.store.run_lock import Heartbeat, RunLock
+from agent2rl.record import ledger
+from agent2rl.record.crash_recovery import ResumeState, read_spec
+from agent2rl.record.crash_recovery import read_resume_state as read_past
+from agent2rl.record.files import write_record
+from agent2rl.record.paths import SubmissionPaths
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.run_lock import Heartbeat, RunLock
+from agent2rl.run.assets import load_assets, prepare_model_directory
+from agent2rl.run.run_steps import RunOutcome
+from agent2rl.run.workspace import write_run_meta
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.dying import Death, Dying, faults, kill_at_random
 from tests.meters import Metered, metered
@@ -304,7 +304,7 @@ def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(t
 
 
 def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path) -> None:
-    path, looked = tmp_path / "lock", "from agent2rl.store.run_lock import is_held; from pathlib import Path"
+    path, looked = tmp_path / "lock", "from agent2rl.record.run_lock import is_held; from pathlib import Path"
     code = f"{looked}\nwhile True: is_held(Path({str(path)!r})) and print('held', flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as looking:
         assert looking.stdout is not None
@@ -318,7 +318,7 @@ def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path)
 
 def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_known(tmp_path: Path) -> None:
     """It is stopped, as one is that waits for a processor; the agent's time goes on."""
-    path, said = tmp_path / "lock", "from agent2rl.store.run_lock import RunLock; from pathlib import Path"
+    path, said = tmp_path / "lock", "from agent2rl.record.run_lock import RunLock; from pathlib import Path"
     begin = f"RunLock(Path({str(path)!r})).start_heartbeat()"
     code = f"{said}\nimport time; {begin}; print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as harness:

@@ -12,18 +12,18 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.runner.agent_observer import CODE_FULL, RevisionWatcher
-from agent2rl.store import revisions as revisions_of
-from agent2rl.store import workspace_reader
-from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import (
+from agent2rl.record import revisions as revisions_of
+from agent2rl.record import workspace_reader
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.revisions import (
     RevisionReader,
     RevisionRecorder,
     diff_revisions,
     list_revisions,
     read_revision_files,
 )
-from agent2rl.store.workspace_reader import WorkspaceReader
+from agent2rl.record.workspace_reader import WorkspaceReader
+from agent2rl.run.agent_observer import CODE_FULL, RevisionWatcher
 from tests.runs import Bench
 
 

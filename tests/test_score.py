@@ -14,7 +14,7 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.replay import ReplayEngine
-from agent2rl.runner.output_scoring import OutputScores
+from agent2rl.run.output_scoring import OutputScores
 from agent2rl.tasks.gsm8k import EVALUATOR
 from tests.runs import Bench
 

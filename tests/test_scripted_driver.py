@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent2rl.core.llm import LlmExchange, TokenCounts, Wire
-from agent2rl.gateway import prices
-from agent2rl.gateway.drivers import parse_driver as parse_driver
-from agent2rl.gateway.gateway import Gateway, UsageCaps
-from agent2rl.gateway.scripted.response import RequestLogLine
-from agent2rl.gateway.scripted.script_file import (
+from agent2rl.fake_llm.response import RequestLogLine
+from agent2rl.fake_llm.script_file import (
     DriverScript,
     list_shipped_scripts,
     load_script,
     parse_script,
 )
-from agent2rl.gateway.scripted.server import run_in_thread
+from agent2rl.fake_llm.server import run_in_thread
+from agent2rl.gateway import prices
+from agent2rl.gateway.drivers import parse_driver as parse_driver
+from agent2rl.gateway.gateway import Gateway, UsageCaps
 from agent2rl.grading.server import serve_on_socket
 from tests.llm_clients import BASH, COMMAND, WIRES, Client, read_stream
 from tests.runs import Bench

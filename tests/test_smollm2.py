@@ -29,9 +29,9 @@ from agent2rl.grading.grading_proxy import ProxyServices, serve_grading_proxy
 from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.models import smollm2_135m
 from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion
-from agent2rl.runner import judges
-from agent2rl.runner.assets import prepare_model_directory, write_split_file
-from agent2rl.runner.settings import Settings
+from agent2rl.run import judges
+from agent2rl.run.assets import prepare_model_directory, write_split_file
+from agent2rl.run.settings import Settings
 from tests.runs import Bench
 from tests.tiny_models import resaved_form
 

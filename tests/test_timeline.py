@@ -18,15 +18,15 @@ from agent2rl.core.events import MAX_EVENTS, EventKind, LedgerKind, TimelineEven
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.core.sandbox import Process
-from agent2rl.gateway.scripted.script_file import parse_script
-from agent2rl.gateway.scripted.server import run_in_thread
-from agent2rl.runner import agent_observer, agent_session
-from agent2rl.runner.agent_observer import AgentObserver, ProcessMonitor
-from agent2rl.runner.machine import GpuSampler
-from agent2rl.store import workspace_reader
-from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import read_revision_files
-from agent2rl.store.workspace_reader import WorkspaceWatcher
+from agent2rl.fake_llm.script_file import parse_script
+from agent2rl.fake_llm.server import run_in_thread
+from agent2rl.record import workspace_reader
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.revisions import read_revision_files
+from agent2rl.record.workspace_reader import WorkspaceWatcher
+from agent2rl.run import agent_observer, agent_session
+from agent2rl.run.agent_observer import AgentObserver, ProcessMonitor
+from agent2rl.run.machine import GpuSampler
 from tests.enclosures import Cell
 from tests.runs import Bench, Run
 

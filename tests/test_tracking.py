@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from agent2rl.analysis.recorded_run import read_recorded_run
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import make_rows, sanitize_name
 from tests.campaign.campaigns import standing, write

@@ -15,10 +15,10 @@ from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_proxy import JudgeProxy
 from agent2rl.grading.server import serve_on_socket as at_socket
 from agent2rl.grading.training_judge import BODY_BYTES, TrainingJudge, create_training_judge_app
-from agent2rl.runner import grading_proxy_setup, judges
-from agent2rl.runner.assets import prepare_model_directory
-from agent2rl.runner.settings import Settings
-from agent2rl.store import ledger
+from agent2rl.record import ledger
+from agent2rl.run import grading_proxy_setup, judges
+from agent2rl.run.assets import prepare_model_directory
+from agent2rl.run.settings import Settings
 from agent2rl.tasks.alpacaeval.mini import TASK
 from tests.runs import Bench
 from tests.served import serve

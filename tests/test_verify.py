@@ -11,11 +11,11 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from agent2rl.grading.verify import verify_run
-from agent2rl.store import ledger
-from agent2rl.store.files import canonical_json, sha256_text
-from agent2rl.store.ledger import START, LedgerHead
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.revisions import list_revisions
+from agent2rl.record import ledger
+from agent2rl.record.files import canonical_json, sha256_text
+from agent2rl.record.ledger import START, LedgerHead
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.revisions import list_revisions
 from tests.dying import Death, Dying
 from tests.runs import Bench
 

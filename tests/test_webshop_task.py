@@ -16,7 +16,7 @@ from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.webshop import Shop
 from agent2rl.environments.webshop.environment import read_goal
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.runner.assets import test_set as paper_test_set
+from agent2rl.run.assets import test_set as paper_test_set
 from tests.runs import Bench
 from tests.tiny_models import write_tiny_llama
 from tests.webshop_products import write, write_many

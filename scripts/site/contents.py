@@ -36,9 +36,9 @@ from agent2rl.gateway import drivers, prices
 from agent2rl.grading import api
 from agent2rl.grading.lineage import LineageReport, TensorLineage
 from agent2rl.grading.rollout_meter import RolloutReport as RolloutsReport
+from agent2rl.record import paths, reader, revisions
 from agent2rl.report.record import RunReport
-from agent2rl.runner.settings import Settings
-from agent2rl.store import paths, reader, revisions
+from agent2rl.run.settings import Settings
 from agent2rl.tasks import folder as task_folder
 from scripts.site import classes, variables
 
@@ -51,10 +51,8 @@ ENGINE = (
 REGISTRY = (
     "find_task find_agent find_model find_engine find_sandbox find_world find_tracker list_names list_entries"
 )
-RESULT = (
-    "RunResult Isolation Promise Asset HeldoutComparison TimeBreakdown Rollouts RolloutCounts JudgeUsage "
-    "ContaminationSummary"
-)
+RESULT = "RunResult Isolation Promise Asset TimeBreakdown Rollouts RolloutCounts"
+GRADED_RESULT = "HeldoutComparison JudgeUsage ContaminationSummary"
 
 
 def commands() -> str:
@@ -89,7 +87,7 @@ def python() -> str:
         parts += [f"## {module.__name__}", classes.prose(inspect.getdoc(module) or "")]
         parts += [classes.record(kind) for kind in _kinds(module, names)]
     parts += ["## agent2rl.core.errors", f"```text\n{inspect.getdoc(errors)}\n```"]
-    parts += ["## agent2rl.store.reader", classes.prose(inspect.getdoc(reader) or "")]
+    parts += ["## agent2rl.record.reader", classes.prose(inspect.getdoc(reader) or "")]
     parts += [classes.functions(reader.read_run, reader.read_results), classes.record(reader.RunView)]
     return "\n\n".join(parts)
 
@@ -102,7 +100,13 @@ def grading_api() -> str:
             calls.append(
                 f"### {way.upper()} {path}\n\n{classes.prose(call['description'])}\n\n{_answers(call)}"
             )
-    told = [api.SubmitRequest, api.SubmissionAnswer, api.BestSubmission, grading_records.Interval, api.TimeAnswer]
+    told = [
+        api.SubmitRequest,
+        api.SubmissionAnswer,
+        api.BestSubmission,
+        grading_records.Interval,
+        api.TimeAnswer,
+    ]
     told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.ProblemDetails]
     return "\n\n".join(["## Calls", *calls, "## Records", *map(classes.record, told)])
 
@@ -155,11 +159,17 @@ def run_directory() -> str:
         submission.manifest: [grading_records.Manifest, grading_records.FileHash],
         run.files: [records.RunFiles],
         submission.lineage: [LineageReport, TensorLineage],
-        submission.results_file("feedback"): _kinds(grading_records, "ExampleResult SampledAnswer TrajectoryTurn"),
+        submission.results_file("feedback"): _kinds(
+            grading_records, "ExampleResult SampledAnswer TrajectoryTurn"
+        ),
         run.contamination: _kinds(grading_records, "Contamination SkippedFiles ContaminationFinding"),
-        run.result: [*_kinds(records, RESULT), llm.LlmUsage],
+        run.result: [*_kinds(records, RESULT), *_kinds(grading_records, GRADED_RESULT), llm.LlmUsage],
     }
-    parts = [f"```text\n{inspect.getdoc(paths)}\n```", "## Words", classes.choices(records, grading_records, llm)]
+    parts = [
+        f"```text\n{inspect.getdoc(paths)}\n```",
+        "## Words",
+        classes.choices(records, grading_records, llm),
+    ]
     for file, kinds in files.items():
         many = "JSON lines." if file.suffix == ".jsonl" else "One record."
         parts += [f"## {file.relative_to(run.root).as_posix()}", many, *map(classes.record, kinds)]

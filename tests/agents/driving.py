@@ -16,7 +16,7 @@ from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.core.records import Budget
 from agent2rl.core.sandbox import Door, Exit, Mount, url_placeholder
 from agent2rl.core.self_reports import Transcript
-from agent2rl.runner.agent_install import get_install_path
+from agent2rl.run.agent_install import get_install_path
 from tests.agents.rides import CACHE, require
 from tests.enclosures import Cell, wait_for
 

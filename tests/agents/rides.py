@@ -16,7 +16,7 @@ from agent2rl.core.agent import DrivenAgent
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.self_reports import Transcript
-from agent2rl.runner.agent_install import install_agent_package
+from agent2rl.run.agent_install import install_agent_package
 from tests.runs import Bench, Run
 
 CACHE = Path(sys.prefix) / "cache"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.llm import TokenCounts
-from agent2rl.store.reader import read_run
-from agent2rl.store.revisions import read_revision_files
+from agent2rl.record.reader import read_run
+from agent2rl.record.revisions import read_revision_files
 from tests.agents.rides import KEY, holds, ride
 
 ALWAYS = ("claude-code", "codex")

@@ -5,7 +5,7 @@ import pytest
 from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
 from agent2rl.analysis.mode_compliance import FORBIDDEN, check_compliance
 from agent2rl.core.records import Mode
-from agent2rl.runner.workspace import MODES
+from agent2rl.run.workspace import MODES
 
 
 def by(*names: str, confidence: float = 0.9) -> RouteVerdict:

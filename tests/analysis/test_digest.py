@@ -22,9 +22,9 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
 from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, ScoringProtocol
-from agent2rl.store import ledger
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, State
+from agent2rl.record import ledger
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView, State
 from tests.digests import a_run, runs
 
 START = 1000.0

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
 from tests.runs import Bench
 
 SECONDS = 120

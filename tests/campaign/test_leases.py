@@ -13,7 +13,7 @@ from agent2rl.campaign.campaign_file import RunResources
 from agent2rl.campaign.executors import CoreLeases, GpuLeases, count_parallel_runs
 from agent2rl.campaign.jobs import LAUNCH
 from agent2rl.core.errors import MachineError
-from agent2rl.runner.machine import list_visible_gpus
+from agent2rl.run.machine import list_visible_gpus
 
 
 def never() -> bool:

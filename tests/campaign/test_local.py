@@ -12,8 +12,8 @@ from agent2rl.campaign.campaign_file import RunResources, compute_experiment_id
 from agent2rl.campaign.claims_and_sessions import CampaignSession, StopRequest
 from agent2rl.campaign.jobs import CampaignJob, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.records import Budget, RequestedLimits, RunSpec
-from agent2rl.store.reader import read_run
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Recorder
 from tests.campaign.campaigns import (
     agent_started,
     alive,

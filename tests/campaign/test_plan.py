@@ -19,8 +19,8 @@ from agent2rl.campaign.experiment_status import (
 from agent2rl.campaign.plan import CostEstimator, estimate_makespan, make_plan
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, TimeBreakdown
-from agent2rl.store.files import write_record
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.files import write_record
+from agent2rl.record.paths import RunPaths
 from tests.runs import Bench
 
 CAMPAIGNS = Path(__file__).resolve().parents[2] / "campaigns"

@@ -8,8 +8,8 @@ import pytest
 
 from agent2rl.campaign.campaign_file import compute_experiment_id
 from agent2rl.campaign.claims_and_sessions import ExperimentClaims
-from agent2rl.store.paths import claims_folder
-from agent2rl.store.reader import read_run
+from agent2rl.record.paths import claims_folder
+from agent2rl.record.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, standing, states, until, write
 from tests.runs import Bench
 

@@ -21,7 +21,7 @@ from agent2rl.campaign.claims_and_sessions import CampaignSession, ExperimentCla
 from agent2rl.campaign.jobs import JobOutcome, make_jobs
 from agent2rl.campaign.plan import CostEstimator
 from agent2rl.cli.opened_campaign import open_campaign
-from agent2rl.store.reader import read_run
+from agent2rl.record.reader import read_run
 from tests.campaign.campaigns import agent_started, going, resumed, runs, states, until, write
 from tests.runs import Bench
 

@@ -12,8 +12,8 @@ from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.cli.view import get_task_level
 from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.run_lock import RunLock
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.run_lock import RunLock
 from tests.browsers import chromium
 from tests.dashboard import kinds
 from tests.loopback import serving

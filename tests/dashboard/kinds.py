@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent2rl.core.self_reports import AgentToolCall, ToolObservation, Transcript, TranscriptStep
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 
 CODE = """
 train = WORKSPACE / "code" / "train.py"

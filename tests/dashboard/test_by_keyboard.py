@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from tests.browsers import DESK, PHONE, faults, quiet
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served

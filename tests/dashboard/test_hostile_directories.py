@@ -13,8 +13,8 @@ import pytest
 from agent2rl.dashboard.rendering import render_time
 from agent2rl.dashboard.run_index import RunIndex
 from agent2rl.dashboard.run_status import MOST_BYTES
+from agent2rl.record.paths import RunPaths
 from agent2rl.report.digests import VERSION, CachedDigest
-from agent2rl.store.paths import RunPaths
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served
 from tests.dashboard.kinds import FINISHED

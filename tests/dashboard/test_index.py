@@ -15,8 +15,8 @@ from agent2rl.dashboard.run_filter import PAGE
 from agent2rl.dashboard.run_index import RunIndex, RunQuery, read_digests
 from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
+from agent2rl.record.paths import RunPaths
 from agent2rl.report.digests import VERSION, CachedDigest
-from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served
 from tests.digests import a_run, course
 from tests.loopback import serving

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Error, expect
 
 from agent2rl.dashboard.run_index import RunQuery, read_digests
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.run_lock import RunLock
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.run_lock import RunLock
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served
 from tests.dashboard.kinds import FINISHED, GOING

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from agent2rl.dashboard.run_index import RunQuery
 from agent2rl.dashboard.run_status import RunRow, find_run, read_answers, read_live_status
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from tests.browsers import DESK
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from tests.dashboard import kinds
 from tests.dashboard.kinds import FINISHED
 from tests.runs import Bench

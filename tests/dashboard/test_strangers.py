@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import Browser
 
-from agent2rl.store.paths import RunPaths
+from agent2rl.record.paths import RunPaths
 from tests import forks
 from tests.dashboard import kinds
 from tests.dashboard.conftest import Served, served

@@ -52,11 +52,11 @@ from agent2rl.core.records import (
     TimeBreakdown,
 )
 from agent2rl.core.self_reports import AttemptClaim, AttemptClaims
+from agent2rl.record.ledger import LedgerReading
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView
+from agent2rl.record.revisions import Revision
 from agent2rl.report.report_data import Activity, ActivityStretch, LlmSummary, ReportData, ReportTimeline
-from agent2rl.store.ledger import LedgerReading
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView
-from agent2rl.store.revisions import Revision
 
 START = 1_790_000_000.0
 HOUR = 3600.0

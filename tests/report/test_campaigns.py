@@ -12,10 +12,10 @@ from agent2rl.analysis.campaigns.comparisons import compare_axes
 from agent2rl.analysis.campaigns.leaderboard import build_leaderboard
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import campaign_page, campaign_tables, digests
 from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
-from agent2rl.store.paths import RunPaths
 from tests.digests import a_run, course, runs
 from tests.runs import Bench
 

@@ -13,11 +13,11 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.grading_records import Contamination
 from agent2rl.core.records import LedgerEntry, RunResult
+from agent2rl.record.ledger import LedgerReading
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import headline, html, markdown
 from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.report.sections import build_setup_rows
-from agent2rl.store.ledger import LedgerReading
-from agent2rl.store.paths import RunPaths
 from tests.dashboard.conftest import served
 from tests.digests import a_run, course
 from tests.report import shown

@@ -17,14 +17,14 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.events import FileSeen
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison, Interval, Lineage, Submission
 from agent2rl.core.records import Budget, RunSpec
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.revisions import RevisionRecorder
+from agent2rl.record.workspace_reader import WorkspaceReader
 from agent2rl.report import export, headline, run_report
 from agent2rl.report.record import RunReport
-from agent2rl.runner import agent_observer
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
-from agent2rl.store.recorder import Recorder
-from agent2rl.store.revisions import RevisionRecorder
-from agent2rl.store.workspace_reader import WorkspaceReader
+from agent2rl.run import agent_observer
 from tests.report import shown
 
 Work = Callable[[Recorder], object]

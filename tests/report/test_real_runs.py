@@ -9,9 +9,9 @@ import pytest
 
 from agent2rl.analysis.findings import AttemptFindings
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import export
 from agent2rl.report.record import RunReport
-from agent2rl.store.paths import RunPaths
 from tests.runs import Bench, Run
 from tests.served import serve
 

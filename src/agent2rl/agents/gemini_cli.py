@@ -7,8 +7,8 @@ from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.store.transcript_builder import TranscriptBuilder, read_json_log
-from agent2rl.store.untrusted_files import JsonNode
+from agent2rl.record.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.record.untrusted_files import JsonNode
 
 EVERYTHING = ({"overrideScope": "core"}, {"model": "base"})
 """What it asks other models by default, small things and subagents: the driver answers these too."""

@@ -7,9 +7,9 @@ from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, Progr
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.store import untrusted_files
-from agent2rl.store.transcript_builder import TranscriptBuilder
-from agent2rl.store.untrusted_files import JsonNode
+from agent2rl.record import untrusted_files
+from agent2rl.record.transcript_builder import TranscriptBuilder
+from agent2rl.record.untrusted_files import JsonNode
 
 CONFIG = ".config/agent2rl/mini.yaml"
 TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")

@@ -6,9 +6,9 @@ from agent2rl.core.agent import LITELLM, AgentPackage, Brief, DrivenAgent, Progr
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.store import untrusted_files
-from agent2rl.store.transcript_builder import TranscriptBuilder, read_json_log
-from agent2rl.store.untrusted_files import JsonNode
+from agent2rl.record import untrusted_files
+from agent2rl.record.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.record.untrusted_files import JsonNode
 
 PROMPT, LAUNCHER = ".config/agent2rl/prompt.md", ".config/agent2rl/launch.py"
 START = f'exec "$0" ~/{LAUNCHER} "$@" --file ~/{PROMPT}'

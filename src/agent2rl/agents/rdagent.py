@@ -8,9 +8,9 @@ from pathlib import Path
 from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.store import untrusted_files
-from agent2rl.store.transcript_builder import TranscriptBuilder
-from agent2rl.store.untrusted_files import JsonNode
+from agent2rl.record import untrusted_files
+from agent2rl.record.transcript_builder import TranscriptBuilder
+from agent2rl.record.untrusted_files import JsonNode
 
 LAUNCHER = ".config/agent2rl/launch.py"
 START = f'cd && exec "$0" ~/{LAUNCHER} --base-model "$BASE_MODEL" --benchmark "$TASK"'

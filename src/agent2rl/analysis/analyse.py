@@ -23,7 +23,7 @@ from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import EvalScore, Submission
-from agent2rl.store.untrusted_files import sanitize_line
+from agent2rl.record.untrusted_files import sanitize_line
 
 # How a run went: the published process metrics, and how early and how busily the gain came about.
 

@@ -16,10 +16,10 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import FileSeen, TimelineEvent
 from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Rollouts
-from agent2rl.store import untrusted_files
-from agent2rl.store.reader import RunView
-from agent2rl.store.revisions import RevisionReader
-from agent2rl.store.untrusted_files import JsonNode, read_untrusted_slice
+from agent2rl.record import untrusted_files
+from agent2rl.record.reader import RunView
+from agent2rl.record.revisions import RevisionReader
+from agent2rl.record.untrusted_files import JsonNode, read_untrusted_slice
 
 # What an agent's programs printed, cut at its submissions: agent.log, and logs in the workspace.
 

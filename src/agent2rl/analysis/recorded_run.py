@@ -15,8 +15,8 @@ from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ExampleResult, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.self_reports import AttemptClaims
-from agent2rl.store.paths import RunPaths, SubmissionPaths
-from agent2rl.store.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
+from agent2rl.record.paths import RunPaths, SubmissionPaths
+from agent2rl.record.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
 
 Results = dict[Split, dict[int, list[ExampleResult]]]
 """By split and submission; 0 is the untouched model."""

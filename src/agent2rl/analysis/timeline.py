@@ -22,7 +22,7 @@ from agent2rl.core.events import (
 )
 from agent2rl.core.record import Record
 from agent2rl.core.records import LedgerEntry, RolloutCounts, Rollouts
-from agent2rl.store.revisions import Revision
+from agent2rl.record.revisions import Revision
 
 # The agent's time: seconds since its start in which a harness was at work. Dead time is no part of it.
 

@@ -41,7 +41,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.core.records import RunSpec
 from agent2rl.core.units import parse_byte_size
-from agent2rl.store.files import canonical_json, sha256_text
+from agent2rl.record.files import canonical_json, sha256_text
 
 
 def _wrap_in_tuple(value: Any) -> Any:

@@ -27,8 +27,8 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.record import Record
-from agent2rl.store.files import write_atomically, write_record
-from agent2rl.store.paths import SessionPaths, sessions_folder
+from agent2rl.record.files import write_atomically, write_record
+from agent2rl.record.paths import SessionPaths, sessions_folder
 
 # Who works on which experiment, on storage that several machines share.
 

@@ -22,9 +22,9 @@ from agent2rl.campaign.campaign_file import RunResources
 from agent2rl.campaign.claims_and_sessions import CampaignSession, read_stop_request
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.runner import machine
-from agent2rl.runner.machine import read_gpu_uuids
-from agent2rl.store.paths import SessionPaths
+from agent2rl.record.paths import SessionPaths
+from agent2rl.run import machine
+from agent2rl.run.machine import read_gpu_uuids
 
 # What of this machine a run gets: GPUs by lock file, so that no two campaigns share one, and cores.
 

@@ -13,9 +13,9 @@ from agent2rl.campaign.campaign_file import Experiment, compute_experiment_id
 from agent2rl.campaign.claims_and_sessions import ExperimentClaim, ExperimentClaims
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, RunResult, RunSpec
+from agent2rl.record import reader
+from agent2rl.record.paths import RunPaths
 from agent2rl.report.export import runs_below
-from agent2rl.store import reader
-from agent2rl.store.paths import RunPaths
 
 # What a runs directory says of experiments: which were run, how they ended, which are going.
 

@@ -29,7 +29,7 @@ from agent2rl.campaign.experiment_status import CampaignRunSummary, ExperimentSt
 from agent2rl.campaign.plan import CostEstimator
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, RunResult
-from agent2rl.store.paths import SessionPaths, claims_folder
+from agent2rl.record.paths import SessionPaths, claims_folder
 
 # One job: an experiment claimed, run and given back. What every executor does, on whatever machine.
 

@@ -27,9 +27,9 @@ from agent2rl.campaign.jobs import (
     find_other_outcome,
 )
 from agent2rl.core.errors import MachineError, WorldError
+from agent2rl.record.files import remove_tree
+from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.report import export
-from agent2rl.store.files import remove_tree
-from agent2rl.store.paths import RunPaths, claims_folder
 
 RETRIES = 5
 """How often a job is done again whose worker died."""

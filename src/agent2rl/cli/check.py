@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from agent2rl import registry
 from agent2rl.cli.options import as_json, judge, search
-from agent2rl.runner.grading_proxy_setup import GradingProxyOptions
-from agent2rl.runner.preflight import PreflightFinding, check_machine, check_task
-from agent2rl.runner.settings import read_settings
+from agent2rl.run.grading_proxy_setup import GradingProxyOptions
+from agent2rl.run.preflight import PreflightFinding, check_machine, check_task
+from agent2rl.run.settings import read_settings
 
 MARKS = {
     "ok": "[green]ok[/green]     ",

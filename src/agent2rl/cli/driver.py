@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from agent2rl.core.errors import UserError
-from agent2rl.gateway.scripted import script_file
-from agent2rl.gateway.scripted.server import serve_script
+from agent2rl.fake_llm import script_file
+from agent2rl.fake_llm.server import serve_script
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -10,10 +10,10 @@ import click
 from agent2rl.cli.options import resolve_run, runs_dir, track_group, validate_trackers
 from agent2rl.core.errors import UserError
 from agent2rl.core.tracker import Tracker
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
 from agent2rl.report import export
-from agent2rl.runner.settings import read_settings
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
+from agent2rl.run.settings import read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import describe_failure
 

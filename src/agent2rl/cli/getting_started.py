@@ -12,8 +12,8 @@ from rich.table import Table
 from agent2rl import registry
 from agent2rl.cli.options import as_json
 from agent2rl.core.errors import UserError
-from agent2rl.runner.agent_install import find_installed, install_agent_package, list_driven_agents
-from agent2rl.runner.settings import read_settings
+from agent2rl.run.agent_install import find_installed, install_agent_package, list_driven_agents
+from agent2rl.run.settings import read_settings
 
 # agent2rl init
 

@@ -15,8 +15,8 @@ from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.core.errors import UserError
 from agent2rl.core.self_reports import Transcript, TranscriptStep
 from agent2rl.grading.verify import verify_run
-from agent2rl.store.reader import read_transcript
-from agent2rl.store.revisions import diff_revisions, list_revisions, read_revision_files
+from agent2rl.record.reader import read_transcript
+from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
 
 # agent2rl transcript
 

@@ -15,9 +15,9 @@ from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run_digests import gather_digests, require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
+from agent2rl.record.files import write_atomically
 from agent2rl.report import campaign_tables
-from agent2rl.runner.settings import read_settings
-from agent2rl.store.files import write_atomically
+from agent2rl.run.settings import read_settings
 
 protocol = click.option(
     "--protocol",

@@ -24,10 +24,10 @@ from agent2rl.cli.main import COMMANDS
 from agent2rl.cli.run_digests import require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
-from agent2rl.runner import machine
-from agent2rl.runner.assets import pin_model_name
-from agent2rl.runner.settings import Settings, read_settings
-from agent2rl.store.paths import RunPaths, claims_folder
+from agent2rl.record.paths import RunPaths, claims_folder
+from agent2rl.run import machine
+from agent2rl.run.assets import pin_model_name
+from agent2rl.run.settings import Settings, read_settings
 
 Choose = Callable[[Sequence[ExperimentStatus]], list[ExperimentStatus]]
 

@@ -11,8 +11,8 @@ import click
 from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.units import parse_byte_size
-from agent2rl.runner.settings import read_settings
-from agent2rl.store.paths import LATEST, RunPaths, find_run
+from agent2rl.record.paths import LATEST, RunPaths, find_run
+from agent2rl.run.settings import read_settings
 
 CompletionCallback = Callable[[click.Context, click.Parameter, str], list[str]]
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

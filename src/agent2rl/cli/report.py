@@ -8,8 +8,8 @@ from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.report import run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
-from agent2rl.runner.judges import open_summariser
-from agent2rl.runner.settings import read_settings
+from agent2rl.run.judges import open_summariser
+from agent2rl.run.settings import read_settings
 
 
 @click.command("report")

@@ -36,14 +36,14 @@ from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Notify
 from agent2rl.report import export, run_report
-from agent2rl.runner.assets import choose_default_engine, pin_model_name
-from agent2rl.runner.machine import list_visible_gpus
-from agent2rl.runner.run import FinishedRun, resume_run, run
-from agent2rl.runner.settings import Settings, read_settings
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
-from agent2rl.store.recorder import Notify
+from agent2rl.run.assets import choose_default_engine, pin_model_name
+from agent2rl.run.execution import FinishedRun, resume_run, start_run
+from agent2rl.run.machine import list_visible_gpus
+from agent2rl.run.settings import Settings, read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.follow import TrackerProcesses, get_started_run_id
 
@@ -296,7 +296,9 @@ def run_command(runs_dir: Path | None, **options: Any) -> None:
     telling = RunOutputOptions(
         **{name: options[name] for name in ("as_json", "no_report", "track", "track_group")}
     )
-    run_and_report(runs, telling, lambda notify, stop: run(spec, replace(where, runs=runs), notify, stop))
+    run_and_report(
+        runs, telling, lambda notify, stop: start_run(spec, replace(where, runs=runs), notify, stop)
+    )
 
 
 def make_run_spec(options: dict[str, Any], where: Settings) -> RunSpec:

@@ -12,8 +12,8 @@ from agent2rl import registry
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.errors import UserError
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
-from agent2rl.store.paths import RunPaths
 
 MINIATURE = "-mini"
 

@@ -10,12 +10,12 @@ from agent2rl import registry
 from agent2rl.cli.options import as_json, judge, search
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import Calibration, Estimate, WinRates
+from agent2rl.record.files import write_atomically
 from agent2rl.report.tables import format_interval
-from agent2rl.runner.grading_proxy_setup import GradingProxyOptions
-from agent2rl.runner.judges import measure_judge
-from agent2rl.runner.output_scoring import OutputScores, PartScore, compute_win_rates, score_outputs
-from agent2rl.runner.settings import read_settings
-from agent2rl.store.files import write_atomically
+from agent2rl.run.grading_proxy_setup import GradingProxyOptions
+from agent2rl.run.judges import measure_judge
+from agent2rl.run.output_scoring import OutputScores, PartScore, compute_win_rates, score_outputs
+from agent2rl.run.settings import read_settings
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 FILE = click.Path(path_type=Path, dir_okay=False)

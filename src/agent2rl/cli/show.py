@@ -8,10 +8,10 @@ from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.cli.terminal_output import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_results, read_run
 from agent2rl.report import run_report
 from agent2rl.report.record import RunReport
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_results, read_run
 
 
 @click.command("show")

@@ -22,9 +22,9 @@ from rich.text import Text
 
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView
 from agent2rl.report import tables
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView
 
 # Follows the last line of a file that another process writes, in a thread.
 

@@ -16,7 +16,7 @@ from agent2rl.dashboard.server import is_loopback
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.net.ports import LOOPBACK
 from agent2rl.play.web_app import open_browser
-from agent2rl.runner.settings import read_settings
+from agent2rl.run.settings import read_settings
 
 
 @click.command("view")

@@ -17,6 +17,7 @@ from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.dashboard import rendering, workers
 from agent2rl.dashboard.run_index import RunQuery, read_digests
 from agent2rl.dashboard.run_status import LiveRunStatus
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import (
     campaign_page,
     chart_style,
@@ -29,7 +30,6 @@ from agent2rl.report import (
 from agent2rl.report.chart_style import STYLE, Margins
 from agent2rl.report.formatting import BASE, SERIES
 from agent2rl.report.report_data import ReportData
-from agent2rl.store.paths import RunPaths
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
 STEP_COUNT = 4

@@ -21,10 +21,10 @@ from pathlib import Path
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.errors import UserError
 from agent2rl.dashboard.run_status import RunRow, build_row_from_digest, build_row_from_view, find_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
+from agent2rl.record.run_lock import is_held
 from agent2rl.report import digests
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
-from agent2rl.store.run_lock import is_held
 
 # What tells whether a run has changed: the times of the files that its row is made of.
 

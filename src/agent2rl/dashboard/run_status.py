@@ -19,8 +19,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Mode, ScoringProtocol
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, State, read_results, read_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView, State, read_results, read_run
 
 # Whether a run directory holds only what pages may read: files and folders of its own, of a size that
 # fits.

@@ -14,12 +14,12 @@ from agent2rl.dashboard import run_status, state
 from agent2rl.dashboard.rendering import render_response
 from agent2rl.dashboard.run_status import LiveRunStatus, read_answers
 from agent2rl.dashboard.state import Dashboard
+from agent2rl.record import ledger
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_transcript
+from agent2rl.record.revisions import Revision, RevisionReader, list_revisions
 from agent2rl.report import run_changes
 from agent2rl.report.run_changes import Change, ExampleChange
-from agent2rl.store import ledger
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_transcript
-from agent2rl.store.revisions import Revision, RevisionReader, list_revisions
 
 # An agent's code at any point of its run, and what changed between any two.
 

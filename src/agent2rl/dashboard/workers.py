@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agent2rl.dashboard.run_index import RunIndex
+from agent2rl.record.files import write_atomically
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
-from agent2rl.store.files import write_atomically
-from agent2rl.store.paths import RunPaths
 
 # Work for the pages, in a process of its own that no run can keep for ever, or fill the memory through.
 

@@ -33,7 +33,7 @@ from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.request_parsing import Kind, ParsedRequest, RouteMatch
 from agent2rl.gateway.upstream import UpstreamResponse
-from agent2rl.store.files import cut_torn_line
+from agent2rl.record.files import cut_torn_line
 
 
 class TapedExchange(Record):

@@ -21,7 +21,7 @@ from agent2rl.core.grading_records import EvalResult, Split
 from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.grading_child import GradingChild
-from agent2rl.store.files import canonical_json, sha256_text, write_record
+from agent2rl.record.files import canonical_json, sha256_text, write_record
 
 KEY_BYTES = 32
 NOT_USED = (

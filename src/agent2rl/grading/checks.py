@@ -52,7 +52,7 @@ from agent2rl.grading.untrusted_model_files import (
     tensor_sha256,
 )
 from agent2rl.grading.worker import MODEL
-from agent2rl.store.files import remove_tree, sha256_file
+from agent2rl.record.files import remove_tree, sha256_file
 
 # The base model's small files as the library writes them when it saves the model again, unchanged.
 

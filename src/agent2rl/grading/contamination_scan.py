@@ -20,7 +20,7 @@ from agent2rl.core.sandbox import Command, Enclosure, Mount
 from agent2rl.grading.contamination_scanner import ScanJob, ScanOutcome, examples_file
 from agent2rl.grading.grading_child import GradingChild, read_child_answer, require_normal_exit
 from agent2rl.grading.worker import JOB, RESULT
-from agent2rl.store.files import remove_tree, write_record
+from agent2rl.record.files import remove_tree, write_record
 
 READ_SECONDS = 300.0
 """For reading. What is left then is counted as not read."""

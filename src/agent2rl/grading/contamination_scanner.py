@@ -23,7 +23,7 @@ from agent2rl.core.grading_records import Contamination, ContaminationFinding, S
 from agent2rl.core.records import Record
 from agent2rl.grading.worker import JOB, RESULT, ExampleRow
 from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
-from agent2rl.store.files import write_record
+from agent2rl.record.files import write_record
 
 DATA = "data"
 """The folder of the workspace that holds training data, read-only while the agent worked."""

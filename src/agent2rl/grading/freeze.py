@@ -33,8 +33,8 @@ from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
 from agent2rl.grading.untrusted_model_files import INDEX, MEND, SINGLE
-from agent2rl.store.files import sha256_file, sync_directory
-from agent2rl.store.paths import SubmissionPaths
+from agent2rl.record.files import sha256_file, sync_directory
+from agent2rl.record.paths import SubmissionPaths
 
 # Which files of a submitted directory are taken, by name alone. Everything else is left where it is.
 

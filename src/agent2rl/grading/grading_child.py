@@ -35,7 +35,7 @@ from agent2rl.evaluators.judge import make_missing_error, too_many_missing
 from agent2rl.grading.model_builder import BuiltFiles
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, GradingJob, GradingOutcome
 from agent2rl.net import grading_proxy_client
-from agent2rl.store.files import remove_tree, write_record
+from agent2rl.record.files import remove_tree, write_record
 
 # Keeps sandboxes alive in which programs of a submitted model run, while a grading child judges them.
 

@@ -37,7 +37,7 @@ from agent2rl.environments.search.backends import (
 )
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.net.grading_proxy_client import JudgeQuestion, JudgeReply, PageReply, ProxyInfo, SearchReply
-from agent2rl.store.files import canonical_json, sha256_file, sha256_text, write_record
+from agent2rl.record.files import canonical_json, sha256_file, sha256_text, write_record
 
 JUDGE_SILENT = "the judge did not answer"
 _log = logging.getLogger("agent2rl")

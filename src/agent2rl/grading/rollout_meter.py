@@ -20,7 +20,7 @@ from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget, Record, RolloutCounts, Rollouts
 from agent2rl.environments.adapters.episodes import StepsUsedUp
 from agent2rl.environments.adapters.rollout_reports import COUNT_NAMES, sign_report
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.recorder import Recorder
 
 FLUSH_SECONDS = 2.0
 REPORTERS, REPORTS = 10_000, 100_000

@@ -34,7 +34,7 @@ from agent2rl.grading.submission_grader import (
     score_verdict,
 )
 from agent2rl.grading.untrusted_model_files import weights_sha256
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.recorder import Recorder
 
 # Gradings one after the other, on a thread of their own.
 

@@ -16,9 +16,9 @@ from agent2rl.grading.checks import ResavedBase, check_submission, resave_base
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.lineage import LineageReport
 from agent2rl.grading.model_builder import BuiltFiles, ModelParts, ablate_training, build_model
-from agent2rl.store.files import remove_tree
-from agent2rl.store.paths import SubmissionPaths
-from agent2rl.store.recorder import Recorder
+from agent2rl.record.files import remove_tree
+from agent2rl.record.paths import SubmissionPaths
+from agent2rl.record.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from pydantic import JsonValue, ValidationError
 from agent2rl.core.grading_records import Manifest, Submission
 from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
-from agent2rl.store import ledger
-from agent2rl.store.files import canonical_json_line, sha256_beginning, sha256_file
-from agent2rl.store.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
-from agent2rl.store.reader import read_events
-from agent2rl.store.revisions import NamedRevision, check_revisions
-from agent2rl.store.untrusted_files import sanitize_line
+from agent2rl.record import ledger
+from agent2rl.record.files import canonical_json_line, sha256_beginning, sha256_file
+from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
+from agent2rl.record.reader import read_events
+from agent2rl.record.revisions import NamedRevision, check_revisions
+from agent2rl.record.untrusted_files import sanitize_line
 
 PINS = ("results", "lineage", "contamination", "usage", "account")
 """Entries that pin a file."""

@@ -22,7 +22,7 @@ from agent2rl.core.errors import Agent2RLError, GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.records import PromptTemplates, Record
 from agent2rl.core.task import Example, PromptableEvaluator, Task
-from agent2rl.store.files import write_record
+from agent2rl.record.files import write_record
 
 JOB, MODEL, EXAMPLES, RESULT = "job.json", "model", "examples.jsonl", "result.json"
 ERROR_CHARACTERS = 600

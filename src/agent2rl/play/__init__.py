@@ -6,5 +6,5 @@
     server     serves them on this computer alone
 
 It is given a `World` and knows no tasks. It stands apart from `dashboard`, which only reads what runs left,
-and beside `runner`, whose runs it takes no part in: the command line brings the two together.
+and beside `run`, whose runs it takes no part in: the command line brings the two together.
 """

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
 from agent2rl.core.errors import UserError
+from agent2rl.record.files import move_into, write_atomically
 from agent2rl.report import campaign_charts, campaign_tables, chart_style, formatting, page_templates
 from agent2rl.report.chart_style import STYLE
-from agent2rl.store.files import move_into, write_atomically
 
 # Which figures the report of a campaign has: each with its title, its caption, and its data as rows.
 

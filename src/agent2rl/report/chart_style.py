@@ -16,9 +16,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from agent2rl.record.files import write_atomically
 from agent2rl.report.formatting import CARD, DIM, INK, LINE
 from agent2rl.report.page_templates import NARROW as NARROW
-from agent2rl.store.files import write_atomically
 
 WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
 """Inches."""

@@ -16,9 +16,9 @@ from agent2rl.analysis.campaigns.run_digest import RunDigest, digest_run
 from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
+from agent2rl.record.files import write_atomically
+from agent2rl.record.paths import RunPaths
 from agent2rl.report.export import runs_below as runs_below
-from agent2rl.store.files import write_atomically
-from agent2rl.store.paths import RunPaths
 
 VERSION = 2
 """Grows when a digest of the same record would come out otherwise."""

@@ -19,10 +19,10 @@ from pydantic import JsonValue, ValidationError
 from agent2rl.analysis.atif import build_trajectory
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunResult
+from agent2rl.record.files import write_atomically
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView, read_run, read_transcript
 from agent2rl.report.record import RunReport
-from agent2rl.store.files import write_atomically
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, read_run, read_transcript
 
 PUBLISHED = (
     "run_id",

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agent2rl.core.grading_records import Contamination
+from agent2rl.record.reader import RunView
 from agent2rl.report import formatting, headline, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import run_integrity_checks
-from agent2rl.store.reader import RunView
 
 # Which figures a report has: each that there is something to draw in.
 

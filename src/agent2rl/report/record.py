@@ -10,8 +10,8 @@ from agent2rl.analysis.findings import Findings
 from agent2rl.core.grading_records import Contamination, EvalScore, Submission
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.core.self_reports import AttemptClaims
+from agent2rl.record.reader import State
 from agent2rl.report.report_data import LlmSummary, ReportData
-from agent2rl.store.reader import State
 
 VERSION = 2
 

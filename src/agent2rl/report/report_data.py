@@ -13,8 +13,8 @@ from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
 from agent2rl.core.self_reports import AttemptClaims
-from agent2rl.store.reader import RunView
-from agent2rl.store.revisions import Revision
+from agent2rl.record.reader import RunView
+from agent2rl.record.revisions import Revision
 
 Answers = Mapping[int, Sequence[ExampleResult]]
 """By submission; 0 is the untouched model."""

@@ -16,11 +16,11 @@ from matplotlib.patches import Patch
 from agent2rl.analysis.findings import PrintedCurve
 from agent2rl.core.grading_records import EvalScore
 from agent2rl.core.records import RolloutCounts
+from agent2rl.record.reader import RunView
 from agent2rl.report import chart_style, formatting
 from agent2rl.report.chart_style import NARROW, STYLE, Margins
 from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
 from agent2rl.report.report_data import Activity, ActivityStretch, ReportData
-from agent2rl.store.reader import RunView
 
 # The two figures that tell a run's story: the course of the scores, and where the time went.
 

@@ -19,12 +19,12 @@ from agent2rl.analysis.findings import AttemptFindings, CumulativeRollouts, Evid
 from agent2rl.analysis.recorded_run import RecordedRun, read_recorded_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Rollouts
+from agent2rl.record.files import move_into, write_atomically, write_record
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.revisions import RevisionReader
 from agent2rl.report import digests, html, markdown
 from agent2rl.report.record import RunReport
 from agent2rl.report.report_data import LlmSummary, ReportData, ReportTimeline
-from agent2rl.store.files import move_into, write_atomically, write_record
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.revisions import RevisionReader
 
 LONGEST_DIFF = 1 << 18
 

@@ -3,7 +3,7 @@
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import RolloutCounts, RunResult
-from agent2rl.store.reader import RunView
+from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
 

@@ -1,1 +1,5 @@
-"""Where runs are mirrored to: one module each, named as `--track` names it."""
+"""Mirrors of runs in W&B, MLflow, Trackio or a folder.
+
+`jsonl`, `mlflow`, `trackio` and `wandb` are plugins, named as `--track` names them. `mirror` says what is sent,
+and `follow` sends it in a process of its own while a run goes on.
+"""

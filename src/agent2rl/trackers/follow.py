@@ -21,8 +21,8 @@ from typing import Self, TextIO
 
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.tracker import RunMirror
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import read_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import count_verdicts, describe_failure, describe_run
 
@@ -114,10 +114,6 @@ def _exit_on_timeout(following: RunFollower) -> None:
     os._exit(1)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-
-
 # The processes that mirror a run while it goes: begun with it, waited for at its end, never in its way.
 
 GRACE_SECONDS = 10.0
@@ -180,3 +176,7 @@ class TrackerProcesses:
 def get_started_run_id(event: TimelineEvent) -> str | None:
     """The id of a run that begins, or goes on, with this event."""
     return str(event.data["run_id"]) if event.kind in ("opened", "resumed") else None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

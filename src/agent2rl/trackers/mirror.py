@@ -21,9 +21,9 @@ from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.grading_records import EvalScore, Submission, Verdict
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, Scalar, Status, TrackedRun, Tracker
-from agent2rl.store.paths import RunPaths
-from agent2rl.store.reader import RunView, read_run
-from agent2rl.store.untrusted_files import sanitize_line
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView, read_run
+from agent2rl.record.untrusted_files import sanitize_line
 
 # Names that every tracker takes, out of texts that agents had a hand in; and what a failing tracker says.
 

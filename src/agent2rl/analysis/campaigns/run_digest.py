@@ -33,7 +33,7 @@ from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Mode, RunResult, ScoringProtocol
-from agent2rl.store.reader import State
+from agent2rl.record.reader import State
 
 # What a run had spent by any moment, in seconds since the agent's start.
 

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.store.files import sha256_file
+from agent2rl.record.files import sha256_file
 
 # A GGUF file as `gguf` reads it: fields by name, tensors as floats.
 

@@ -1,0 +1,219 @@
+"""Sends a planned reply over HTTP, as slowly and as far as the script says, and logs one line per request.
+
+The gateway's own token counts are compared with this log.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from pydantic import JsonValue
+from starlette.types import Receive, Scope, Send
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.llm import TokenCounts, Wire
+from agent2rl.core.records import Record
+from agent2rl.fake_llm.messages import (
+    LlmRequest,
+    ResponseChunk,
+    WireFormat,
+    dump_json,
+    render_sse_event,
+)
+from agent2rl.fake_llm.script_player import PlannedReply
+
+# What was asked and said, a line for each request: what the gateway's own count is compared with.
+
+Kind = Literal["main", "side", "count", "models", "unknown"]
+"""A step of the script; a side request; a count of tokens; a list of models; a path that nobody knows."""
+Outcome = Literal["answered", "failed", "cut", "silent", "abandoned"]
+"""Wholly answered; an error; broken off, or never begun, as the script says; the client went away."""
+
+
+class RequestLogLine(Record):
+    at: float
+    """Unix time of the request."""
+    seconds: float
+    kind: Kind
+    wire: Wire | None
+    model: str
+    path: str
+    stream: bool
+    status: int | None
+    """None: no answer was begun."""
+    outcome: Outcome
+    tokens: TokenCounts | None
+    """What the wire format told, as far as it was sent; None: nothing."""
+    conversation: int | None = None
+    step: int | None = None
+    """From 1."""
+    label: str | None = None
+    attempt: int = 1
+    """Which request for this step it was."""
+    tools: tuple[str, ...] = ()
+    """Offered."""
+    result: str = ""
+    """What the agent reported back."""
+    text: str = ""
+    """What was to be said."""
+    think: str = ""
+    calls: tuple[dict[str, JsonValue], ...] = ()
+
+
+class RequestLog:
+    """Lines of JSON in a file, where one is named."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: IO[str] | None = None
+        if path:
+            try:
+                self._file = path.open("a", encoding="ascii")
+            except OSError as error:
+                raise UserError(f"The record cannot be written to {path}: {error.strerror}.") from error
+
+    def add_line(self, line: RequestLogLine) -> None:
+        if self._file:
+            self._file.write(json.dumps(line.model_dump()) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+@dataclass
+class ScriptedResponse:
+    """An ASGI application of its own."""
+
+    asked: LlmRequest
+    play: PlannedReply
+    wired: WireFormat
+    path: str
+    began: float
+    note: Callable[[RequestLogLine], None]
+    """Called once, before the last byte leaves."""
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        self._noted, self._begun = False, False
+        self._told: TokenCounts | None = None
+        try:
+            await self._send_response(send, gone)
+        finally:
+            gone.cancel()
+            self._log_outcome("silent" if self.play.fault == "hang" else "abandoned")
+
+    async def _send_response(self, send: Send, gone: asyncio.Task[None]) -> None:
+        if self.play.fault == "hang":
+            await gone
+        if await _sleep_or_disconnect(self.play.wait_seconds, gone):
+            return
+        kind, chunks = self._render_chunks()
+        middle = len(chunks) // 2
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self._status,
+                "headers": self._build_headers(kind, chunks),
+            }
+        )
+        self._begun = True
+        for number, chunk in enumerate(chunks):
+            if number == middle and await _sleep_or_disconnect(self.play.pause_seconds, gone):
+                return
+            if number == middle and self.play.fault == "cut":
+                self._log_outcome("cut")  # the server breaks off an answer that does not end
+                return
+            if gone.done():
+                return
+            self._told = chunk.told
+            if number == len(chunks) - 1:
+                self._log_outcome("failed" if self.play.trouble else "answered")
+            await send({"type": "http.response.body", "body": chunk.data, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    @property
+    def _midway(self) -> bool:
+        return self.play.fault == "midway" and self.asked.stream
+
+    @property
+    def _status(self) -> int:
+        trouble = None if self._midway else self.play.trouble
+        return self.wired.fail(trouble)[0] if trouble else 200
+
+    def _render_chunks(self) -> tuple[str, list[ResponseChunk]]:
+        """The content type, and what is sent one after the other."""
+        trouble = self.play.trouble
+        body = self.wired.fail(trouble)[1] if trouble else {}
+        if trouble and not self._midway:
+            return "application/json", [ResponseChunk(dump_json(body), None)]
+        kind, chunks = self.wired.write(self.asked, self.play.reply)
+        if trouble:
+            chunks = chunks[: len(chunks) // 2]
+            told = chunks[-1].told if chunks else None
+            chunks.append(ResponseChunk(_render_stream_error(self.asked.wire, body), told))
+        return kind, chunks
+
+    def _build_headers(self, kind: str, chunks: list[ResponseChunk]) -> list[tuple[bytes, bytes]]:
+        found = {"content-type": kind, "cache-control": "no-cache"}
+        found |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
+        if self.play.trouble and self.play.trouble.retry_after is not None:
+            found["retry-after"] = str(self.play.trouble.retry_after)
+        if not self.asked.stream:
+            found["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
+        return [(name.encode(), value.encode()) for name, value in found.items()]
+
+    def _log_outcome(self, outcome: Outcome) -> None:
+        if not self._noted:
+            self._noted = True
+            self.note(self._build_log_line(self._status if self._begun else None, outcome, self._told))
+
+    def _build_log_line(
+        self, status: int | None, outcome: Outcome, told: TokenCounts | None
+    ) -> RequestLogLine:
+        play, reply = self.play, self.play.reply
+        return RequestLogLine(
+            at=self.began,
+            seconds=round(time.time() - self.began, 6),
+            kind=play.kind,
+            wire=self.asked.wire,
+            model=self.asked.model,
+            path=self.path,
+            stream=self.asked.stream,
+            status=status,
+            outcome=outcome,
+            tokens=told,
+            conversation=play.conversation,
+            step=play.step,
+            label=play.label,
+            attempt=play.attempt,
+            tools=tuple(tool.name for tool in self.asked.tools),
+            result=self.asked.result,
+            text=reply.text,
+            think=reply.think,
+            calls=tuple({"name": call.name, "arguments": call.arguments} for call in reply.calls),
+        )
+
+
+def _render_stream_error(wire: Wire, body: dict[str, Any]) -> bytes:
+    """An error in the middle of a stream."""
+    if wire == "openai-responses":
+        return render_sse_event({"type": "error", "sequence_number": 0, **body["error"]}, "error")
+    return render_sse_event(body, "error" if wire == "anthropic" else None)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Returns when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _sleep_or_disconnect(seconds: float, gone: asyncio.Task[None]) -> bool:
+    """Whether the client went away meanwhile."""
+    if seconds:
+        await asyncio.wait({gone}, timeout=seconds)
+    return gone.done()

@@ -1,0 +1,309 @@
+"""Plays a script to each conversation: finds the conversation a request belongs to, its step, and the reply.
+
+An agent sends the whole conversation each time, so what it repeats of the LLM's turns shows how far it is.
+A repeated request, as clients send after an error, gets the same step; a resumed session continues. Side
+requests, such as for a title, do not advance the script.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent2rl.core.llm import TokenCounts, Wire
+from agent2rl.core.records import Record
+from agent2rl.fake_llm import step_replies
+from agent2rl.fake_llm.messages import (
+    AssistantMessage,
+    LlmReply,
+    LlmRequest,
+    ProviderError,
+    dump_json,
+)
+from agent2rl.fake_llm.script_file import DriverScript, ScriptStep, StepCondition, Times
+from agent2rl.fake_llm.step_replies import AgentTools, ScriptFault, detect_agent_tools, fill_schema
+
+# Which conversation a request belongs to, and how far it has heard it: read from the request itself.
+
+
+@dataclass
+class ScriptedTurn:
+    """One answer, and how often it was asked for."""
+
+    step: int | None
+    """Counted from 0; None: the script was over."""
+    reply: LlmReply
+    attempts: int = 0
+    waits: bool = False
+    """For a command of the step to end: it is no answer of the step's own."""
+
+
+@dataclass
+class ScriptedConversation:
+    number: int
+    first: LlmRequest
+    start: int | None = 0
+    """The step that it begins with; None: the script was over before."""
+    turns: list[ScriptedTurn] = field(default_factory=list)
+    captured: dict[str, str] = field(default_factory=dict)
+    plays: Counter[int] = field(default_factory=Counter)
+    """Of each step in a row."""
+    results: list[str] = field(default_factory=list)
+    """What has come back of the last step so far, where it comes in parts."""
+
+    @property
+    def calls(self) -> set[str]:
+        return {call.id for turn in self.turns for call in turn.reply.calls}
+
+    @property
+    def next_name(self) -> str:
+        """The id of the next answer."""
+        return f"c{self.number}t{len(self.turns) + 1}"
+
+
+def find_conversation(
+    conversations: Sequence[ScriptedConversation], asked: LlmRequest
+) -> tuple[ScriptedConversation, int] | None:
+    """The conversation, and how many of its turns were heard. None: a new one begins."""
+    calls = {call.id for said in asked.turns for call in said.calls}
+
+    def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
+        return bool(calls & talk.calls), talk.first.beginning == asked.beginning, talk.number
+
+    for talk in sorted(conversations, key=likeness, reverse=True):
+        if (heard := _count_heard_turns(talk, asked)) is not None:
+            return talk, heard
+    return None
+
+
+def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | None:
+    """Of its turns; None: it is another conversation."""
+    if asked.after:
+        return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == asked.after), None)
+    for place in range(len(asked.turns), 0, -1):
+        heard = _match_turn(talk, asked.turns[place - 1], place)
+        if heard is not None:
+            return heard
+    again = len(talk.turns) <= 1 and talk.first.beginning == asked.beginning
+    return 0 if again and len(talk.first.turns) == len(asked.turns) else None
+
+
+def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
+    """How many turns were heard with this one, which is the request's so manieth."""
+    replies = [(number, turn.reply) for number, turn in enumerate(talk.turns, 1)]
+    calls = {call.id for call in said.calls}
+    same = [number for number, reply in replies if calls & {call.id for call in reply.calls}]
+    same = same or [number for number, reply in replies if reply.said.digest == said.digest]
+    if same:
+        return min(same, key=lambda number: (abs(number - place), -number))
+    begun = [n for n, reply in replies if said.text and not said.calls and reply.text.startswith(said.text)]
+    return begun[-1] - 1 if begun else None
+
+
+SCRIPT_OVER_STEP = ScriptStep(end="The script is over.")
+SIDE_ANSWER = "A scripted run"
+SIDE_USAGE = TokenCounts(input=20, output=5)
+Fault = Literal["hang", "cut", "midway"]
+
+
+class ConversationState(Record):
+    """Where a conversation is."""
+
+    conversation: int
+    wire: Wire
+    model: str
+    turns: int
+    """Answers so far."""
+    step: int | None
+    """The step that was asked for last, from 1; None: the script was over."""
+    label: str | None
+    captured: dict[str, str]
+    ended: bool
+
+
+@dataclass(frozen=True)
+class PlannedReply:
+    """What one request gets."""
+
+    kind: Literal["main", "side"]
+    reply: LlmReply
+    conversation: int | None = None
+    step: int | None = None
+    label: str | None = None
+    attempt: int = 1
+    trouble: ProviderError | None = None
+    """Instead of the reply, or midway in it."""
+    fault: Fault | None = None
+    """What keeps the reply from being whole."""
+    wait_seconds: float = 0.0
+    pause_seconds: float = 0.0
+
+
+class ScriptPlayer:
+    def __init__(self, script: DriverScript) -> None:
+        self._script = script
+        self._conversations: list[ScriptedConversation] = []
+        self._sides = 0
+
+    def answer_request(self, asked: LlmRequest) -> PlannedReply:
+        manner = detect_agent_tools(asked)
+        if asked.most_tokens == 1 or (manner is None and self._script.audience == "agents"):
+            return self._answer_side_request(asked)
+        talk, heard = find_conversation(self._conversations, asked) or (self._begin_conversation(asked), 0)
+        if heard == len(talk.turns):
+            self._append_next_turn(talk, asked, manner)
+        turn = talk.turns[heard]
+        turn.attempts += 1
+        return self._plan_attempt(talk, turn, asked, manner)
+
+    def list_states(self) -> list[ConversationState]:
+        return [self._describe_conversation(talk) for talk in self._conversations if talk.turns]
+
+    def _describe_conversation(self, talk: ScriptedConversation) -> ConversationState:
+        at = talk.turns[-1].step
+        step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
+        return ConversationState(
+            conversation=talk.number,
+            wire=talk.first.wire,
+            model=talk.first.model,
+            turns=len(talk.turns),
+            step=None if at is None else at + 1,
+            label=step.label,
+            captured=dict(talk.captured),
+            ended=step.end is not None,
+        )
+
+    def _answer_side_request(self, asked: LlmRequest) -> PlannedReply:
+        """A title, a summary, a probe: a short answer that is no step."""
+        self._sides += 1
+        text = SIDE_ANSWER if asked.schema is None else dump_json(fill_schema(asked.schema)).decode()
+        return PlannedReply("side", LlmReply(f"side{self._sides}", text, tokens=SIDE_USAGE))
+
+    def _begin_conversation(self, asked: LlmRequest) -> ScriptedConversation:
+        if asked.after:
+            raise ScriptFault(f"There is no answer {asked.after!r} to go on from.")
+        talk = ScriptedConversation(len(self._conversations) + 1, asked)
+        if self._conversations and self._script.sessions == "joined":
+            last = self._conversations[-1]
+            talk.start, talk.captured = self._find_following_step(last, asked), dict(last.captured)
+        self._conversations.append(talk)
+        return talk
+
+    def _append_next_turn(
+        self, talk: ScriptedConversation, asked: LlmRequest, manner: AgentTools | None
+    ) -> None:
+        if not (talk.turns and talk.turns[-1].waits):
+            talk.results.clear()
+        talk.results.append(asked.result)
+        if talk.turns and manner and (call := manner.build_poll_call(asked.result)):
+            reply = step_replies.build_poll_reply(call, talk.next_name, asked.wire, self._script.usage)
+            talk.turns.append(ScriptedTurn(talk.turns[-1].step, reply, waits=True))
+            return
+        at = self._find_following_step(talk, asked) if talk.turns else talk.start
+        self._append_turn(talk, self._find_playable_step(talk, at, asked), asked, manner)
+
+    def _append_turn(
+        self, talk: ScriptedConversation, at: int | None, asked: LlmRequest, manner: AgentTools | None
+    ) -> None:
+        """The next turn, at a step; None: the script is over."""
+        step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
+        tokens = step.usage or self._script.usage
+        reply = step_replies.build_reply(step, talk.next_name, asked.wire, manner, talk.captured, tokens)
+        talk.turns.append(ScriptedTurn(at, reply))
+
+    def _find_following_step(self, talk: ScriptedConversation, asked: LlmRequest) -> int | None:
+        at = talk.turns[-1].step
+        if at is None:
+            return None
+        step = self._script.step[at]
+        talk.plays[at] += 1
+        if step.until and not _match_patterns(talk, step.until, asked) and talk.plays[at] < step.most:
+            return at
+        talk.plays[at] = 0
+        return self._find_next_step(at)
+
+    def _find_next_step(self, at: int) -> int:
+        label = self._script.step[at].goto
+        return self._script.find_step(label) if label else at + 1
+
+    def _find_playable_step(
+        self, talk: ScriptedConversation, at: int | None, asked: LlmRequest
+    ) -> int | None:
+        """The first step from there on that is to be played; None: the script is over."""
+        passed = set[int]()
+        while at is not None and at < len(self._script.step):
+            step = self._script.step[at]
+            if at in passed:
+                raise ScriptFault(f"The script goes round at step {at + 1} without an answer.")
+            passed.add(at)
+            if step.when and not _match_patterns(talk, step.when, asked):
+                at = self._script.find_step(step.otherwise) if step.otherwise else at + 1
+            elif step.speaks or step.fails:
+                return at
+            else:
+                at = self._find_next_step(at)
+        return None
+
+    def _plan_attempt(
+        self, talk: ScriptedConversation, turn: ScriptedTurn, asked: LlmRequest, manner: AgentTools | None
+    ) -> PlannedReply:
+        """First the step's errors, then its answer; a step that only fails then gives way to the next."""
+        while turn.step is not None and not turn.waits:
+            step = self._script.step[turn.step]
+            fails = _resolve_times(step.fail.times if step.fail else None)
+            hangs = fails + _resolve_times(step.hang)
+            cuts = hangs + _resolve_times(step.cut)
+            if step.fail and turn.attempts <= fails:
+                return self._build_planned_reply(
+                    talk,
+                    turn,
+                    step_replies.build_provider_error(step.fail),
+                    "midway" if step.fail.midway else None,
+                )
+            if turn.attempts <= hangs:
+                return self._build_planned_reply(talk, turn, fault="hang")
+            if step.speaks:
+                return self._build_planned_reply(talk, turn, fault="cut" if turn.attempts <= cuts else None)
+            at = self._find_playable_step(talk, self._find_next_step(turn.step), asked)
+            talk.turns.pop()
+            self._append_turn(talk, at, asked, manner)
+            turn = talk.turns[-1]
+            turn.attempts = 1
+        return self._build_planned_reply(talk, turn)
+
+    def _build_planned_reply(
+        self,
+        talk: ScriptedConversation,
+        turn: ScriptedTurn,
+        trouble: ProviderError | None = None,
+        fault: Fault | None = None,
+    ) -> PlannedReply:
+        step = SCRIPT_OVER_STEP if turn.step is None else self._script.step[turn.step]
+        return PlannedReply(
+            kind="main",
+            reply=turn.reply,
+            conversation=talk.number,
+            step=None if turn.step is None else turn.step + 1,
+            label=step.label,
+            attempt=turn.attempts,
+            trouble=trouble,
+            fault=fault,
+            wait_seconds=0.0 if turn.waits else step.wait,
+            pause_seconds=0.0 if turn.waits else step.pause,
+        )
+
+
+def _match_patterns(talk: ScriptedConversation, when: StepCondition, asked: LlmRequest) -> bool:
+    """Whether all patterns are found; what they capture is kept."""
+    wanted = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
+    found = [pattern.search(text) for pattern, text in wanted if pattern]
+    for match in found:
+        if match is None:
+            return False
+    for match in filter(None, found):
+        talk.captured.update({name: value or "" for name, value in match.groupdict().items()})
+    return True
+
+
+def _resolve_times(times: Times | None) -> float:
+    return float("inf") if times == "always" else times or 0

@@ -1,0 +1,315 @@
+"""Turns a script's step into a reply: text with captured values, and calls of the asking agent's own tools.
+
+How the agent runs a shell command and how it finishes is read from the tools that its request offers. No
+agent is known by name: a shell is a tool with a shell's name, or else any tool that takes a command; other
+required arguments are filled in from the tool's schema.
+"""
+
+import base64
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import JsonValue
+
+from agent2rl.core.llm import TokenCounts, Wire
+from agent2rl.fake_llm.messages import (
+    Kind,
+    LlmReply,
+    LlmRequest,
+    OfferedTool,
+    ProviderError,
+    as_mapping,
+)
+from agent2rl.fake_llm.messages import WireToolCall as Called
+from agent2rl.fake_llm.script_file import CAPTURE_SLOT, ScriptCall, ScriptedFailure, ScriptStep
+
+# How the agent that asks runs a shell command, and how it is ended: found in what its request offers.
+
+SHELL_TOOLS = (
+    "bash",
+    "exec_command",
+    "shell_command",
+    "shell",
+    "local_shell",
+    "run_shell_command",
+    "terminal",
+    "execute_bash",
+    "container.exec",
+    "run_command",
+    "execute_command",
+    "run_terminal_cmd",
+)
+COMMAND_FIELDS = ("command", "cmd", "script", "commands", "input", "code")
+FINISH_TOOLS = ("finish", "attempt_completion", "submit")
+MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What mini-swe-agent ends on, when a command prints it first."""
+FENCED = re.compile(r"```(mswea_bash_command|bash)\b")
+SUBSTITUTION_REFUSING_SHELLS = ("run_shell_command",)
+"""Shells that refuse whatever looks like a substitution, quoted or not: Gemini CLI's."""
+SUBSTITUTION = re.compile(r"\$\(|`|[<>]\s*\(")
+RUNNING = re.compile(r"Process running with session ID (\d+)")
+"""What Codex says of a command that takes longer than it was waited for; `write_stdin` waits on."""
+POLL = "write_stdin"
+POLL_SECONDS = 300
+PLACEHOLDER_TEXT = "Run the next command"
+PREFERRED_ENUM_VALUES = ("LOW", "low", "UNKNOWN")
+"""The values of an enumeration to be preferred: OpenHands asks how risky a command is."""
+
+
+@dataclass(frozen=True)
+class AgentTools:
+    shell: OfferedTool | None
+    fence: str = ""
+    """Commands are read from a fenced block of the answer, of this language."""
+    finish: OfferedTool | None = None
+    """To be called with the last words."""
+    marker: bool = False
+    """The agent ends when a command prints MARKER."""
+
+    poll: OfferedTool | None = None
+    """Waits for a command that still runs."""
+
+    def build_shell_call(self, command: str, seconds: float | None) -> tuple[str, JsonValue]:
+        """The tool's name, and its arguments."""
+        assert self.shell
+        if self.shell.name in SUBSTITUTION_REFUSING_SHELLS and SUBSTITUTION.search(command):
+            command = _encode_command(command)
+        return self.shell.name, _build_arguments(self.shell, command, seconds)
+
+    def build_poll_call(self, result: str) -> tuple[str, JsonValue] | None:
+        """The call that waits for a command that has not ended; None: it has."""
+        running = RUNNING.search(result)
+        if not (running and self.poll):
+            return None
+        known = as_mapping(self.poll.schema.get("properties"))
+        return self.poll.name, {"session_id": int(running[1]), **_build_timeouts(known, POLL_SECONDS)}
+
+    def build_end_call(self, text: str) -> tuple[str, JsonValue] | None:
+        """The call that ends the agent; None: saying something without a call does."""
+        if self.finish:
+            known = as_mapping(self.finish.schema.get("properties"))
+            field = next((name for name in ("message", "result", "answer") if name in known), "message")
+            return self.finish.name, {**_fill_required(self.finish.schema), field: text}
+        return self.build_shell_call(f"echo {MARKER}", None) if self.marker and self.shell else None
+
+
+def detect_agent_tools(asked: LlmRequest) -> AgentTools | None:
+    """None: whoever asks cannot run commands."""
+    texts = [asked.system, *(item.text for item in asked.items[:2])]
+    marker = any(MARKER in text for text in texts)
+    shell = _find_shell_tool(asked.tools)
+    if shell is None:
+        fences = [found[1] for text in texts if marker and (found := FENCED.search(text))]
+        return AgentTools(None, fences[0], marker=True) if fences else None
+    finish = next((tool for tool in asked.tools if tool.name in FINISH_TOOLS), None)
+    poll = next((tool for tool in asked.tools if tool.name == POLL), None)
+    return AgentTools(shell, finish=finish, marker=marker, poll=poll)
+
+
+def build_write_command(path: str, text: str) -> str:
+    """A shell command that writes a file."""
+    end = "END_OF_FILE"
+    while end in text.splitlines():
+        end += "_"
+    body = text if text.endswith("\n") or not text else text + "\n"
+    folder, name = shlex.quote(str(PurePosixPath(path).parent)), shlex.quote(path)
+    return f"mkdir -p {folder} && cat > {name} <<'{end}'\n{body}{end}"
+
+
+def _encode_command(command: str) -> str:
+    """The same command, in a form that nothing in it can be mistaken in."""
+    return f"base64 -d <<'END' | bash\n{base64.encodebytes(command.encode()).decode()}END"
+
+
+def _find_shell_tool(tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    named = {
+        tool.name.lower(): tool
+        for tool in reversed(tools)
+        if tool.kind != "function" or _find_command_field(tool)
+    }
+    for name in SHELL_TOOLS:
+        if name in named:
+            return named[name]
+    takers = [tool for tool in tools if _find_command_field(tool) in ("command", "cmd")]
+    return takers[0] if takers else None
+
+
+def _find_command_field(tool: OfferedTool) -> str | None:
+    """Where its command goes."""
+    known = as_mapping(tool.schema.get("properties"))
+    return next((name for name in COMMAND_FIELDS if name in known), None)
+
+
+def _build_arguments(tool: OfferedTool, command: str, seconds: float | None) -> JsonValue:
+    shell: list[JsonValue] = ["bash", "-c", command]
+    if tool.kind == "custom":
+        return command
+    if tool.kind == "local-shell":
+        return {"type": "exec", "command": shell, "env": {}}
+    field = _find_command_field(tool)
+    assert field
+    known = as_mapping(tool.schema.get("properties"))
+    listed = _read_schema_type(as_mapping(known[field])) == "array"
+    found = _fill_required(tool.schema) | {field: shell if listed else command}
+    if "login" in known:
+        found["login"] = False  # a login shell would set another PATH than the agent's
+    if seconds is not None:
+        found |= _build_timeouts(known, seconds)
+    return found
+
+
+def _build_timeouts(known: Mapping[str, Any], seconds: float) -> dict[str, JsonValue]:
+    """Each field that bounds how long a command is waited for, in its own unit."""
+    found: dict[str, JsonValue] = {}
+    for name in ("timeout", "timeout_ms", "timeout_seconds", "yield_time_ms"):
+        if name in known:
+            told = str(as_mapping(known[name]).get("description", "")).lower()
+            found[name] = round(seconds * (1000 if name.endswith("_ms") or "milliseconds" in told else 1))
+    return found
+
+
+def _fill_required(schema: Mapping[str, Any]) -> dict[str, JsonValue]:
+    known = as_mapping(schema.get("properties"))
+    wanted = schema.get("required")
+    names = [name for name in wanted if isinstance(name, str)] if isinstance(wanted, list) else []
+    return {name: fill_schema(as_mapping(known.get(name)), name) for name in names}
+
+
+def fill_schema(schema: Mapping[str, Any], name: str = "") -> JsonValue:
+    """The least that a JSON schema takes."""
+    if "default" in schema or "const" in schema:
+        given: JsonValue = schema.get("const", schema.get("default"))
+        return given
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        chosen: JsonValue = next((one for one in PREFERRED_ENUM_VALUES if one in choices), choices[0])
+        return chosen
+    for some in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(some), list) and schema[some]:
+            return fill_schema(as_mapping(schema[some][0]), name)
+    match _read_schema_type(schema):
+        case "object":
+            return dict(_fill_required(schema))
+        case "array":
+            least = schema.get("minItems")
+            return [fill_schema(as_mapping(schema.get("items")))] * (least if isinstance(least, int) else 0)
+        case "boolean":
+            return False
+        case "integer" | "number":
+            least = schema.get("minimum")
+            return least if isinstance(least, int | float) else 0
+        case "null":
+            return None
+        case _:
+            return PLACEHOLDER_TEXT
+
+
+def _read_schema_type(schema: Mapping[str, Any]) -> str:
+    """Gemini writes types in capitals; some may be of several."""
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    return kind.lower() if isinstance(kind, str) else "object" if "properties" in schema else ""
+
+
+PREFIXES: Mapping[Wire, str] = {"anthropic": "toolu_", "gemini": "", "openai-chat": "call_"}
+MESSAGES: Mapping[int | str, str] = {
+    400: "The request is not valid.",
+    401: "The key is not valid.",
+    429: "Too many requests: this would exceed your rate limit.",
+    500: "The server had an error while processing the request.",
+    529: "Overloaded",
+    "overloaded": "Overloaded",
+    "context-too-long": "prompt is too long: this model's maximum context length is 200000 tokens, however "
+    "you requested 250000 tokens. Please reduce the length of the messages.",
+}
+
+
+class ScriptFault(Exception):
+    """The script cannot go on."""
+
+
+def build_reply(
+    step: ScriptStep,
+    name: str,
+    wire: Wire,
+    manner: AgentTools | None,
+    captured: Mapping[str, str],
+    tokens: TokenCounts,
+) -> LlmReply:
+    """`name` is the answer's id."""
+    text = _fill_slots(step.say or step.end or "", captured)
+    think = _fill_slots(step.think or "", captured)
+    if manner and manner.fence:
+        return LlmReply(name, _render_fenced(step, text, manner.fence, captured), think, tokens=tokens)
+    calls = [_resolve_call(call, manner, captured) for call in step.asks]
+    if step.end and manner and (ending := manner.build_end_call(text)):
+        calls.append(ending)
+    shell = manner.shell if manner else None
+    kinds = {shell.name: shell.kind} if shell else {}
+    return LlmReply(name, text, think, _number_calls(calls, name, wire, kinds), tokens)
+
+
+def build_poll_reply(call: tuple[str, JsonValue], name: str, wire: Wire, tokens: TokenCounts) -> LlmReply:
+    """An answer that only waits for a command to end."""
+    return LlmReply(name, calls=_number_calls([call], name, wire, {}), tokens=tokens)
+
+
+def _number_calls(
+    calls: list[tuple[str, JsonValue]], name: str, wire: Wire, kinds: Mapping[str, Kind]
+) -> tuple[Called, ...]:
+    prefix = PREFIXES.get(wire, "call_")
+    return tuple(
+        Called(f"{prefix}{name}n{number}", tool, arguments, kinds.get(tool, "function"))
+        for number, (tool, arguments) in enumerate(calls)
+    )
+
+
+def build_provider_error(fail: ScriptedFailure) -> ProviderError:
+    status, kind = (fail.status, "") if isinstance(fail.status, int) else (500, fail.status)
+    message = fail.message or MESSAGES.get(fail.status) or MESSAGES[500 if status >= 500 else 400]
+    return ProviderError(status, kind, message, fail.retry_after)
+
+
+def _resolve_call(
+    call: ScriptCall, manner: AgentTools | None, captured: Mapping[str, str]
+) -> tuple[str, JsonValue]:
+    if call.tool:
+        return call.tool, _fill_nested_slots(call.arguments, captured)
+    if manner is None:
+        raise ScriptFault("The script runs a shell command, and the request offers no tool for that.")
+    return manner.build_shell_call(_build_command(call, captured), call.timeout)
+
+
+def _build_command(call: ScriptCall, captured: Mapping[str, str]) -> str:
+    if call.write_file:
+        return build_write_command(
+            _fill_slots(call.write_file.path, captured), _fill_slots(call.write_file.text, captured)
+        )
+    return _fill_slots(call.shell or "", captured)
+
+
+def _render_fenced(step: ScriptStep, text: str, language: str, captured: Mapping[str, str]) -> str:
+    """All of it as text: one block, since agents that read blocks take one at a time."""
+    if any(call.tool for call in step.asks):
+        raise ScriptFault("The script calls a tool by name, and this agent reads commands from text.")
+    commands = [f"echo {MARKER}"] if step.end else [_build_command(call, captured) for call in step.asks]
+    block = f"```{language}\n" + "\n".join(commands) + "\n```" if commands else ""
+    return f"{text}\n\n{block}".strip()
+
+
+def _fill_slots(text: str, captured: Mapping[str, str]) -> str:
+    return CAPTURE_SLOT.sub(lambda slot: captured.get(slot[1], ""), text)
+
+
+def _fill_nested_slots(value: JsonValue, captured: Mapping[str, str]) -> JsonValue:
+    if isinstance(value, str):
+        return _fill_slots(value, captured)
+    if isinstance(value, list):
+        return [_fill_nested_slots(part, captured) for part in value]
+    if isinstance(value, dict):
+        return {name: _fill_nested_slots(part, captured) for name, part in value.items()}
+    return value

@@ -1,0 +1,345 @@
+"""Resumes a run whose harness died: reads from the record how far it came, and repairs what was left half
+written. Each repair can be repeated.
+
+The ledger is the truth about what was decided. The timeline and the list of requests tell what was played,
+asked and seen since, up to the last seconds.
+
+Left alone are the agent's workspace and its HOME. Not covered: what no crash leaves, which is refused.
+"""
+
+import os
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.events import FileSeen, TimelineEvent
+from agent2rl.core.grading_records import (
+    ContaminationSummary,
+    EvalResult,
+    EvalScore,
+    JudgeUsage,
+    Split,
+    Submission,
+)
+from agent2rl.core.llm import LlmExchange
+from agent2rl.core.records import (
+    Asset,
+    Ending,
+    LedgerEntry,
+    Limits,
+    Record,
+    RolloutCounts,
+    RunResult,
+    RunSpec,
+)
+from agent2rl.record import ledger
+from agent2rl.record.files import (
+    canonical_json_line,
+    cut_torn_line,
+    remove_tree,
+    sha256_file,
+    sync_directory,
+    write_record,
+)
+from agent2rl.record.heartbeat import BEAT_SECONDS
+from agent2rl.record.paths import RunPaths, SubmissionPaths
+from agent2rl.record.reader import read_events, read_results, read_usage
+from agent2rl.record.revisions import Revision
+from agent2rl.record.run_lock import Heartbeat
+
+# What a run's record tells of the harness that died: how far it came, and how far its counts had come.
+
+R = TypeVar("R", bound=Record)
+Data = Mapping[str, Any]
+
+
+class AgentEnd(Record):
+    """The agent's time is over, and so it ended."""
+
+    ending: Ending
+    reason: str
+    rounds: int
+    """How often the agent was started."""
+    agent_seconds: float
+    """Of all its rounds together."""
+
+
+@dataclass(frozen=True)
+class MeterState:
+    """What the meter of a world had counted."""
+
+    claimed: Mapping[str, tuple[int, RolloutCounts]] = field(default_factory=dict)
+    """By reporter: the number of its last report, and the sum of all."""
+    reports: int = 0
+    witnessed: RolloutCounts = field(default_factory=RolloutCounts)
+
+
+@dataclass(frozen=True)
+class ResumeState:
+    """Nothing, for a run that begins."""
+
+    opened_at: float | None = None
+    resumed: int = 0
+    """How often this has happened already."""
+    dead_seconds: float = 0.0
+    """In which no harness was at work, until the last one began."""
+    last_alive: float = 0.0
+    """The last sign of life of the harness that died, in seconds since the epoch."""
+    assets: tuple[Asset, ...] = ()
+    limits: Limits | None = None
+    baselines: Mapping[Split, EvalScore] = field(default_factory=dict)
+    started: bool = False
+    used_seconds: float = 0.0
+    """Of the agent's time."""
+    rounds: int = 0
+    """That the agent ended."""
+    over: AgentEnd | None = None
+    submissions: Mapping[int, Submission] = field(default_factory=dict)
+    """As the ledger last told of them."""
+    graded: frozenset[int] = frozenset()
+    manifests: Mapping[int, str | None] = field(default_factory=dict)
+    """The hashes of their manifests; None of those that have none."""
+    pinned: frozenset[int] = frozenset()
+    """Those whose code's revision is in the ledger."""
+    contamination: ContaminationSummary | None = None
+    heldout: EvalScore | None = None
+    train_judge: JudgeUsage | None = None
+    played: MeterState = field(default_factory=MeterState)
+    exchanges: tuple[LlmExchange, ...] = ()
+    files: tuple[FileSeen, ...] = ()
+    """Weights and logs that were seen in the workspace."""
+    revisions: int = 0
+    events: Mapping[str, int] = field(default_factory=dict)
+    """How many of each kind are on the timeline."""
+    _results: Mapping[str, Data] = field(default_factory=dict)
+
+    def read_recorded_results(
+        self, paths: RunPaths, where: SubmissionPaths, split: Split
+    ) -> EvalResult | None:
+        """A grading whose answers are on record as they were written; None where there is none."""
+        file = where.results_file(split)
+        pin = self._results.get(paths.relative_name(file))
+        try:
+            if pin is None or "how" not in pin or sha256_file(file) != pin["sha256"]:
+                return None
+            results, missing = read_results(file), pin.get("missing", {})
+            return EvalResult.model_validate({"results": results, "missing": missing, "how": pin["how"]})
+        except (OSError, ValueError):
+            return None
+
+    def find_measurement(self, paths: RunPaths, where: SubmissionPaths, split: Split) -> Data | None:
+        """Which run asked for the answers on record, and when; None where that is not noted."""
+        return self._results.get(paths.relative_name(where.results_file(split)), {}).get("measured")
+
+
+def read_resume_state(
+    paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: Heartbeat | None
+) -> ResumeState:
+    """From a ledger that holds; what else of the record cannot be read is passed over."""
+    events = read_events(paths, [])
+    noted = max([entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]], default=0.0)
+    last_alive = max(last_beat.time if last_beat else 0.0, noted)
+    of: defaultdict[str, list[Data]] = defaultdict(list)
+    for entry in entries:
+        of[entry.kind].append(entry.data)
+    told = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
+    return ResumeState(
+        opened_at=entries[0].time if entries else None,
+        resumed=len(of["resumed"]),
+        dead_seconds=sum(one["dead_seconds"] for one in of["resumed"]),
+        last_alive=last_alive,
+        assets=tuple(Asset.model_validate(one) for given in of["assets"][-1:] for one in given["assets"]),
+        limits=Limits.model_validate(of["limits"][-1]) if of["limits"] else None,
+        baselines={one["split"]: EvalScore.model_validate(one["score"]) for one in of["baseline"]},
+        started=bool(of["started"]),
+        used_seconds=_sum_used_seconds(entries, noted, last_beat),
+        rounds=len(of["ended"]),
+        over=next((AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None),
+        submissions={one.id: one for one in told},
+        graded=frozenset(one["submission"]["id"] for one in of["graded"]),
+        manifests={one["submission"]["id"]: one["manifest_sha256"] for one in of["submitted"]},
+        pinned=frozenset(one["submission"] for one in of["revision_of"]),
+        contamination=_parse_contamination(of["contamination"][-1]) if of["contamination"] else None,
+        heldout=EvalScore.model_validate(of["heldout"][-1]["score"]) if of["heldout"] else None,
+        train_judge=next(iter(_parse_events(events, "train_judge", JudgeUsage)[-1:]), None),
+        played=_read_meter_state(events),
+        exchanges=tuple(read_usage(paths, [])),
+        files=tuple({(one.path, one.what): one for one in _parse_events(events, "file", FileSeen)}.values()),
+        revisions=max([one.number for one in _parse_events(events, "revision", Revision)], default=0),
+        events=Counter(event.kind for event in events),
+        _results={one["file"]: one for one in of["results"]},
+    )
+
+
+def _sum_used_seconds(entries: Iterable[LedgerEntry], noted: float, beat: Heartbeat | None) -> float:
+    """Of the agent's time: from each of its starts to the last sign of life after it."""
+    used, started = 0.0, None
+    for entry in entries:
+        data: Data = entry.data
+        if entry.kind == "started":
+            used, started = data.get("used_seconds", 0.0), entry
+        elif entry.kind == "resumed":
+            used, started = data["used_seconds"], None
+        elif entry.kind == "ended" and data.get("over"):
+            used, started = data["over"]["agent_seconds"], None
+    return used if started is None else used + _measure_lifetime(started, noted, beat)
+
+
+def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None) -> float:
+    """By the monotonic clock where it is known: somebody may have set the time meanwhile."""
+    began = started.data.get("monotonic")
+    if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
+        return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
+    return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
+
+
+def _parse_contamination(told: Data) -> ContaminationSummary:
+    return ContaminationSummary(**{name: told[name] for name in ContaminationSummary.model_fields})
+
+
+def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
+    claimed: dict[str, tuple[int, RolloutCounts]] = {}
+    reports, witnessed = 0, RolloutCounts()
+    for event in events:
+        if event.kind != "rollouts":
+            continue
+        data: Data = event.data
+        new = RolloutCounts(**{name: data[name] for name in RolloutCounts.model_fields})
+        if data["source"] == "claimed":
+            reports += 1
+            before = claimed.get(data["reporter"], (0, RolloutCounts()))[1]
+            claimed[data["reporter"]] = (data["sequence"], before + new)
+        else:
+            witnessed = witnessed + new
+    return MeterState(claimed, reports, witnessed)
+
+
+def _parse_events(events: Iterable[TimelineEvent], kind: str, form: type[R]) -> list[R]:
+    found = []
+    for event in events:
+        if event.kind == kind:
+            with suppress(ValidationError):
+                found.append(form.model_validate(event.data))
+    return found
+
+
+# Mends what a harness that died left half done in its run directory. Each step can be done again.
+
+
+def repair_line_files(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[str, ...]]:
+    """What the ledger holds, and what was mended in the files that have a record a line."""
+    reading, done = ledger.repair_ledger(paths.ledger, paths.ledger_head)
+    if reading.fault:
+        raise UserError(
+            f"The run {paths.run_id} cannot go on: {reading.fault}.",
+            "No crash leaves that. Restore the run directory from a copy, or run the experiment anew.",
+        )
+    for path in (paths.events, paths.usage):
+        if cut_torn_line(path):
+            done += (f"a line of {path.name} that was cut off is gone",)
+    if missing := _add_missing_events(paths, reading.entries):
+        done += (f"{missing} ledger records that the timeline lacked were added to it",)
+    return reading.entries, done
+
+
+def _add_missing_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
+    """A record is in the ledger first: the last ones may have come no further. Returns how many."""
+    there = (
+        Counter(event.kind for event in read_events(paths, [])) if paths.events.exists() else Counter[str]()
+    )
+    seen: Counter[str] = Counter()
+    added = 0
+    with paths.events.open("a", encoding="utf-8") as file:
+        for entry in entries:
+            seen[entry.kind] += 1
+            if seen[entry.kind] > there[entry.kind]:
+                file.write(canonical_json_line(ledger.make_timeline_event(entry)))
+                added += 1
+    return added
+
+
+def _end_last_line(log: Path) -> None:
+    """Of what the agent printed; else the first line of the next one would be no line."""
+    with log.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) not in (b"", b"\n"):
+            file.write(b"\n")
+
+
+def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
+    """Bring the files to what the ledger says; tells what was done."""
+    for path in sorted(paths.submissions.glob("*")):
+        if path.name not in map(str, past.submissions):
+            remove_tree(path)
+            yield f"{paths.relative_name(path)} is gone: it was never taken in"
+    for submission in past.submissions.values():
+        where = paths.submission_paths(submission.id)
+        where.root.mkdir(parents=True, exist_ok=True)
+        if _read_submission(paths, submission.id) != submission:
+            write_record(where.record, submission)
+            yield f"{paths.relative_name(where.record)} was written"
+        if submission.id in past.graded and not submission.kept:
+            shutil.rmtree(where.model, ignore_errors=True)
+    remove_half_written(paths)
+    if not past.started:
+        for path in (paths.workspace, paths.revisions, paths.scratch):
+            remove_tree(path)
+        paths.agent_log.unlink(missing_ok=True)
+        return
+    if not past.over:
+        _end_last_line(paths.agent_log)
+    for path in paths.scratch.glob("*"):
+        if path != paths.agent_scratch:
+            remove_tree(path)
+    for lock in paths.revisions.rglob("*.lock"):
+        lock.unlink()
+
+
+def remove_half_written(paths: RunPaths) -> None:
+    """Files that a crash or a full disk kept from taking their place."""
+    for folder in (paths.root, paths.baseline.root, *paths.submissions.glob("*")):
+        for half in folder.glob(".*.new"):
+            half.unlink()
+
+
+def _read_submission(paths: RunPaths, number: int) -> Submission | None:
+    try:
+        return Submission.model_validate_json(paths.submission_paths(number).record.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def read_spec(paths: RunPaths) -> RunSpec:
+    try:
+        return RunSpec.model_validate_json(paths.spec.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{paths.spec} cannot be read ({type(error).__name__}).") from error
+
+
+def restore_result(paths: RunPaths) -> RunResult | None:
+    """The result of a run that has one. Where its hash is in the ledger already, it is put in its place."""
+    if not paths.result.exists():
+        entries, _ = repair_line_files(paths)
+        if not entries or entries[-1].kind != "closed":
+            return None
+        pending = paths.pending_result
+        if not pending.exists() or sha256_file(pending) != entries[-1].data["result_sha256"]:
+            raise UserError(
+                f"The run {paths.run_id} is over, and its result was removed or changed.",
+                "`agent2rl show` tells what the rest of the record says.",
+            )
+        pending.replace(paths.result)
+        sync_directory(paths.root)
+        remove_tree(paths.scratch)
+    try:
+        return RunResult.model_validate_json(paths.result.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{paths.result} cannot be read ({type(error).__name__}).") from error

@@ -1,0 +1,169 @@
+"""The ledger: an append-only chain of records in which any change shows.
+
+Each line is the canonical JSON of a record that holds the hash of the one before. `ledger.head` holds the
+index and hash of the last, so that a missing end shows too. A line is on the disk before `append` returns.
+
+The chain proves that nothing was changed *after* somebody noted its head: whoever can write the whole run
+directory can forge a whole new chain. Publish the head with the result (`verify --head`) to close that gap.
+"""
+
+import errno
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import JsonValue, ValidationError
+
+from agent2rl.core.events import TimelineEvent
+from agent2rl.core.records import LedgerEntry, Record
+from agent2rl.record.files import canonical_json, cut_torn_line, sha256_text, write_atomically
+
+START = "0" * 64
+
+
+class LedgerHead(Record):
+    index: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class LedgerReading:
+    """What a ledger file holds: the entries up to the first fault, and the fault, if there is one."""
+
+    entries: tuple[LedgerEntry, ...]
+    fault: str | None
+    torn: bool
+    """The last line was cut off in the middle of a write: a crash, not a change."""
+
+
+class Ledger:
+    """Appends to a ledger file. Safe to share between threads, not between processes."""
+
+    def __init__(self, path: Path, head: Path) -> None:
+        reading = read_ledger(path, head)
+        if reading.fault or reading.torn:
+            raise ValueError(f"cannot append to a ledger that does not hold: {reading.fault or 'torn'}")
+        self._head = head
+        self._index = len(reading.entries)
+        self._last = reading.entries[-1].hash if reading.entries else START
+        self._lock = threading.Lock()
+        self._file = path.open("ab", buffering=0)
+
+    @property
+    def last(self) -> str:
+        return self._last
+
+    def append(self, kind: str, data: dict[str, JsonValue]) -> LedgerEntry:
+        with self._lock:
+            body = {
+                "index": self._index,
+                "time": time.time(),
+                "kind": kind,
+                "data": data,
+                "previous": self._last,
+            }
+            entry = LedgerEntry.model_validate({**body, "hash": sha256_text(canonical_json(body))})
+            self._write_entry(entry)
+            self._index += 1
+            self._last = entry.hash
+            return entry
+
+    def _write_entry(self, entry: LedgerEntry) -> None:
+        """Line and head, or neither: on a full disk one may fit without the other, or half of one."""
+        line = (canonical_json(entry.model_dump()) + "\n").encode()
+        head = LedgerHead(index=entry.index, hash=entry.hash).model_dump_json()
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+            write_atomically(self._head, head)
+        except OSError:
+            if not (self._head.exists() and self._head.read_text(encoding="utf-8") == head):
+                self._file.truncate(before)
+                raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_ledger(path: Path, head: Path) -> LedgerReading:
+    """Read a ledger and say where the chain first breaks."""
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        return LedgerReading((), f"the ledger cannot be read: {error.strerror}", torn=False)
+    *lines, rest = raw.split(b"\n")
+    entries: list[LedgerEntry] = []
+    previous = START
+    for index, line in enumerate(lines):
+        entry, fault = _check_entry(line, index, previous)
+        if entry is None:
+            return LedgerReading(tuple(entries), fault, torn=False)
+        entries.append(entry)
+        previous = entry.hash
+    return LedgerReading(tuple(entries), _check_head(entries, head), torn=bool(rest))
+
+
+def make_timeline_event(entry: LedgerEntry) -> TimelineEvent:
+    """What the timeline says of a ledger record."""
+    return TimelineEvent(time=entry.time, kind=entry.kind, data=entry.data)
+
+
+def repair_ledger(path: Path, head: Path) -> tuple[LedgerReading, tuple[str, ...]]:
+    """Undo what a crash leaves: a line that was cut off, a head that lags. Returns what was done.
+
+    What no crash leaves is a fault, and stays as it is.
+    """
+    reading = read_ledger(path, head)
+    if reading.fault:
+        return reading, ()
+    done: tuple[str, ...] = (
+        ("a ledger line that was cut off is gone",) if reading.torn and cut_torn_line(path) else ()
+    )
+    if reading.entries:
+        last = reading.entries[-1]
+        noted = LedgerHead(index=last.index, hash=last.hash).model_dump_json()
+        if not head.exists() or head.read_text(encoding="utf-8") != noted:
+            write_atomically(head, noted)
+            done += ("ledger.head, which lagged behind, was written",)
+    return replace(reading, torn=False), done
+
+
+def _check_entry(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | None, str]:
+    where = f"ledger record {index}"
+    try:
+        entry = LedgerEntry.model_validate(json.loads(line))
+        written = canonical_json(entry.model_dump()).encode()  # refuses infinity, which 1E999 is
+    except (ValueError, RecursionError, ValidationError):
+        return None, f"{where} cannot be read"
+    body = entry.model_dump(exclude={"hash"})
+    if written != line:
+        return None, f"{where} is not written as it was"
+    if entry.index != index:
+        return None, f"{where} says it is record {entry.index}: records were dropped, repeated or moved"
+    if entry.previous != previous:
+        return None, f"{where} does not follow the one before"
+    if sha256_text(canonical_json(body)) != entry.hash:
+        return None, f"{where} was changed: its hash does not fit"
+    return entry, ""
+
+
+def _check_head(entries: list[LedgerEntry], head: Path) -> str | None:
+    """The head may lag by the one record that a crash caught between the two writes, and by no more."""
+    if not head.exists():
+        return None if len(entries) <= 1 else "ledger.head is missing"
+    try:
+        noted = LedgerHead.model_validate_json(head.read_bytes())
+    except (ValidationError, OSError):
+        return "ledger.head cannot be read"
+    if noted.index >= len(entries):
+        return f"the ledger ends at record {len(entries) - 1}, but record {noted.index} was written"
+    if entries[noted.index].hash != noted.hash:
+        return f"ledger.head does not fit record {noted.index}"
+    if noted.index < len(entries) - 2:
+        return f"ledger.head stops at record {noted.index} of {len(entries) - 1}"
+    return None

@@ -1,0 +1,261 @@
+"""Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
+
+import os
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from pydantic import JsonValue
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.events import MAX_EVENTS, DriverRequest, EventKind, LedgerKind, TimelineEvent
+from agent2rl.core.grading_records import Contamination, EvalResult, Manifest, Split, Submission
+from agent2rl.core.llm import LlmExchange, LlmUsage
+from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.record.crash_recovery import (
+    ResumeState,
+    read_spec,
+    remove_half_written,
+    repair_files,
+    repair_line_files,
+)
+from agent2rl.record.crash_recovery import read_resume_state as read_past
+from agent2rl.record.files import (
+    canonical_json_line,
+    remove_tree,
+    sha256_file,
+    sync_directory,
+    write_json_lines,
+    write_record,
+)
+from agent2rl.record.ledger import Ledger, make_timeline_event
+from agent2rl.record.paths import RunPaths, SubmissionPaths, hash_run_files
+from agent2rl.record.run_lock import RunLock
+
+Notify = Callable[[TimelineEvent], None]
+
+
+class Recorder:
+    def __init__(self, paths: RunPaths, notify: Notify, hold: RunLock, past: ResumeState) -> None:
+        self.paths = paths
+        self.past = past
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter(past.events)
+        self._hold = hold
+        self._events = paths.events.open("a", encoding="utf-8")
+        self._sealed = False
+        self._ledger = Ledger(paths.ledger, paths.ledger_head)
+
+    @classmethod
+    def create(cls, runs: Path, spec: RunSpec, notify: Notify) -> Self:
+        """A new run directory with its specification."""
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        agent, task = _shorten_plugin_name(spec.agent), _shorten_plugin_name(spec.task)
+        paths = RunPaths((runs / f"{stamp}-{task}-{agent}-{secrets.token_hex(3)}").resolve())
+        try:
+            paths.root.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise UserError(f"Cannot create the run directory {paths.root}: {error.strerror}.") from error
+        recorder = cls(paths, notify, RunLock(paths.lock), ResumeState())
+        write_record(paths.spec, spec)
+        recorder._record_opening(spec)
+        recorder._hold.start_heartbeat()
+        return recorder
+
+    @classmethod
+    def open(cls, paths: RunPaths, notify: Notify, hold: RunLock) -> Self:
+        """Go on with the record of a harness that died, once what it left half done is mended."""
+        entries, mended = repair_line_files(paths)
+        spec = read_spec(paths)
+        if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
+            raise UserError(f"{paths.spec} was changed: the ledger pins another content.", "Restore it.")
+        past = read_past(paths, entries, hold.last_beat)
+        mended = (*mended, *repair_files(paths, past))
+        dead = max(0.0, time.time() - past.last_alive) if past.last_alive else 0.0
+        past = replace(past, resumed=past.resumed + 1, dead_seconds=past.dead_seconds + dead)
+        recorder = cls(paths, notify, hold, past)
+        if not entries:
+            recorder._record_opening(spec)
+        recorder.record_entry(
+            "resumed",
+            run_id=paths.run_id,
+            used_seconds=past.used_seconds,
+            dead_seconds=dead,
+            ungraded=len(past.submissions) - len(past.graded),
+            mended=list(mended),
+        )
+        hold.start_heartbeat()
+        return recorder
+
+    def _record_opening(self, spec: RunSpec) -> None:
+        digest = sha256_file(self.paths.spec)
+        self.record_entry(
+            "opened", run_id=self.paths.run_id, spec_sha256=digest, spec=spec.model_dump(mode="json")
+        )
+
+    @property
+    def ledger_head(self) -> str:
+        return self._ledger.last
+
+    def record_event(self, kind: EventKind, **data: JsonValue) -> None:
+        """Note something on the timeline, unless there is enough of its kind, or the run is being closed."""
+        event = TimelineEvent(time=time.time(), kind=kind, data=data)
+        with self._lock:
+            self._counts[kind] += 1
+            beyond = self._counts[kind] - MAX_EVENTS.get(kind, self._counts[kind])
+        if beyond == 1:
+            self.record_event("warning", text=f"More {kind} events than are recorded: none from here on.")
+        if beyond > 0:
+            return
+        with self._lock:
+            if not self._sealed:
+                self._write_event(event)
+        self._notify_watcher(event)
+
+    def record_entry(self, kind: LedgerKind, **data: JsonValue) -> None:
+        """Note something in the ledger; it is on the disk when this returns.
+
+        Its line on the timeline follows from the ledger alone, so that `verify` can tell those that are
+        written after events.jsonl was pinned.
+        """
+        entry = self._ledger.append(kind, data)
+        event = make_timeline_event(entry)
+        with self._lock:
+            self._counts[kind] += 1
+            self._write_event(event)
+        self._notify_watcher(event)
+
+    def _write_event(self, event: TimelineEvent) -> None:
+        self._events.write(canonical_json_line(event))
+        self._events.flush()
+
+    def _notify_watcher(self, event: TimelineEvent) -> None:
+        with suppress(Exception):  # whoever watches must not be able to stop what is watched
+            self._notify(event)
+
+    def record_start(self, deadline: float, instructions_version: int) -> None:
+        """The agent's clock goes. The version is here and not in the specification, so that specifications
+        that are equal stay equal when the instructions are reworded."""
+        self.record_entry(
+            "started",
+            deadline=deadline,
+            used_seconds=self.past.used_seconds,
+            monotonic=time.monotonic(),
+            instructions_version=instructions_version,
+        )
+
+    def agent_log_bytes(self) -> int:
+        """What the agent has printed by now."""
+        return self.paths.agent_log.stat().st_size if self.paths.agent_log.exists() else 0
+
+    def record_submission(self, submission: Submission, manifest: Manifest | None) -> None:
+        """A submission was taken in. Nothing of it can change from here on without `verify` naming it."""
+        paths = self.paths.submission_paths(submission.id)
+        paths.root.mkdir(parents=True, exist_ok=True)
+        digest = write_record(paths.manifest, manifest) if manifest else None
+        self.record_entry("submitted", submission=submission.model_dump(mode="json"), manifest_sha256=digest)
+        write_record(paths.record, submission)
+
+    def record_verdict(self, submission: Submission) -> None:
+        """A submission has its verdict; the agent is told only after this returns."""
+        self.record_entry("graded", submission=submission.model_dump(mode="json"))
+        write_record(self.paths.submission_paths(submission.id).record, submission)
+
+    def record_results(
+        self,
+        where: SubmissionPaths,
+        split: Split,
+        found: EvalResult,
+        measured: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        """The model's answers on a split, and what nothing could be said of.
+
+        `measured` says which run asked for them and when, where that may have been another one.
+        """
+        where.root.mkdir(parents=True, exist_ok=True)
+        digest = write_json_lines(where.results_file(split), found.results)
+        name = self.paths.relative_name(where.results_file(split))
+        more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
+        more |= {"measured": {**measured}} if measured else {}
+        self.record_entry(
+            "results", file=name, sha256=digest, n=len(found.results), how={**found.how}, **more
+        )
+
+    def record_lineage(self, where: SubmissionPaths, report: Record) -> None:
+        """Whose weights a submission has."""
+        digest = write_record(where.lineage, report)
+        self.record_entry("lineage", file=self.paths.relative_name(where.lineage), sha256=digest)
+
+    def record_contamination(self, found: Contamination) -> None:
+        """Whether evaluation data lies in what the agent left. The passages are in the file alone."""
+        digest = write_record(self.paths.contamination, found)
+        name = self.paths.relative_name(self.paths.contamination)
+        self.record_entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
+
+    def record_exchange(self, exchange: LlmExchange) -> None:
+        """One request to the driver LLM."""
+        with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
+            file.write(exchange.model_dump_json() + "\n")
+        asked = DriverRequest(
+            began=exchange.at,
+            seconds=exchange.seconds,
+            stalled_seconds=exchange.stalled_seconds,
+            outcome=exchange.outcome,
+            input=exchange.tokens.input if exchange.tokens else None,
+            output=exchange.tokens.output if exchange.tokens else None,
+        )
+        self.record_event("request", **asked.model_dump())
+
+    def record_account(self, path: Path, record: Record | None = None) -> None:
+        """What the agent itself says of its work, as it was found when it had ended."""
+        digest = write_record(path, record) if record else sha256_file(path)
+        self.record_entry("account", file=self.paths.relative_name(path), sha256=digest)
+
+    def record_usage(self, usage: LlmUsage) -> None:
+        """All requests to the driver LLM together, and the hash of the list of them."""
+        digest = sha256_file(self.paths.usage) if self.paths.usage.exists() else None
+        name = self.paths.relative_name(self.paths.usage)
+        self.record_entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
+
+    def close(self, result: RunResult) -> None:
+        """The last word: its hash goes into the ledger, then it takes its place."""
+        digest = write_record(self.paths.pending_result, result)
+        self._pin_files()
+        self.record_entry("closed", ending=result.ending, result_sha256=digest)
+        os.fsync(self._events.fileno())
+        self.paths.pending_result.replace(self.paths.result)
+        sync_directory(self.paths.root)
+        remove_tree(self.paths.scratch)
+
+    def _pin_files(self) -> None:
+        """Every file that is final by now. From here on the timeline gets lines of the ledger alone."""
+        with self._lock:
+            self._sealed = True
+        remove_half_written(self.paths)
+        found = hash_run_files(self.paths)
+        digest = write_record(self.paths.files, found)
+        name = self.paths.relative_name(self.paths.files)
+        self.record_entry("files", file=name, sha256=digest, n=len(found.files))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._events.close()
+        self._ledger.close()
+        self._hold.close()
+
+
+def _shorten_plugin_name(plugin: str) -> str:
+    """A plugin's name in a run's: its argument's last part where it is a folder or module, else the head."""
+    head, _, argument = plugin.partition(":")
+    name = Path(argument).name if head == "folder" or "." in head else head
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40]

@@ -1,0 +1,396 @@
+"""Watches the agent while it works.
+
+Its processes, resource use, weight and log files go onto the timeline, and each change of its code becomes a
+revision.
+
+The agent decides how many there are and what they are called, so both have bounds.
+
+File events say that something changed; a look every now and then finds what no event told of. Changes that
+follow each other fast are taken together, and the more revisions there are, the longer the next one waits.
+
+A thread of its own does it. The one that keeps the sandbox's limits only hands over what it has seen, so that
+neither a process whose command line cannot be read, nor a driver of a GPU, nor a tree of files can hold it
+up. What goes wrong here is noted, and costs the rest of these notes and nothing else.
+"""
+
+import shlex
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from typing import Self
+
+from inotify_simple import INotify, flags
+
+from agent2rl.core.events import ProcessEnd, ProcessStart, ResourceSample
+from agent2rl.core.sandbox import Mount, Process
+from agent2rl.record import untrusted_files
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.revisions import Revision, RevisionRecorder
+from agent2rl.record.untrusted_files import sanitize_line
+from agent2rl.record.workspace_reader import CODE, WorkspaceReader, WorkspaceWatcher, read_brought_files
+from agent2rl.run.machine import GpuSampler
+
+# Follows the agent's processes from look to look: who began, who is gone, and what they used.
+
+LONGEST_COMMAND, READ_BYTES = 2000, 8192
+MOST_EVENTS, MOST_BRIEF, MOST_BUSY = 20_000, 2_000, 5_000
+"""In one run: all of them; processes that only one look saw; and, when there is no room left, those that are
+busy for long."""
+BUSY_SECONDS = 5.0
+MOST_NAMES = 3
+"""Of one process, which may start another program in its own place."""
+PROCESSES_FULL = "More processes than are recorded: from here on only those that are busy for long."
+FEW = "More short processes than are recorded: from here on only those that two looks see."
+
+
+@dataclass
+class _MonitoredProcess:
+    """One process, as far as it was seen."""
+
+    last: Process
+    seen_at: float
+    command: str
+    peak_bytes: int
+    told: int = 0
+    """How often its command was noted."""
+    name: str = ""
+    """That it had then."""
+    owed: float = 0.0
+    """CPU time of children that are gone: it will be told again when this process has waited for them."""
+
+
+class ProcessMonitor:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._lives: dict[int, _MonitoredProcess] = {}
+        self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
+        self._warned: set[str] = set()
+
+    def update_processes(self, members: Sequence[Process], at: float) -> float:
+        """Take in who is alive; returns the CPU seconds that all together used since the last look."""
+        alive = {each.pid: each.began for each in members}
+        gone = [life.last for pid, life in self._lives.items() if alive.get(pid) != life.last.began]
+        for last in sorted(gone, key=lambda one: one.began, reverse=True):  # what is owed reaches who is left
+            self._record_exit(self._lives.pop(last.pid))
+        return sum(self._update_process(each, at) for each in members)
+
+    def _update_process(self, process: Process, at: float) -> float:
+        life = self._lives.get(process.pid)
+        if life is None:
+            text = read_command_line(process.pid) if self._brief_room else ""
+            self._lives[process.pid] = _MonitoredProcess(process, at, text, process.resident_bytes)
+            return process.cpu_seconds + process.waited_seconds
+        waited = process.waited_seconds - life.last.waited_seconds
+        used = process.cpu_seconds - life.last.cpu_seconds + max(0.0, waited - life.owed)
+        life.owed = max(0.0, life.owed - waited)
+        life.last, life.seen_at = process, at
+        life.peak_bytes = max(life.peak_bytes, process.resident_bytes)
+        self._record_command_changes(life)
+        return used
+
+    def _record_command_changes(self, life: _MonitoredProcess) -> None:
+        """At its second look: until it starts its own program, a process has its parent's command line."""
+        if life.told == 0:
+            if self._reserve_event_slots(life):
+                life.command = read_command_line(life.last.pid) or life.command
+                self._record_start(life)
+        elif life.name != life.last.name and life.told < MOST_NAMES:
+            text = read_command_line(life.last.pid)
+            if text and text != life.command and self._reserve_event_slots(life):
+                life.command = text
+                self._record_start(life)
+            life.name = life.last.name
+
+    def _record_exit(self, life: _MonitoredProcess) -> None:
+        last = life.last
+        if life.told == 0 and not self._brief_room:
+            self._warn_once(FEW)
+        elif life.told == 0 and self._reserve_event_slots(life):
+            self._brief_room -= 1
+            self._record_start(life)
+        if life.told:
+            gone = ProcessEnd(
+                pid=last.pid,
+                began=last.began,
+                seconds=max(0.0, life.seen_at - last.began),
+                cpu_seconds=last.cpu_seconds,
+                peak_bytes=life.peak_bytes,
+            )
+            self._recorder.record_event("left", **gone.model_dump())
+        if parent := self._lives.get(last.parent):
+            parent.owed += last.cpu_seconds + last.waited_seconds + life.owed
+
+    def _reserve_event_slots(self, life: _MonitoredProcess) -> bool:
+        """Room for this and for the end of it."""
+        if self._room >= 2:
+            self._room -= 2
+            return True
+        self._warn_once(PROCESSES_FULL)
+        if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
+            return False
+        self._busy_room -= 2
+        return True
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._recorder.record_event("warning", text=text)
+
+    def _record_start(self, life: _MonitoredProcess) -> None:
+        last = life.last
+        life.told, life.name = life.told + 1, last.name
+        name = sanitize_line(last.name, LONGEST_COMMAND)
+        began = ProcessStart(
+            pid=last.pid,
+            began=last.began,
+            parent=last.parent,
+            name=name,
+            command=life.command or f"[{name}]",
+        )
+        self._recorder.record_event("began", **began.model_dump())
+
+
+def read_command_line(pid: int) -> str:
+    """A command line as a shell would take it, on one line and cut; empty where there is none to read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            raw = file.read(READ_BYTES)
+    except OSError:
+        return ""
+    text = raw.decode(errors="replace").rstrip("\0")
+    return sanitize_line(shlex.join(text.split("\0")), LONGEST_COMMAND) if text else ""
+
+
+# Watches the workspace while the agent works, and takes a revision of its code whenever that changes.
+
+QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
+EACH_SECONDS = 0.02
+"""For each revision there is, the next one waits so much longer."""
+MOST_WATCHED = 256
+CODE_FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
+CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
+
+
+class RevisionWatcher:
+    """Revisions as they come about."""
+
+    def __init__(self, recorder: Recorder, given: frozenset[str]) -> None:
+        self._recorder = recorder
+        self._reader = WorkspaceReader(recorder.paths.workspace, given)
+        self._revisions = RevisionRecorder(recorder.paths.revisions, self._reader)
+        self._known = recorder.past.revisions
+        self._warned = False
+        self._noting = threading.Lock()
+        self._over = threading.Event()
+
+    def take_revision(self, reason: str) -> Revision:
+        """The code as it is now; noted where it is new."""
+        revision = self._revisions.take_revision(reason)
+        with self._noting:
+            new, self._known = revision.number > self._known, max(revision.number, self._known)
+            full = self._revisions.full and not self._warned
+            self._warned = self._warned or full
+        if new:
+            self._recorder.record_event("revision", **revision.model_dump())
+        if full:
+            self._recorder.record_event("warning", text=CODE_FULL)
+        return revision
+
+    def pin_submission(self, submission: int) -> None:
+        """The code that a submission was made with: pinned before it is graded."""
+        revision = self.take_revision(f"submission {submission}")
+        printed = self._recorder.agent_log_bytes()
+        self._recorder.record_entry(
+            "revision_of", submission=submission, log_bytes=printed, **revision.model_dump()
+        )
+
+    @contextmanager
+    def watch_workspace(self, brings: Sequence[Mount] = ()) -> Iterator[None]:
+        """From the workspace as it was given to the workspace as it was left.
+
+        What the agent brings along is read once: it cannot be written.
+        """
+        self._reader.brought = read_brought_files([(mount.source, mount.target) for mount in brings])
+        self.take_revision("when the run was resumed" if self._recorder.past.started else "as it was given")
+        thread = threading.Thread(target=self._watch_until_over, name="revisions", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            last = self.take_revision("as it was left")
+            self._recorder.record_entry("revisions", head=last.commit, number=last.number)
+            self.close()
+
+    def close(self) -> None:
+        self._revisions.close()
+
+    def _watch_until_over(self) -> None:
+        try:
+            with INotify() as events:
+                while not self._over.is_set():
+                    self._add_watches(events, self._reader.folders)
+                    if self._wait_for_change(events):
+                        self.take_revision("changed")
+                        self._over.wait(EACH_SECONDS * self._known)
+        except Exception:  # then submissions alone are pinned
+            self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
+
+    def _add_watches(self, events: INotify, folders: Iterable[tuple[bytes, ...]]) -> None:
+        code = [path for path in folders if not path or path[0] == CODE.encode()]
+        for path in code[:MOST_WATCHED]:
+            with suppress(OSError), untrusted_files.open_folder(self._reader.root, path) as descriptor:
+                events.add_watch(f"/proc/self/fd/{descriptor}", CHANGES)
+
+    def _wait_for_change(self, events: INotify) -> bool:
+        """Wait until something changed and was left alone for a moment, or it is time to look."""
+        until = time.monotonic() + LOOK_SECONDS
+        while not self._over.is_set() and time.monotonic() < until:
+            if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
+                while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
+                    pass
+                break
+        return not self._over.is_set()
+
+
+FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 1.0, 10.0
+SAMPLE_SHARE = 20
+"""Samples are taken so often in the time so far, until they are `SAMPLE_SECONDS` apart: a run of a minute is
+seen as well as one of a day."""
+GPU_SECONDS, FILE_SECONDS = 2.0, 5.0
+SHARE = 200
+"""Looking for files takes this part of the time at most."""
+TURN_SECONDS, PATIENCE_SECONDS = 0.5, 20.0
+MOST_WAITING = 100
+MOST_LOGS = 1000
+"""Told in one run: they must not take the place of weights."""
+LOGS_FULL = "More changes of log files than are recorded: none from here on."
+
+
+@dataclass(frozen=True)
+class _ProcessSnapshot:
+    at: float
+    clock: float
+    members: tuple[Process, ...]
+    disk_bytes: int | None
+
+
+@dataclass
+class _PendingSample:
+    """What is to be told with the next sample."""
+
+    since: float
+    due: float
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    processes: int = 0
+    disk_bytes: int | None = None
+
+    @classmethod
+    def from_snapshot(cls, look: _ProcessSnapshot) -> Self:
+        """From the first process on."""
+        oldest = min((each.began for each in look.members), default=look.at)
+        return cls(look.clock - max(0.0, look.at - oldest), look.clock + FIRST_SAMPLE_SECONDS)
+
+
+class AgentObserver:
+    """Called by the sandbox with what it sees (`Enclosure.seen`)."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._looks: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
+        self._over = threading.Event()
+        self._lives = ProcessMonitor(recorder)
+        self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.past.files)
+        self._load: _PendingSample | None = None
+        self._gpus_due = self._files_due = 0.0
+        self._since = time.monotonic()
+        self._logs = 0
+
+    def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
+        with suppress(Full):  # it is stuck, or broken
+            self._looks.put_nowait(
+                _ProcessSnapshot(time.time(), time.monotonic(), tuple(members), disk_bytes)
+            )
+
+    @contextmanager
+    def observe_agent(self) -> Iterator[None]:
+        """While the agent works. Whatever it does not end in time is left to itself."""
+        thread = threading.Thread(target=self._observe_until_over, name="timeline", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(PATIENCE_SECONDS)
+            if thread.is_alive():
+                text = "The agent's processes could not be observed to the end: something did not answer."
+                self._recorder.record_event("warning", text=text)
+
+    def _observe_until_over(self) -> None:
+        try:
+            gpus = GpuSampler()
+            while not self._over.is_set() or not self._looks.empty():
+                with suppress(Empty):
+                    self._handle_snapshot(self._looks.get(timeout=TURN_SECONDS), gpus)
+                self._poll_gpus_and_files(gpus)
+            self._handle_snapshot(_ProcessSnapshot(time.time(), time.monotonic(), (), None), gpus)
+            self._record_file_changes(last=True)
+        except Exception:
+            with suppress(ValueError):  # nobody waited, and the record is closed
+                self._recorder.record_event(
+                    "fault", where="observing the agent", trace=traceback.format_exc()
+                )
+
+    def _handle_snapshot(self, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
+        used = self._lives.update_processes(look.members, look.at)
+        load = self._load or _PendingSample.from_snapshot(look)
+        load.cpu_seconds += used
+        load.disk_bytes = load.disk_bytes if look.disk_bytes is None else look.disk_bytes
+        if look.members:
+            self._load = load
+            load.processes = len(look.members)
+            load.resident_bytes = sum(each.resident_bytes for each in look.members)
+        if self._load and (look.clock >= load.due or not look.members):
+            self._record_sample(load, look, gpus)
+
+    def _record_sample(self, load: _PendingSample, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
+        """Now and then, and when a sandbox is over."""
+        seconds = max(look.clock - load.since, 1e-3)
+        sample = ResourceSample(
+            seconds=seconds,
+            cores=load.cpu_seconds / seconds,
+            resident_bytes=load.resident_bytes,
+            processes=load.processes,
+            disk_bytes=load.disk_bytes,
+            log_bytes=self._recorder.agent_log_bytes(),
+            gpus=gpus.take_averages(),
+        )
+        self._recorder.record_event("sample", **sample.model_dump(mode="json"))
+        apart = (look.clock - self._since) / SAMPLE_SHARE
+        due = look.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
+        self._load = _PendingSample(look.clock, due, disk_bytes=load.disk_bytes) if look.members else None
+
+    def _poll_gpus_and_files(self, gpus: GpuSampler) -> None:
+        """What is done now and then."""
+        now = time.monotonic()
+        if now >= self._gpus_due:
+            gpus.read_gpus()
+            self._gpus_due = now + GPU_SECONDS
+        if now >= self._files_due:
+            self._record_file_changes()
+            done = time.monotonic()
+            self._files_due = done + max(FILE_SECONDS, SHARE * (done - now))
+
+    def _record_file_changes(self, last: bool = False) -> None:
+        for seen in self._files.find_changes(last):
+            self._logs += seen.what == "log"
+            if seen.what == "weights" or self._logs <= MOST_LOGS:
+                self._recorder.record_event("file", **seen.model_dump())
+            elif self._logs == MOST_LOGS + 1:
+                self._recorder.record_event("warning", text=LOGS_FULL)

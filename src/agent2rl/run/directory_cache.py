@@ -1,0 +1,139 @@
+"""Directories of the cache: there whole or not at all, and never believed when damaged.
+
+models/abacus/                    quick to write: written each time, and compared
+models/smollm2-135m-…/            slow to make: made once, then held against its record
+models/smollm2-135m-….json        the record: every file with its sha256
+"""
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from agent2rl.core.errors import MachineError
+from agent2rl.core.grading_records import Manifest
+from agent2rl.grading.freeze import compute_manifest
+from agent2rl.record.files import write_record
+
+Write = Callable[[Path], None]
+"""Fills an empty directory."""
+
+
+def write_if_changed(target: Path, write: Write) -> Path:
+    """Write it, and put it where the old one is if they differ."""
+    try:
+        with _make_staging_directory(target) as partial:
+            write(partial)
+            _make_world_readable(partial)
+            if not target.is_dir() or compute_manifest(target) != compute_manifest(partial):
+                shutil.rmtree(target, ignore_errors=True)
+                partial.rename(target)
+    except (OSError, SafetensorError) as error:
+        if not target.is_dir():  # a cache that may be read and not written will do
+            raise _make_cache_error(target, error) from error
+    return target
+
+
+def store_by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
+    """Written, and put under its name and its hash: others' with the same name stay. With the whole hash."""
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
+        write(Path(place))
+        sha256 = compute_manifest(Path(place)).sha256
+        target = folder / f"{name}-{sha256[:16]}"
+        if not _has_content(target, sha256):
+            try:
+                _store_tree(Path(place), target, sha256)
+            except OSError as error:
+                raise _make_cache_error(target, error) from error
+    return target, sha256
+
+
+def _store_tree(place: Path, target: Path, sha256: str) -> None:
+    with lock_directory(target):
+        if not _has_content(target, sha256):
+            with _make_staging_directory(target) as partial:
+                shutil.copytree(place, partial, dirs_exist_ok=True)
+                _make_world_readable(partial)
+                shutil.rmtree(target, ignore_errors=True)
+                partial.rename(target)
+
+
+def _has_content(target: Path, sha256: str) -> bool:
+    return target.is_dir() and compute_manifest(target).sha256 == sha256
+
+
+def build_once(target: Path, make: Write) -> Path:
+    """Make it, unless it is there as it was made. Whoever comes while it is being made waits."""
+    record = target.with_name(f"{target.name}.json")
+    if _matches_record(target, record):
+        return target
+    try:
+        with lock_directory(target):
+            if not _matches_record(target, record):
+                _build_and_record(target, record, make)
+    except (OSError, SafetensorError) as error:
+        raise _make_cache_error(target, error) from error
+    return target
+
+
+def _build_and_record(target: Path, record: Path, make: Write) -> None:
+    with _make_staging_directory(target) as partial:
+        make(partial)
+        _make_world_readable(partial)
+        record.unlink(missing_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        write_record(record, compute_manifest(target))
+
+
+def _matches_record(target: Path, record: Path) -> bool:
+    with suppress(OSError, ValidationError):
+        return Manifest.model_validate_json(record.read_bytes()) == compute_manifest(target)
+    return False
+
+
+@contextmanager
+def _make_staging_directory(target: Path) -> Iterator[Path]:
+    """An empty directory beside the target, gone afterwards unless it was moved."""
+    _make_private_directory(target.parent)
+    partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def lock_directory(target: Path) -> Iterator[None]:
+    """While nobody else makes the same; whoever comes meanwhile waits."""
+    _make_private_directory(target.parent)
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make_private_directory(folder: Path) -> None:
+    """With all that leads to it: examples that score are nobody else's on this machine."""
+    for each in reversed((folder, *folder.parents)):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
+def _make_world_readable(directory: Path) -> None:
+    """Sandboxes read as another user."""
+    for path in (directory, *directory.rglob("*")):
+        mode = 0o755 if path.is_dir() else 0o644
+        if path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
+
+
+def _make_cache_error(target: Path, error: Exception) -> MachineError:
+    return MachineError(
+        f"{target} cannot be prepared: {error}.",
+        "Free some space, or name another directory in AGENT2RL_CACHE.",
+    )

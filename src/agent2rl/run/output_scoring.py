@@ -1,0 +1,266 @@
+"""Scores given outputs without a model: they are graded in a sandboxed child, as submissions are.
+
+The outputs are a file of JSON lines, `{"id": …, "output": …}`; `task_id` and `completion` are understood too.
+Several lines with one id are several samples. What has no output does not count, and the answer says how much
+that is.
+"""
+
+import json
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agent2rl import registry
+from agent2rl.analysis import statistics
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.grading_records import EvalResult, EvalScore, EvalSettings, ExampleResult, Part, WinRates
+from agent2rl.core.records import Record
+from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, Task
+from agent2rl.evaluators.win_rates import is_compressed
+from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
+from agent2rl.run import grading_proxy_setup, machine
+from agent2rl.run.assets import prepare_beside_folders, test_set, write_split_file
+from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
+from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.settings import Settings
+
+# Grades outputs that are given, without a model, as submissions are graded: in a sandboxed child.
+
+ENGINE = "agent2rl.engines.replay:open_engine"
+OUTPUTS = "outputs.jsonl"
+NOTES = ("model loaded in ", "graded in ", "peak memory ")
+"""What every grading's log says, whatever becomes of it."""
+
+
+def make_replay_child(
+    task: Task,
+    name: str,
+    loaded: Splits,
+    settings: Settings,
+    sandbox: str,
+    seconds: float,
+    desk: OpenedGradingProxy,
+) -> GradingChild:
+    return GradingChild(
+        desk=desk.socket,
+        offer=desk.offer,
+        sandbox=PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings)),
+        task=name,
+        engine=ENGINE,
+        settings=EvalSettings(),
+        splits={},
+        beside=prepare_beside_folders(loaded, settings.cache / "tasks" / task.id),
+        limits=machine.resolve_limits(settings.runs),
+        seconds=seconds,
+        code=task.code,
+        programs=count_program_sandboxes(task),
+        python_path=settings.python_path,
+    )
+
+
+def grade_outputs(
+    child: GradingChild, examples: Sequence[Example], outputs: Mapping[str, Sequence[str]]
+) -> EvalResult:
+    """What each example's outputs are worth. All have as many as the first."""
+    samples = len(outputs[examples[0].id])
+    with tempfile.TemporaryDirectory(prefix="agent2rl-") as directory:
+        home = Path(directory)
+        model = home / "model"
+        model.mkdir()
+        with (model / OUTPUTS).open("w", encoding="utf-8") as file:
+            for example in examples:
+                rows = [{"id": example.id, "output": output} for output in outputs[example.id]]
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        ready = replace(
+            child,
+            settings=EvalSettings(samples=samples),
+            splits={"feedback": write_split_file(examples, home / "examples")},
+        )
+        try:
+            return ready.grade_model(model, "feedback", home / "log", home / "scratch", threading.Event())
+        except GradingError as error:
+            raise GradingError(error.message, _read_last_line(home / "log") or error.hint) from error
+
+
+def _read_last_line(log: Path) -> str:
+    """The user's own task may say more to its user than to an agent."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    said = [line for line in lines if line.strip() and not line.startswith(NOTES)]
+    return said[-1][:300] if said else ""
+
+
+SECONDS = 3600
+NO_PROXY = grading_proxy_setup.GradingProxyOptions()
+KEYS = {"id": ("id", "task_id"), "output": ("output", "completion")}
+FORMAT = 'Each line is {"id": …, "output": …}; more lines with the same id are further samples.'
+
+
+class PartScore(Record):
+    """What the outputs are worth on one part of the examples."""
+
+    of: int
+    """How many examples the part has; `score_outputs.n` of them have outputs."""
+    score: EvalScore
+    missing: tuple[str, ...]
+    """The first few that have none."""
+
+
+class OutputScores(Record):
+    task: str
+    evaluator: str
+    """Its version: scores compare where it is the same."""
+    parts: tuple[PartScore, ...]
+
+
+def score_outputs(
+    name: str,
+    file: Path,
+    data_dir: Path | None,
+    settings: Settings,
+    sandbox: str,
+    wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+) -> tuple[OutputScores, tuple[ExampleResult, ...]]:
+    task = registry.find_task(name)
+    if not isinstance(task.evaluator, ChatEvaluator) and task.world is None:
+        raise UserError(
+            f"The task {task.id!r} is not graded from outputs: its evaluator asks in its own way.",
+            "Submit a model in a run instead.",
+        )
+    splits = task.load(data_dir)
+    outputs = read_outputs(file, splits)
+    parts = _list_parts(splits)
+    given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
+    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
+        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, desk)
+
+        def graded(examples: Sequence[Example]) -> EvalResult:
+            return grade_outputs(child, examples, outputs)
+
+        if isinstance(task.evaluator, JointEvaluator):  # each part as a run grades it: by itself
+            found = {part: graded(examples) for part, examples in given.items() if examples}
+        else:
+            whole = graded([one for one in _list_all_examples(splits) if one.id in outputs])
+            found = {part: _select_results(whole, examples) for part, examples in given.items() if examples}
+    scores = tuple(_score_part(part, parts[part], result) for part, result in found.items() if result.results)
+    every = {one.id: one for part in reversed(found.values()) for one in part.results}
+    results = tuple(every[one.id] for one in _list_all_examples(splits) if one.id in every)
+    return OutputScores(task=task.id, evaluator=task.evaluator.version, parts=scores), results
+
+
+def compute_win_rates(name: str, file: Path, data_dir: Path | None) -> WinRates | None:
+    """What a judge's preferences come to; None where the file is none of these, or the task has no format."""
+    task = registry.find_task(name)
+    if task.published is None or not _is_list(file):
+        return None
+    return task.published.win_rates(file, data_dir)
+
+
+def _is_list(file: Path) -> bool:
+    """Whether it is one JSON list, or packed: outputs are lines of objects."""
+    try:
+        with file.open("rb") as opened:
+            begin = opened.read(1 << 12)
+            return is_compressed(begin) or begin.lstrip()[:1] == b"["
+    except OSError as error:
+        raise UserError(f"Cannot read {file}: {error.strerror}.") from error
+
+
+def read_outputs(file: Path, splits: Splits) -> dict[str, list[str]]:
+    """The outputs to each example, of which all that are named have the same number."""
+    known = {example.id for example in _list_all_examples(splits)}
+    found: dict[str, list[str]] = {}
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    name, output = _parse_output_row(line, f"{file}, line {number}")
+                    if name not in known:
+                        raise _make_unknown_id_error(name, f"{file}, line {number}", splits)
+                    found.setdefault(name, []).append(output)
+    except OSError as error:
+        raise UserError(f"Cannot read {file}: {error.strerror}.") from error
+    if not found:
+        raise UserError(f"{file} holds no outputs.", FORMAT)
+    few, many = min(found, key=lambda name: len(found[name])), max(found, key=lambda name: len(found[name]))
+    if len(found[few]) != len(found[many]):
+        raise UserError(
+            f"{file} has {_format_line_count(len(found[few]))} for {few!r} "
+            f"and {_format_line_count(len(found[many]))} for {many!r}.",
+            "Several lines with one id are several samples: give every id the same number.",
+        )
+    return found
+
+
+def _parse_output_row(line: bytes, place: str) -> tuple[str, str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not JSON: {error}.", FORMAT) from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is no object with an id and an output.", FORMAT)
+    return _read_text_field(row, "id", place), _join_episode_actions(row) or _read_text_field(
+        row, "output", place
+    )
+
+
+def _join_episode_actions(row: dict[str, Any]) -> str:
+    """The actions of an episode, one a line, where a run's own results say how it went."""
+    turns = row.get("trajectory")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return ""
+    return "\n".join(str(turn.get("action")) for turn in turns[1:])
+
+
+def _read_text_field(row: dict[str, Any], what: str, place: str) -> str:
+    key = next((key for key in KEYS[what] if key in row), None)
+    if key is None:
+        raise UserError(f"{place} has no {what}.", FORMAT)
+    if not isinstance(row[key], str):
+        raise UserError(f"{place}: {key} is a {type(row[key]).__name__}, not text.", FORMAT)
+    text: str = row[key]
+    # A lone surrogate cannot be written down as UTF-8, and no model says one.
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _make_unknown_id_error(name: str, place: str, splits: Splits) -> UserError:
+    sets = (splits.train, splits.feedback, splits.heldout)
+    looks = ", ".join(dict.fromkeys(examples[0].id for examples in sets if examples))
+    return UserError(f"{place}: there is no example {name!r}.", f"The task's ids look like {looks}.")
+
+
+def _format_line_count(number: int) -> str:
+    return f"{number} line{'s' if number > 1 else ''}"
+
+
+def _list_all_examples(splits: Splits) -> tuple[Example, ...]:
+    return (*splits.train, *splits.feedback, *splits.heldout)
+
+
+def _list_parts(splits: Splits) -> dict[Part, Sequence[Example]]:
+    return {
+        "train": splits.train,
+        "feedback": splits.feedback,
+        "heldout": splits.heldout,
+        "test": test_set(splits),
+    }
+
+
+def _select_results(whole: EvalResult, examples: Sequence[Example]) -> EvalResult:
+    """What of a result is about these examples."""
+    results = {result.id: result for result in whole.results}
+    return EvalResult(
+        results=tuple(results[one.id] for one in examples if one.id in results),
+        missing={one.id: whole.missing[one.id] for one in examples if one.id in whole.missing},
+        how=whole.how,
+    )
+
+
+def _score_part(part: Part, examples: Sequence[Example], found: EvalResult) -> PartScore:
+    known = {result.id for result in found.results} | {*found.missing}
+    missing = [example.id for example in examples if example.id not in known]
+    return PartScore(
+        of=len(examples), score=statistics.score_evaluation(found, part), missing=tuple(missing[:5])
+    )

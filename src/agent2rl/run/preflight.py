@@ -1,0 +1,188 @@
+"""Is this machine ready, and is a task sound? Each finding is one line, with a hint where there is one."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent2rl import registry
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.core.grading_records import Split
+from agent2rl.core.task import Example, JointEvaluator, Task
+from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.backend_names import KNOWN, open_backend
+from agent2rl.grading.grading_child import GradingChild
+from agent2rl.run import grading_proxy_setup, machine, output_scoring
+from agent2rl.run.assets import prepare_model_directory
+from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.settings import Settings, read_secrets
+
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
+DISK_BYTES = 5 << 30
+SECONDS = 600
+WRONG = "I do not know."
+PROBE = "capital of France"
+COMPARISONS, MOST_WON = 20, 10.0
+"""That a judge is tried with, and the most of them, in percent, that the wrong answer may win."""
+NO_PROXY = grading_proxy_setup.GradingProxyOptions()
+
+
+@dataclass(frozen=True)
+class PreflightFinding:
+    name: str
+    state: Literal["ok", "missing", "broken"]
+    """`missing` is something that some runs do without; `broken` is something that none do."""
+    detail: str
+    hint: str = ""
+
+
+def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
+    yield from _check_sandbox(sandbox, settings)
+    found = machine.list_visible_gpus(settings.gpus)
+    hint = "" if found else "The miniature tasks need none."
+    yield PreflightFinding("gpu", "ok" if found else "missing", f"{len(found)} visible", hint)
+    keys = sorted(read_secrets(KEYS))
+    hint = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
+    yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", hint)
+    yield _check_disk(settings.runs)
+    yield _check_cache(settings.cache)
+    yield _check_embedded_data(settings.cache)
+
+
+def check_task(
+    name: str,
+    data_dir: Path | None,
+    settings: Settings,
+    sandbox: str,
+    wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+) -> Iterator[PreflightFinding]:
+    """Gold answers must score 100 and wrong ones 0, in a real grading child."""
+    task = registry.find_task(name)
+    loaded = task.load(data_dir)
+    sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
+    hint = "" if loaded.train else "There is nothing to train on."
+    yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, hint)
+    yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
+    yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
+    splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
+    if "search" in task.desk:
+        yield _check_search(wanted)
+    if task.judged and not wanted.judge:
+        hint = "Then measure it: agent2rl judge calibrate."
+        yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", hint)
+        return
+    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
+        child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
+        if wanted.judge and isinstance(task.evaluator, JointEvaluator):
+            yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
+            return
+        for split, examples in splits.items():
+            gold = [example.target for example in examples]
+            yield _check_answers(task, child, split, examples, "gold answers", gold, 1.0)
+            yield _check_answers(task, child, split, examples, "wrong answers", [WRONG] * len(gold), 0.0)
+
+
+def _check_judge(
+    child: GradingChild, evaluator: JointEvaluator, examples: Sequence[Example]
+) -> PreflightFinding:
+    """A judge that compares need not be always right, but it knows no answer from a reference's."""
+    try:
+        results = output_scoring.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
+    except Agent2RLError as error:
+        return PreflightFinding("judge", "broken", error.message, error.hint)
+    won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
+    hint = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
+    detail = f"{WRONG!r} wins {won:.1f} % of {len(results)} comparisons with the reference"
+    return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, hint)
+
+
+def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
+    """One real search, where it is said what is searched; a run needs it."""
+    if not wanted.search:
+        return PreflightFinding(
+            "search", "missing", "a run has to say what is searched", f"--search. {KNOWN}"
+        )
+    if wanted.search.startswith("replay:"):
+        return PreflightFinding("search", "ok", wanted.search)
+    try:
+        found = open_backend(wanted.search, read_secrets(SEARCH_KEYS)).search(PROBE)
+    except Agent2RLError as error:
+        return PreflightFinding("search", "broken", error.message, error.hint)
+    return PreflightFinding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
+
+
+def _check_overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> PreflightFinding:
+    seen = {_get_content_key(example) for example in left}
+    shared = [example.id for example in right if _get_content_key(example) in seen]
+    hint = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
+    return PreflightFinding(
+        f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", hint
+    )
+
+
+def _get_content_key(example: Example) -> str:
+    """What makes an example the same as another: its prompt, or, in a world, the game it says the hash of."""
+    return str(example.meta.get("sha256", example.prompt))
+
+
+def _check_sandbox(name: str, settings: Settings) -> Iterator[PreflightFinding]:
+    try:
+        isolation = PrivateSandbox(registry.find_sandbox(name), find_private_places(settings)).check()
+    except UserError as error:
+        yield PreflightFinding(f"sandbox {name}", "broken", error.message, error.hint)
+        return
+    name = f"sandbox {isolation.sandbox}"
+    if not isolation.isolates:
+        yield PreflightFinding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
+    for promise in isolation.promises:
+        yield PreflightFinding(name, "ok" if promise.holds else "broken", promise.name, promise.hint)
+
+
+def _check_disk(runs: Path) -> PreflightFinding:
+    free = machine.read_free_disk_bytes(runs)
+    enough = free >= DISK_BYTES
+    hint = "" if enough else "Free some space, or keep runs elsewhere with --runs-dir."
+    return PreflightFinding("disk", "ok" if enough else "broken", f"{free >> 30} GiB free for runs", hint)
+
+
+def _check_cache(cache: Path) -> PreflightFinding:
+    parent = cache
+    while not os.path.exists(parent):  # noqa: PTH110 (where it may not be looked at, it is not there)
+        parent = parent.parent
+    writable = parent.is_dir() and os.access(parent, os.W_OK)
+    hint = "" if writable else "Name another directory in AGENT2RL_CACHE."
+    return PreflightFinding("cache", "ok" if writable else "broken", str(cache), hint)
+
+
+def _check_embedded_data(cache: Path) -> PreflightFinding:
+    """The shipped model and the embedded miniature are all that a first run needs."""
+    try:
+        prepare_model_directory("abacus", cache)
+        n = len(registry.find_task("gsm8k-mini").load(None).train)
+    except (Agent2RLError, OSError) as error:
+        return PreflightFinding("data", "broken", f"the embedded model or data cannot be prepared: {error}")
+    return PreflightFinding("data", "ok", f"abacus and gsm8k-mini ({n} training problems) are embedded")
+
+
+def _check_answers(
+    task: Task,
+    child: GradingChild,
+    split: Split,
+    examples: Sequence[Example],
+    what: str,
+    answers: list[str],
+    expected: float,
+) -> PreflightFinding:
+    outputs = {example.id: [answer] for example, answer in zip(examples, answers, strict=True)}
+    try:
+        results = output_scoring.grade_outputs(child, examples, outputs).results
+    except Agent2RLError as error:
+        return PreflightFinding(f"{what}, {split}", "broken", error.message, error.hint)
+    alone = (
+        task.evaluator.alone if isinstance(task.evaluator, JointEvaluator) else lambda result: result.score
+    )
+    wrong = [result.id for result in results if alone(result) != expected]
+    hint = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
+    share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
+    return PreflightFinding(f"{what}, {split}", "broken" if wrong else "ok", share, hint)
