@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special  # scipy.stats takes three times as long to load
 
-from agent2rl.analysis.campaigns import student_t
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.record import Record
 from agent2rl.core.records import Interval
@@ -219,7 +219,7 @@ def estimate_with_student(
     value: float, draws: Floats, freedom: float, level: float = LEVEL
 ) -> IntervalEstimate:
     """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
-    outside = NormalDist().cdf(-student_t.upper_quantile((1 - level) / 2, freedom))
+    outside = NormalDist().cdf(float(special.stdtrit(freedom, (1 - level) / 2)))
     low, high = np.quantile(draws, [outside, 1 - outside])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
@@ -241,4 +241,4 @@ def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
-    return min(1.0, 2 * student_t.upper_tail(abs(value) / error, freedom))
+    return min(1.0, 2 * float(special.stdtr(freedom, -abs(value) / error)))
