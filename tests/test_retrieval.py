@@ -2,9 +2,11 @@
 
 import math
 import random
+import re
 
 import pytest
-from hypothesis import given
+import snowballstemmer
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agent2rl.environments import retrieval
@@ -60,6 +62,7 @@ STEMS = {
     "aed": "a",
     "ion": "ion",
     "is": "is",
+    "grokking": "grok",
     "café": "café",
 }
 
@@ -67,6 +70,29 @@ STEMS = {
 @pytest.mark.parametrize(("word", "root"), STEMS.items())
 def test_stems_are_porters(word: str, root: str) -> None:
     assert stem(word) == root
+
+
+SUFFIXES = re.findall(
+    r"\w+",
+    "ational tional enci anci izer alli entli eli ousli ization ation ator alism iveness fulness ousness "
+    "aliti iviti biliti icate ative alize iciti ical ful ness al ance ence er ic able ible ant ement ment "
+    "ent sion tion ou ism ate iti ous ive ize s ed ing eed y e es ies sses ll",
+)
+DEPARTURES = re.compile(r"bl[iy]|log[iy]|([^aeioubdfgmnprtlsz])\1(ed|ing)")
+"""Lucene follows Porter's own program, and Snowball his paper: -bli, -logi and rarer double consonants."""
+
+
+@settings(max_examples=500)
+@given(
+    st.text("abcdefghijklmnopqrstuvwxyzé3'", min_size=1, max_size=6),
+    st.lists(st.sampled_from(SUFFIXES), max_size=3),
+)
+def test_stems_are_those_of_snowballs_porter_except_for_lucenes_departures(
+    root: str, suffixes: list[str]
+) -> None:
+    word = root + "".join(suffixes)
+    assume(len(word) > 2 and not DEPARTURES.search(word))
+    assert stem(word) == snowballstemmer.stemmer("porter").stemWord(word)
 
 
 @pytest.mark.parametrize(

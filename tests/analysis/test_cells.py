@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from agent2rl.analysis.campaigns import resampling
 from agent2rl.analysis.campaigns.cell_statistics import compute_cell, compute_cells
-from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH, estimate_shared_effects
+from agent2rl.analysis.campaigns.resampling import (
+    NOT_ENOUGH,
+    compute_p_value,
+    estimate_shared_effects,
+    estimate_with_student,
+)
 from agent2rl.core.grading_records import Interval
 from tests.digests import a_run, ranked_runs, runs, simulated
 
@@ -20,14 +24,18 @@ def width(interval: Interval | str) -> float:
     return interval.high - interval.low
 
 
-@pytest.mark.parametrize("freedom", [1.0, 2.0, 4.0, 9.3, 100.0, 9999.0])
-def test_students_distribution_agrees_with_scipy(freedom: float) -> None:
-    for t in (-3.0, 0.0, 0.5, 2.0, 8.0):
-        assert resampling.student_upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-8)
-    for above in (0.25, 0.025, 1e-4):
-        assert resampling.student_upper_quantile(above, freedom) == pytest.approx(
-            stats.t.isf(above, freedom), rel=1e-8
-        )
+@pytest.mark.parametrize("freedom", [1.0, 1.5, 2.0, 9.3, 100.0, 1e4, 1e6, 1e8])
+def test_p_values_and_intervals_follow_students_distribution(freedom: float) -> None:
+    draws = stats.norm.ppf(np.linspace(0, 1, 1_000_003)[1:-1])
+    for level in (0.5, 0.9):
+        interval = estimate_with_student(0.0, draws, freedom, level).interval
+        assert isinstance(interval, Interval)
+        furthest = min(stats.t.isf((1 - level) / 2, freedom), draws[-1])
+        assert interval.high == pytest.approx(furthest, rel=1e-3)
+        assert interval.low == pytest.approx(-furthest, rel=1e-3)
+    for t in (0.0, 0.5, 2.0, 8.0):
+        p_value = compute_p_value(-t * float(draws.std()), draws, freedom)
+        assert p_value == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-8)
 
 
 def test_a_cell_says_what_its_runs_gained() -> None:

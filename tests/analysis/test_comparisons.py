@@ -46,6 +46,24 @@ def test_labels_are_mixed_in_all_ways(first: list[float], second: list[float]) -
     assert resampling.permute_labels([(np.array(first), np.array(second))]) == pytest.approx(expected)
 
 
+def test_every_way_is_tried_as_scipy_tries_it() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(0.4, 1, 8), random.normal(0, 1, 8)
+    unpaired = stats.permutation_test(
+        (first, second), lambda a, b, axis: a.mean(axis) - b.mean(axis), vectorized=True, n_resamples=np.inf
+    )
+    assert resampling.permute_labels([(first, second)]) == pytest.approx(unpaired.pvalue)
+    weights = random.uniform(0.5, 2, 8)
+    paired = stats.permutation_test(
+        (second * weights,),
+        lambda a, axis: a.sum(axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert resampling.permute_signs(second, weights) == pytest.approx(paired.pvalue)
+
+
 @pytest.mark.parametrize("n", [12, 40, 400])
 def test_permutations_agree_with_scipy_and_with_students_test(n: int) -> None:
     random = np.random.default_rng(n)
