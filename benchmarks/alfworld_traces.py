@@ -1,6 +1,6 @@
-"""What the official engine shows in generated homes, written down for tests/test_alfworld_mini_homes.py.
+"""What the official engine shows in generated homes, written down for tests/tasks/test_alfworld_mini.py.
 
-    python -m benchmarks.alfworld_traces tests/alfworld_mini_traces.jsonl.xz
+    python -m benchmarks.alfworld_traces tests/tasks/alfworld_mini_traces.jsonl.xz
 
 A line is a home, by level, split and number, with a hash of its file, so that a changed generator is told
 from a broken engine; for each step it has the command, the text, all admissible commands and whether the game

@@ -2,8 +2,9 @@
 
     .venv/bin/python -m benchmarks.resume --kills 200
 
-A run is killed a few times after random times and then ends; `tests/dying.py` says what is held against what.
-Some kills come when there is no run directory yet: then the run is begun anew, and they are counted apart.
+A run is killed a few times after random times and then ends; `tests/helpers/crashing_runs.py` says what is
+checked. Some kills come when there is no run directory yet: then the run is begun anew, and they are counted
+apart.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from statistics import median
 
-from tests.dying import Dying, faults
-from tests.runs import Bench
+from tests.helpers.crashing_runs import CrashingRun, find_resume_faults
+from tests.helpers.run_launcher import RunLauncher
 
 MOST_OF_A_RUN = 12
 SHARE = 0.5
@@ -53,7 +54,7 @@ def main() -> None:
             if not (dying.begun and dying.paths.result.exists()):
                 dying.live()
             span = (span + time.monotonic() - born) / 2  # a machine is now busier, now idler
-            found = list(faults(dying, deaths))
+            found = list(find_resume_faults(dying, deaths))
             kills += deaths
             off += dying.unsure
             if found:
@@ -71,10 +72,10 @@ def main() -> None:
     sys.exit(1 if bad else 0)
 
 
-def _bench(place: Path, name: str, sandbox: str) -> Dying:
+def _bench(place: Path, name: str, sandbox: str) -> CrashingRun:
     home = place / name / "home"
     home.mkdir(parents=True)
-    return Dying(Bench(place / name / "runs", place / "cache", home), ("--sandbox", sandbox))
+    return CrashingRun(RunLauncher(place / name / "runs", place / "cache", home), ("--sandbox", sandbox))
 
 
 def _whole(place: Path, sandbox: str) -> float:
@@ -83,11 +84,11 @@ def _whole(place: Path, sandbox: str) -> float:
         began = time.monotonic()
         dying = _bench(place, name, sandbox)
         dying.live()
-        assert not list(faults(dying, 0)), dying.errors
+        assert not list(find_resume_faults(dying, 0)), dying.errors
     return time.monotonic() - began
 
 
-def _last(dying: Dying) -> str:
+def _last(dying: CrashingRun) -> str:
     entries = dying.entries
     return entries[-1].kind if entries else "nothing"
 

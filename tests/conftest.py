@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.runs import Bench
+from tests.helpers.run_launcher import RunLauncher
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: test processes share the cores
 
@@ -37,17 +37,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Bench:
+def shared_bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> RunLauncher:
     """A place for whole runs that several tests look at."""
     place = tmp_path_factory.mktemp("bench")
     home = place / "home"
     home.mkdir()
-    return Bench(place / "runs", cache, home)
+    return RunLauncher(place / "runs", cache, home)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, cache: Path) -> Bench:
+def bench(tmp_path: Path, cache: Path) -> RunLauncher:
     """A place for whole runs."""
     home = tmp_path / "home"
     home.mkdir()
-    return Bench(tmp_path / "runs", cache, home)
+    return RunLauncher(tmp_path / "runs", cache, home)

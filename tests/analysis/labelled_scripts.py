@@ -24,13 +24,13 @@ from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
 from agent2rl.core.grading_records import Lineage, Submission
 from agent2rl.core.records import RolloutCounts, Rollouts
 
-HERE = Path(__file__).with_name("scripts")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "routes.md"
-PART = re.compile(r"(<!-- measured: ([\w ]+) -->\n).*?(<!-- end -->)", re.S)
+SCRIPTS = Path(__file__).with_name("scripts")
+ROUTES_PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "routes.md"
+MEASURED_SECTION = re.compile(r"(<!-- measured: ([\w ]+) -->\n).*?(<!-- end -->)", re.S)
 
 
 @dataclass(frozen=True)
-class Case:
+class ScriptCase:
     name: str
     half: str
     routes: tuple[str, ...]
@@ -47,8 +47,8 @@ class Case:
 
     def span(self, seen: bool = True) -> AttemptSpan:
         commands = self.processes if seen else ()
-        files = sources(HERE / self.name)
-        return span_of(files, commands, self.submission, rollouts=self.rollouts, lineage=self.lineage)
+        files = read_sources(SCRIPTS / self.name)
+        return make_span(files, commands, self.submission, rollouts=self.rollouts, lineage=self.lineage)
 
     def verdict(self, seen: bool = True) -> RouteVerdict:
         """With what was seen from outside, or from the code alone."""
@@ -58,14 +58,16 @@ class Case:
 
 
 @cache
-def cases() -> tuple[Case, ...]:
-    read = tomllib.loads((HERE / "labels.toml").read_text(encoding="utf-8"))["case"]
+def load_cases() -> tuple[ScriptCase, ...]:
+    read = tomllib.loads((SCRIPTS / "labels.toml").read_text(encoding="utf-8"))["case"]
     lists = ("routes", "processes")
-    return tuple(Case(**{**each, **{name: tuple(each.get(name, ())) for name in lists}}) for each in read)
+    return tuple(
+        ScriptCase(**{**each, **{name: tuple(each.get(name, ())) for name in lists}}) for each in read
+    )
 
 
 @cache
-def sources(folder: Path) -> tuple[AgentSourceFile, ...]:
+def read_sources(folder: Path) -> tuple[AgentSourceFile, ...]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return tuple(
         AgentSourceFile(1, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
@@ -73,7 +75,7 @@ def sources(folder: Path) -> tuple[AgentSourceFile, ...]:
     )
 
 
-def span_of(
+def make_span(
     given: Sequence[AgentSourceFile],
     commands: Sequence[str] = (),
     submission: str | None = None,
@@ -106,12 +108,12 @@ def span_of(
     )
 
 
-def first_look() -> dict[str, dict[str, str]]:
+def read_verdicts_before_tuning() -> dict[str, dict[str, str]]:
     """What was said of scripts before the rules were mended after them."""
-    return tomllib.loads((HERE / "first_look.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((SCRIPTS / "verdicts_before_tuning.toml").read_text(encoding="utf-8"))
 
 
-def confusion(found: Sequence[tuple[str, str]]) -> str:
+def format_confusion_table(found: Sequence[tuple[str, str]]) -> str:
     """Labels down, verdicts across, as a table."""
     names = sorted({name for pair in found for name in pair}, key=lambda name: ("+" in name, name))
     counts = Counter(found)
@@ -122,37 +124,38 @@ def confusion(found: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def told(found: Sequence[tuple[str, str]]) -> str:
+def format_accuracy(found: Sequence[tuple[str, str]]) -> str:
     """The table, and how many it has right."""
     right = sum(label == verdict for label, verdict in found)
     share = f"{right} of {len(found)} are right ({right / len(found):.0%})."
-    return f"{share}\n\n{confusion(found)}\n"
+    return f"{share}\n\n{format_confusion_table(found)}\n"
 
 
-def tables() -> dict[str, str]:
+def build_tables() -> dict[str, str]:
     """The measured parts of the page, by name."""
-    label = {case.name: case.label for case in cases()}
+    label = {case.name: case.label for case in load_cases()}
     looks = {
-        half: [(label[name], said) for name, said in found.items()] for half, found in first_look().items()
+        half: [(label[name], said) for name, said in found.items()]
+        for half, found in read_verdicts_before_tuning().items()
     }
-    now = [(case.label, case.verdict().name) for case in cases()]
-    blind = [(case.label, case.verdict(seen=False).name) for case in cases()]
-    halves = Counter(case.half for case in cases())
-    decoys = Counter(case.half for case in cases() if case.decoy)
+    now = [(case.label, case.verdict().name) for case in load_cases()]
+    blind = [(case.label, case.verdict(seen=False).name) for case in load_cases()]
+    halves = Counter(case.half for case in load_cases())
+    decoys = Counter(case.half for case in load_cases() if case.decoy)
     counts = [f"| {half} | {halves[half]} | {decoys[half]} |\n" for half in halves]
     return {
         "counts": "| set | scripts | decoys among them |\n|---|--:|--:|\n" + "".join(counts),
-        "held out": told(looks["held-out"]),
-        "fresh": told(looks["fresh"]),
-        "now": told(now),
-        "blind": told(blind),
+        "held out": format_accuracy(looks["held-out"]),
+        "fresh": format_accuracy(looks["fresh"]),
+        "now": format_accuracy(now),
+        "blind": format_accuracy(blind),
     }
 
 
-def page(text: str) -> str:
-    found = tables()
-    return PART.sub(lambda part: f"{part[1]}{found[part[2]]}{part[3]}", text)
+def update_page(text: str) -> str:
+    found = build_tables()
+    return MEASURED_SECTION.sub(lambda part: f"{part[1]}{found[part[2]]}{part[3]}", text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    ROUTES_PAGE.write_text(update_page(ROUTES_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -13,7 +13,7 @@ from agent2rl.analysis.campaigns.comparisons import cliffs_delta, compare_groups
 from agent2rl.analysis.campaigns.leaderboard import rank_entries
 from agent2rl.analysis.campaigns.resampling import NOT_ENOUGH
 from agent2rl.core.grading_records import Interval
-from tests.digests import a_run, ranked_runs, runs
+from tests.helpers.run_digests import make_digest, make_digests, make_ranked_digests
 
 FEW = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=5)
 
@@ -104,7 +104,7 @@ def test_cliffs_delta_counts_pairs(first: list[float], second: list[float]) -> N
 
 
 def test_runs_with_the_same_seeds_are_paired_in_any_order() -> None:
-    first, second = runs([11, 2, 23, 4, 35, 6], "a"), runs([10, 1, 22, 3, 34, 5], "b")
+    first, second = make_digests([11, 2, 23, 4, 35, 6], "a"), make_digests([10, 1, 22, 3, 34, 5], "b")
     found = compare_groups(first[::-1], second)
     assert found.paired
     assert found.difference
@@ -115,7 +115,7 @@ def test_runs_with_the_same_seeds_are_paired_in_any_order() -> None:
 
 
 def test_runs_without_partners_are_compared_as_groups() -> None:
-    first, second = runs([11, 12, 13, 14, 15], "a"), runs([1, 2, 3, 4, 5], "b", seed=99)
+    first, second = make_digests([11, 12, 13, 14, 15], "a"), make_digests([1, 2, 3, 4, 5], "b", seed=99)
     found = compare_groups(first, second)
     assert not found.paired
     assert found.difference
@@ -129,8 +129,8 @@ def test_runs_without_partners_are_compared_as_groups() -> None:
 
 
 def test_what_is_left_out_of_a_comparison_is_counted() -> None:
-    first = [*runs([1, 2, 3, 4, 5, 6], "a"), a_run(9, "x", task="other")]
-    second = [*runs([1, 2, 3, 4, 5], "b"), a_run(run_id="y", ending="rate-limited")]
+    first = [*make_digests([1, 2, 3, 4, 5, 6], "a"), make_digest(9, "x", task="other")]
+    second = [*make_digests([1, 2, 3, 4, 5], "b"), make_digest(run_id="y", ending="rate-limited")]
     found = compare_groups(first, second)
     assert (found.paired, found.n, found.unmatched) == (True, (5, 5), (2, 0))
     assert found.excluded == ({}, {"rate-limited": 1})
@@ -138,26 +138,32 @@ def test_what_is_left_out_of_a_comparison_is_counted() -> None:
 
 
 def test_a_group_is_not_better_for_having_more_runs_of_an_easy_task() -> None:
-    first = [*runs([50] * 9, "a", task="easy", seed=1), *runs([0] * 3, "b", task="hard", seed=1)]
-    second = [*runs([50] * 3, "c", task="easy", seed=2), *runs([0] * 9, "d", task="hard", seed=2)]
+    first = [
+        *make_digests([50] * 9, "a", task="easy", seed=1),
+        *make_digests([0] * 3, "b", task="hard", seed=1),
+    ]
+    second = [
+        *make_digests([50] * 3, "c", task="easy", seed=2),
+        *make_digests([0] * 9, "d", task="hard", seed=2),
+    ]
     found = compare_groups(first, second)
     assert found.difference
     assert (found.difference.value, found.p_value, found.effect) == (0.0, 1.0, 0.0)
 
 
 def test_few_runs_or_none_are_not_enough_to_compare() -> None:
-    found = compare_groups(runs([5, 6], "a"), runs([1, 2], "b"))
+    found = compare_groups(make_digests([5, 6], "a"), make_digests([1, 2], "b"))
     assert found.difference
     assert (found.difference.value, found.difference.interval, found.p_value) == (4.0, NOT_ENOUGH, None)
-    assert compare_groups(runs([1], task="x"), runs([1], task="y")).difference is None
+    assert compare_groups(make_digests([1], task="x"), make_digests([1], task="y")).difference is None
 
 
 def test_common_examples_cancel_in_a_comparison() -> None:
     random = np.random.default_rng(0)
     shared = random.normal(0, 0.5, size=60)
     own = random.normal(0, 0.02, size=(2, 6, 60))
-    first = ranked_runs((own[0] + shared + 0.05).tolist(), "a")
-    second = ranked_runs((own[1] + shared).tolist(), "b")
+    first = make_ranked_digests((own[0] + shared + 0.05).tolist(), "a")
+    second = make_ranked_digests((own[1] + shared).tolist(), "b")
     found = compare_groups(first, second).difference
     assert found
     assert isinstance(found.interval, Interval)
@@ -166,21 +172,25 @@ def test_common_examples_cancel_in_a_comparison() -> None:
 
 def test_protocols_are_never_compared_with_each_other() -> None:
     with pytest.raises(ValueError, match="protocols"):
-        compare_groups(runs([1]), runs([1], protocol="paper"))
+        compare_groups(make_digests([1]), make_digests([1], protocol="paper"))
     with pytest.raises(ValueError, match="protocols"):
-        rank_entries({"a": runs([1]), "b": runs([1], protocol="paper")})
+        rank_entries({"a": make_digests([1]), "b": make_digests([1], protocol="paper")})
 
 
 def test_a_clear_order_is_sure_and_equals_share_their_ranks() -> None:
     found = rank_entries(
-        {"low": runs([0, 1] * 4, "l"), "high": runs([90, 91] * 4, "h"), "mid": runs([50] * 8, "m")}
+        {
+            "low": make_digests([0, 1] * 4, "l"),
+            "high": make_digests([90, 91] * 4, "h"),
+            "mid": make_digests([50] * 8, "m"),
+        }
     )
     assert [(place.name, place.rank, place.chances) for place in found.places] == [
         ("high", 1.0, (1.0, 0.0, 0.0)),
         ("mid", 2.0, (0.0, 1.0, 0.0)),
         ("low", 3.0, (0.0, 0.0, 1.0)),
     ]
-    same = rank_entries({"a": runs([0] * 6, "a"), "b": runs([0] * 6, "b")})
+    same = rank_entries({"a": make_digests([0] * 6, "a"), "b": make_digests([0] * 6, "b")})
     assert [place.chances for place in same.places] == [(0.5, 0.5)] * 2
     assert [place.rank for place in same.places] == [1.5, 1.5]
 
@@ -188,7 +198,7 @@ def test_a_clear_order_is_sure_and_equals_share_their_ranks() -> None:
 def test_chances_of_ranks_agree_with_the_normal_distribution() -> None:
     random = np.random.default_rng(5)
     noise = [(each - each.mean()) / each.std(ddof=1) for each in random.normal(size=(2, 40))]
-    found = rank_entries({"a": runs(noise[0] + 0.2, "a"), "b": runs(noise[1], "b")})
+    found = rank_entries({"a": make_digests(noise[0] + 0.2, "a"), "b": make_digests(noise[1], "b")})
     expected = stats.norm.cdf(0.2 / np.sqrt(2 / 40))
     assert found.places[0].chances[0] == pytest.approx(expected, abs=0.03)
 
@@ -196,7 +206,7 @@ def test_chances_of_ranks_agree_with_the_normal_distribution() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.integers(-3, 3).map(float), min_size=5, max_size=7), min_size=1, max_size=5))
 def test_every_rank_is_given_once(gains: list[list[float]]) -> None:
-    entries = {f"e{place}": runs(each, f"{place}-") for place, each in enumerate(gains)}
+    entries = {f"e{place}": make_digests(each, f"{place}-") for place, each in enumerate(gains)}
     found = rank_entries(entries)
     table = np.array([place.chances for place in found.places])
     assert np.allclose(table.sum(axis=0), 1)
@@ -210,9 +220,13 @@ def test_every_rank_is_given_once(gains: list[list[float]]) -> None:
 
 
 def test_an_entry_without_enough_runs_is_named_and_not_ranked() -> None:
-    both = [*runs([1] * 5, "a", task="x"), *runs([1] * 5, "b", task="y")]
+    both = [*make_digests([1] * 5, "a", task="x"), *make_digests([1] * 5, "b", task="y")]
     found = rank_entries(
-        {"full": both, "short": runs([9, 9], "c", task="x"), "one": [*both[:5], a_run(1, "z", task="y")]}
+        {
+            "full": both,
+            "short": make_digests([9, 9], "c", task="x"),
+            "one": [*both[:5], make_digest(1, "z", task="y")],
+        }
     )
     places = {place.name: place for place in found.places}
     assert places["full"].chances == (1.0,)

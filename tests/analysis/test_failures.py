@@ -18,22 +18,22 @@ from agent2rl.analysis.attempts import AgentSourceFile, PrintedText
 from agent2rl.analysis.failures import AttemptContext, diagnose_attempt
 from agent2rl.analysis.findings import EvidenceBook, Failure, FailureKind
 from agent2rl.analysis.logs import extract_curves
-from tests.analysis.labelled import (
-    BASE,
-    CODE,
-    CRASH,
-    FELL,
-    LOADER,
-    OOM,
-    SPANS,
-    Labelled,
-    log,
-    span,
-    submitted,
+from tests.analysis.labelled_failures import (
+    BASE_CONTEXT,
+    CRASH_LOG,
+    CRASHING_CODE,
+    FALLING_LOSS_LOG,
+    LABELLED_ATTEMPTS,
+    LOADER_PATH,
+    OOM_LOG,
+    LabelledAttempt,
+    make_log,
+    make_span,
+    make_submission,
 )
 
 
-def failures(case: Labelled, book: EvidenceBook | None = None) -> tuple[Failure, ...]:
+def failures(case: LabelledAttempt, book: EvidenceBook | None = None) -> tuple[Failure, ...]:
     seen = replace(case.seen, curves=extract_curves(case.span.printed))
     return diagnose_attempt(case.span, seen, book or EvidenceBook())
 
@@ -41,26 +41,28 @@ def failures(case: Labelled, book: EvidenceBook | None = None) -> tuple[Failure,
 def first(text: str, **more: object) -> Failure:
     """Of an attempt that printed this and ended with an error."""
     return failures(
-        Labelled("no-gain", span(text), AttemptContext(**{**BASE, "ending": "agent-failed", **more}))
+        LabelledAttempt(
+            "no-gain", make_span(text), AttemptContext(**{**BASE_CONTEXT, "ending": "agent-failed", **more})
+        )
     )[0]
 
 
-@pytest.mark.parametrize("name", SPANS)
+@pytest.mark.parametrize("name", LABELLED_ATTEMPTS)
 def test_the_first_reason_is_the_one_that_a_reader_would_give(name: str) -> None:
-    found = failures(SPANS[name])
-    assert [each.kind for each in found[:1]] == [SPANS[name].kind], found
-    assert SPANS[name].says in found[0].message
+    found = failures(LABELLED_ATTEMPTS[name])
+    assert [each.kind for each in found[:1]] == [LABELLED_ATTEMPTS[name].kind], found
+    assert LABELLED_ATTEMPTS[name].says in found[0].message
 
 
 def test_the_labelled_set_has_every_kind() -> None:
-    assert len(SPANS) >= 25
-    assert set(Counter(case.kind for case in SPANS.values())) == set(get_args(FailureKind))
+    assert len(LABELLED_ATTEMPTS) >= 25
+    assert set(Counter(case.kind for case in LABELLED_ATTEMPTS.values())) == set(get_args(FailureKind))
 
 
-@pytest.mark.parametrize("name", SPANS)
+@pytest.mark.parametrize("name", LABELLED_ATTEMPTS)
 def test_every_reason_has_evidence_that_exists(name: str) -> None:
     book = EvidenceBook()
-    found = failures(SPANS[name], book)
+    found = failures(LABELLED_ATTEMPTS[name], book)
     known = {piece.id for piece in book.pieces}
     assert all(each.evidence and set(each.evidence) <= known for each in found)
     assert [each.confidence for each in found] == sorted((each.confidence for each in found), reverse=True)
@@ -68,57 +70,81 @@ def test_every_reason_has_evidence_that_exists(name: str) -> None:
 
 def test_an_error_names_the_last_line_of_the_agents_own_code_and_the_last_of_all() -> None:
     book = EvidenceBook()
-    found = failures(SPANS["a file that is not there"], book)[0]
+    found = failures(LABELLED_ATTEMPTS["a file that is not there"], book)[0]
     assert "/workspace/code/train.py:2" in found.message
-    assert f"{LOADER}:3912" in found.message
+    assert f"{LOADER_PATH}:3912" in found.message
     printed, code = (next(piece for piece in book.pieces if piece.id == each) for each in found.evidence)
     assert (printed.kind, printed.where) == ("log", "agent.log:20")
     assert (code.kind, code.where) == ("code", "revision 4, code/train.py:2")
-    assert code.text == CODE.split("\n")[1].strip()
+    assert code.text == CRASHING_CODE.split("\n")[1].strip()
 
 
 def test_an_attempt_that_improved_tells_only_what_broke_on_the_way() -> None:
-    better = span(CRASH + FELL, submitted(30.0))
-    assert [each.kind for each in failures(Labelled("no-gain", better, AttemptContext(**BASE)))] == [
-        "code-error"
-    ]
-    hacked = replace(SPANS["its own reward, which is not the task's"].span, submission=submitted(30.0))
-    assert failures(Labelled("no-gain", hacked, AttemptContext(**BASE))) == ()
+    better = make_span(CRASH_LOG + FALLING_LOSS_LOG, make_submission(30.0))
+    assert [
+        each.kind for each in failures(LabelledAttempt("no-gain", better, AttemptContext(**BASE_CONTEXT)))
+    ] == ["code-error"]
+    hacked = replace(
+        LABELLED_ATTEMPTS["its own reward, which is not the task's"].span, submission=make_submission(30.0)
+    )
+    assert failures(LabelledAttempt("no-gain", hacked, AttemptContext(**BASE_CONTEXT))) == ()
 
 
 def test_memory_that_was_caught_is_no_setback_of_an_attempt_that_improved() -> None:
-    text = log(lambda step: f"loss {2 / step}", 9) + OOM + "step 10 loss 0.2\nstep 11 loss 0.19\n"
-    assert failures(Labelled("no-gain", span(text, submitted(30.0)), AttemptContext(**BASE))) == ()
+    text = make_log(lambda step: f"loss {2 / step}", 9) + OOM_LOG + "step 10 loss 0.2\nstep 11 loss 0.19\n"
+    assert (
+        failures(
+            LabelledAttempt("no-gain", make_span(text, make_submission(30.0)), AttemptContext(**BASE_CONTEXT))
+        )
+        == ()
+    )
 
 
 def test_what_waits_for_its_grade_or_goes_on_has_not_failed() -> None:
-    assert failures(Labelled("no-gain", span(FELL, submitted()), AttemptContext(**BASE))) == ()
-    assert failures(Labelled("no-gain", span(FELL), AttemptContext(**BASE))) == ()
+    assert (
+        failures(
+            LabelledAttempt(
+                "no-gain", make_span(FALLING_LOSS_LOG, make_submission()), AttemptContext(**BASE_CONTEXT)
+            )
+        )
+        == ()
+    )
+    assert (
+        failures(LabelledAttempt("no-gain", make_span(FALLING_LOSS_LOG), AttemptContext(**BASE_CONTEXT)))
+        == ()
+    )
 
 
 def test_a_training_that_diverged_before_another_that_did_not_counts_less() -> None:
-    text = log(lambda step: "loss nan" if step > 9 else "loss 2.0") + FELL
-    found = failures(Labelled("no-gain", span(text, submitted(20.0)), AttemptContext(**BASE)))
+    text = make_log(lambda step: "loss nan" if step > 9 else "loss 2.0") + FALLING_LOSS_LOG
+    found = failures(
+        LabelledAttempt("no-gain", make_span(text, make_submission(20.0)), AttemptContext(**BASE_CONTEXT))
+    )
     assert [each.kind for each in found] == ["no-gain", "diverged"]
 
 
 def test_a_noisy_loss_has_not_diverged() -> None:
-    text = log(lambda step: f"loss {2 + (step * 7919 % 13) / 5:.2f}")
+    text = make_log(lambda step: f"loss {2 + (step * 7919 % 13) / 5:.2f}")
     assert [
         each.kind
-        for each in failures(Labelled("no-gain", span(text, submitted(20.0)), AttemptContext(**BASE)))
+        for each in failures(
+            LabelledAttempt("no-gain", make_span(text, make_submission(20.0)), AttemptContext(**BASE_CONTEXT))
+        )
     ] == ["no-gain"]
 
 
 def test_the_same_form_as_before_is_no_drift() -> None:
-    case = SPANS["answers without their mark"]
+    case = LABELLED_ATTEMPTS["answers without their mark"]
     same = replace(case.seen, results=case.seen.baseline_results)
     assert "format-drift" not in {each.kind for each in failures(replace(case, seen=same))}
 
 
 def test_an_error_in_another_log_than_the_training_weighs_less_than_the_end() -> None:
-    busy = SPANS["training when the time ended"]
-    both = replace(busy.span, printed=(PrintedText("agent.log", CRASH), PrintedText("code/train.log", FELL)))
+    busy = LABELLED_ATTEMPTS["training when the time ended"]
+    both = replace(
+        busy.span,
+        printed=(PrintedText("agent.log", CRASH_LOG), PrintedText("code/train.log", FALLING_LOSS_LOG)),
+    )
     assert [each.kind for each in failures(replace(busy, span=both))][:2] == ["timeout", "code-error"]
 
 
@@ -181,9 +207,13 @@ def test_the_error_of_a_real_program_is_read(name: str, tmp_path: Path) -> None:
 def test_a_file_is_known_by_the_end_of_its_path() -> None:
     text = 'Traceback (most recent call last):\n  File "train.py", line 2, in <module>\nValueError: no\n'
     book = EvidenceBook()
-    case = span(text)
+    case = make_span(text)
     case = replace(
-        case, sources=(AgentSourceFile(3, "notes/other.py", ""), AgentSourceFile(3, "code/train.py", CODE))
+        case,
+        sources=(
+            AgentSourceFile(3, "notes/other.py", ""),
+            AgentSourceFile(3, "code/train.py", CRASHING_CODE),
+        ),
     )
     diagnose_attempt(case, AttemptContext(ending="agent-failed"), book)
     assert "revision 3, code/train.py:2" in {piece.where for piece in book.pieces}
@@ -217,18 +247,21 @@ LINES = st.sampled_from(
     st.sampled_from([None, "completed", "deadline", "agent-failed"]),
 )
 def test_any_text_is_diagnosed_and_the_same_way_twice(lines: list[str], ending: str | None) -> None:
-    case = Labelled("no-gain", span("\n".join(lines)), AttemptContext(**BASE, ending=ending))  # type: ignore[arg-type]
+    context = AttemptContext(**BASE_CONTEXT, ending=ending)  # type: ignore[arg-type]
+    case = LabelledAttempt("no-gain", make_span("\n".join(lines)), context)
     one, other = EvidenceBook(), EvidenceBook()
     assert failures(case, one) == failures(case, other)
     assert one.pieces == other.pieces
 
 
 @pytest.mark.parametrize(
-    "unit", ["Traceback (most recent call last):\n", CRASH, "Killed\n", "step 1 loss 1\nKilled\n"]
+    "unit", ["Traceback (most recent call last):\n", CRASH_LOG, "Killed\n", "step 1 loss 1\nKilled\n"]
 )
 def test_work_grows_with_the_log_and_not_with_its_square(unit: str) -> None:
     def seconds(size: int) -> float:
-        case = Labelled("no-gain", span(unit * (size // len(unit))), AttemptContext(**BASE))
+        case = LabelledAttempt(
+            "no-gain", make_span(unit * (size // len(unit))), AttemptContext(**BASE_CONTEXT)
+        )
         began = time.process_time()
         failures(case)
         return time.process_time() - began

@@ -15,39 +15,39 @@ from agent2rl.analysis.campaigns.route_shares import (
     measure_coverage,
 )
 from agent2rl.analysis.campaigns.scaling import compute_all_scalings, compute_scaling
-from tests.digests import SPENT, a_run, course, runs
+from tests.helpers.run_digests import SPENDING, make_digest, make_digests, make_score_course
 
 
 def test_a_run_is_worth_its_best_so_far_and_keeps_it() -> None:
-    one = a_run(1, "a", curve=course((10, 5.0), (50, 20.0)))
+    one = make_digest(1, "a", curve=make_score_course((10, 5.0), (50, 20.0)))
     found = compute_scaling([one], "seconds", grid=[0, 9, 10, 49, 50, 1000])
     assert found.quantiles[0.5] == (0.0, 0.0, 5.0, 5.0, 20.0, 20.0)
     assert found.reached == (1, 1, 1, 1, 1, 0)
 
 
 def test_the_median_and_the_band_are_over_runs() -> None:
-    many = [a_run(1, str(place), curve=course((10, float(place)))) for place in range(5)]
+    many = [make_digest(1, str(place), curve=make_score_course((10, float(place)))) for place in range(5)]
     found = compute_scaling(many, "seconds", grid=[5, 20], quantiles=(0.0, 0.5, 1.0))
     assert found.quantiles == {0.0: (0.0, 0.0), 0.5: (0.0, 2.0), 1.0: (0.0, 4.0)}
     assert found.mean == (0.0, 2.0)
 
 
 def test_a_run_without_scores_stays_at_the_untouched_model() -> None:
-    found = compute_scaling([a_run(None)], "tokens")
+    found = compute_scaling([make_digest(None)], "tokens")
     assert set(found.mean) == {0.0}
     assert found.grid[-1] == 1000
 
 
 def test_runs_of_which_the_cost_is_unknown_are_counted_and_left_out() -> None:
-    unknown = a_run(1, "u", total=SPENT.model_copy(update={"usd": None}))
-    found = compute_scaling([a_run(1, "k"), unknown, a_run(1, "f", ending="failed")], "usd")
+    unknown = make_digest(1, "u", total=SPENDING.model_copy(update={"usd": None}))
+    found = compute_scaling([make_digest(1, "k"), unknown, make_digest(1, "f", ending="failed")], "usd")
     assert (found.n, found.unknown, found.excluded) == (1, 1, {"failed": 1})
     assert compute_scaling([unknown], "usd").grid == ()
     assert compute_scaling([unknown], "seconds").n == 1
 
 
 def test_a_grade_after_the_agents_end_is_still_reached() -> None:
-    found = compute_scaling([a_run(1, curve=course((120, 5.0)))], "seconds")
+    found = compute_scaling([make_digest(1, curve=make_score_course((120, 5.0)))], "seconds")
     assert (found.grid[-1], found.mean[-1], found.reached[-1]) == (120.0, 5.0, 1)
 
 
@@ -57,7 +57,7 @@ def test_lines_never_fall(curves: list[list[tuple[float, float]]]) -> None:
     many = []
     for place, points in enumerate(curves):
         times, gains = sorted(at for at, _ in points), sorted(gain for _, gain in points)
-        many.append(a_run(1, str(place), curve=course(*zip(times, gains, strict=True))))
+        many.append(make_digest(1, str(place), curve=make_score_course(*zip(times, gains, strict=True))))
     for found in compute_all_scalings(many).values():
         for line in (*found.quantiles.values(), found.mean):
             assert all(after >= before - 1e-5 for before, after in pairwise(line))
@@ -67,10 +67,10 @@ def test_lines_never_fall(curves: list[list[tuple[float, float]]]) -> None:
 
 def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
     digests = [
-        *runs([10, 11, 12, 13, 14, 12], "a", task="x", mode="free"),
-        *runs([-4, 5, -3, 4, 0, -1], "b", task="x", mode="sft-only"),
-        *runs([1, 0], "c", task="y", mode="free"),
-        *runs([-9, -10, -11, -10, -9, -10], "d", task="z", mode="free"),
+        *make_digests([10, 11, 12, 13, 14, 12], "a", task="x", mode="free"),
+        *make_digests([-4, 5, -3, 4, 0, -1], "b", task="x", mode="sft-only"),
+        *make_digests([1, 0], "c", task="y", mode="free"),
+        *make_digests([-9, -10, -11, -10, -9, -10], "d", task="z", mode="free"),
     ]
     found = build_heatmap(digests, "mode", "task")
     assert (found.rows, found.columns, found.tested) == (("free", "sft-only"), ("x", "y", "z"), 3)
@@ -84,8 +84,10 @@ def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
 
 
 def test_one_clear_cell_among_many_is_held_to_a_higher_standard() -> None:
-    borderline = runs([4, 1, 5, -1, 4], "a", task="x")
-    nothing = [each for k in range(20) for each in runs([1, -1, 2, -2, 0.5], f"{k}-", task=f"t{k:02d}")]
+    borderline = make_digests([4, 1, 5, -1, 4], "a", task="x")
+    nothing = [
+        each for k in range(20) for each in make_digests([1, -1, 2, -2, 0.5], f"{k}-", task=f"t{k:02d}")
+    ]
     alone, among = (
         build_heatmap(borderline, "mode", "task"),
         build_heatmap([*borderline, *nothing], "mode", "task"),
@@ -98,10 +100,10 @@ def test_one_clear_cell_among_many_is_held_to_a_higher_standard() -> None:
 
 def test_routes_are_those_of_the_models_that_runs_left() -> None:
     members = [
-        *runs([5, 6, 7], "a", route="sft"),
-        a_run(8, "b", route=None),
-        a_run(-1, "c", chosen_gain=-1.0),
-        a_run(run_id="d", ending="failed"),
+        *make_digests([5, 6, 7], "a", route="sft"),
+        make_digest(8, "b", route=None),
+        make_digest(-1, "c", chosen_gain=-1.0),
+        make_digest(run_id="d", ending="failed"),
     ]
     found = count_routes(members)
     assert found.counts == {"sft": 3, "unknown": 1, "untouched model": 1}
@@ -117,7 +119,11 @@ def test_coverage_tells_which_kinds_of_task_were_run() -> None:
         TaskTraits("house", 3, world=True),
         TaskTraits("quiz", 3, world=True, judge_offered=True),
     ]
-    digests = [*runs([1, 2]), a_run(run_id="x", task="house", ending="failed"), a_run(run_id="y", task="odd")]
+    digests = [
+        *make_digests([1, 2]),
+        make_digest(run_id="x", task="house", ending="failed"),
+        make_digest(run_id="y", task="odd"),
+    ]
     found = {(each.dimension, each.value): each for each in measure_coverage(tasks, digests)}
     assert found["data", "static"].tasks == ("essays", "sums")
     assert (found["data", "static"].run, found["data", "static"].runs) == (("sums",), 2)

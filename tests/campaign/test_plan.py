@@ -21,7 +21,7 @@ from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Budget, Ending, RunResult, RunSpec, TimeBreakdown
 from agent2rl.record.files import write_record
 from agent2rl.record.paths import RunPaths
-from tests.runs import Bench
+from tests.helpers.run_launcher import RunLauncher
 
 CAMPAIGNS = Path(__file__).resolve().parents[2] / "campaigns"
 COUNTS = {"drivers": 90, "paper": 414, "smoke": 12}
@@ -179,7 +179,7 @@ def test_every_campaign_of_the_repository_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_campaign_of_the_repository_can_be_planned(bench: Bench, name: str) -> None:
+def test_a_campaign_of_the_repository_can_be_planned(bench: RunLauncher, name: str) -> None:
     done = bench.cli("campaign", "plan", str(CAMPAIGNS / f"{name}.toml"), "--executor", "slurm", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -14,14 +14,14 @@ from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import RunLock
-from tests.browsers import chromium
-from tests.dashboard import kinds
-from tests.loopback import serving
-from tests.runs import Bench
+from tests.dashboard import example_runs
+from tests.helpers.browser import launch_chromium
+from tests.helpers.http_server import serve_app
+from tests.helpers.run_launcher import RunLauncher
 
 
 @dataclass(frozen=True)
-class Served:
+class DashboardServer:
     url: str
     runs: Path
     cache: Path
@@ -29,7 +29,7 @@ class Served:
 
 
 @contextmanager
-def served(runs: Path, cache: Path, token: str = "") -> Iterator[Served]:
+def serve_dashboard(runs: Path, cache: Path, token: str = "") -> Iterator[DashboardServer]:
     """A dashboard over these runs, on a port of its own."""
 
     def traits() -> list[TaskTraits]:
@@ -38,8 +38,8 @@ def served(runs: Path, cache: Path, token: str = "") -> Iterator[Served]:
     with closing(Dashboard(runs, cache, get_task_level, traits, token)) as dashboard:
         dashboard.index.refresh()
         dashboard.start()
-        with serving(create_app(dashboard)) as url:
-            yield Served(url, runs, cache, dashboard)
+        with serve_app(create_app(dashboard)) as url:
+            yield DashboardServer(url, runs, cache, dashboard)
 
 
 @pytest.fixture(scope="session")
@@ -47,23 +47,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> RunPaths:
     place = tmp_path_factory.mktemp("dashboard")
     home = place / "home"
     home.mkdir()
-    run = Bench(place / "runs", cache, home).run(kinds.CODE)
+    run = RunLauncher(place / "runs", cache, home).run(example_runs.AGENT_CODE)
     assert run.code == 0, run.errors
     return run.paths
 
 
 @pytest.fixture(scope="session")
-def board(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def board(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """Over runs of every kind."""
     runs = tmp_path_factory.mktemp("kinds")
-    laid = {name: kinds.lay(finished, runs, name) for name in kinds.KINDS}
+    laid = {name: example_runs.copy_run_as(finished, runs, name) for name in example_runs.RUN_KINDS}
     with ExitStack() as stack:
-        for name in (kinds.GOING, kinds.YOUNG):
+        for name in (example_runs.RUNNING, example_runs.JUST_STARTED):
             stack.enter_context(RunLock(laid[name].lock))
-        yield stack.enter_context(served(runs, tmp_path_factory.mktemp("cache")))
+        yield stack.enter_context(serve_dashboard(runs, tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="module")  # no longer: whoever has one cannot start another, or a loop of asyncio's
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launch_chromium() as started:
         yield started

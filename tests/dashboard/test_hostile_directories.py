@@ -15,10 +15,10 @@ from agent2rl.dashboard.run_index import RunIndex
 from agent2rl.dashboard.run_status import MOST_BYTES
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.digests import VERSION, CachedDigest
-from tests.dashboard import kinds
-from tests.dashboard.conftest import Served, served
-from tests.dashboard.kinds import FINISHED
-from tests.digests import a_run
+from tests.dashboard import example_runs
+from tests.dashboard.conftest import DashboardServer, serve_dashboard
+from tests.dashboard.example_runs import FINISHED
+from tests.helpers.run_digests import make_digest
 
 TABS = ("", "/now", "/code", "/examples", "/examples/x", "/transcript", "/log", "/timeline")
 SOON_SECONDS = 15.0
@@ -70,7 +70,7 @@ def without_end(paths: RunPaths) -> None:
 def never(paths: RunPaths) -> None:
     """A digest in which nothing is a number, of a time that no calendar has."""
     os.utime(paths.spec, (1e11, 1e11))
-    digest = json.loads(a_run(1.0, paths.run_id).model_dump_json())
+    digest = json.loads(make_digest(1.0, paths.run_id).model_dump_json())
     text = CachedDigest.model_validate(
         {"version": VERSION, "ledger_head": paths.ledger_head.read_text().strip(), "digest": digest}
     ).model_dump_json()
@@ -147,21 +147,21 @@ ODD_NAMES = (b"not utf-8 \xff\xfe", "\u202eturned".encode(), b"a\nb", b"x" * 255
 
 
 @pytest.fixture(scope="module")
-def bad(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def bad(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     place = tmp_path_factory.mktemp("bad")
     runs = place / "runs"
-    kinds.lay(finished, runs, FINISHED)
+    example_runs.copy_run_as(finished, runs, FINISHED)
     for name, harm in HARMS.items():
-        harm(kinds.lay(finished, runs, name))
+        harm(example_runs.copy_run_as(finished, runs, name))
     for odd in ODD_NAMES:
         folder = runs / os.fsdecode(odd)
         folder.mkdir()
         RunPaths(folder).spec.write_text("{}")
-    with served(runs, place / "cache") as found:
+    with serve_dashboard(runs, place / "cache") as found:
         yield found
 
 
-def test_the_table_names_what_it_cannot_show_and_shows_the_rest(bad: Served) -> None:
+def test_the_table_names_what_it_cannot_show_and_shows_the_rest(bad: DashboardServer) -> None:
     page = httpx.get(bad.url, timeout=SOON_SECONDS)
     assert page.status_code == 200
     assert len(page.text) < 200_000
@@ -176,7 +176,7 @@ def test_the_table_names_what_it_cannot_show_and_shows_the_rest(bad: Served) -> 
 
 
 @pytest.mark.parametrize("name", HARMS)
-def test_every_page_of_a_hostile_run_answers_soon(name: str, bad: Served) -> None:
+def test_every_page_of_a_hostile_run_answers_soon(name: str, bad: DashboardServer) -> None:
     with httpx.Client(base_url=bad.url, timeout=SOON_SECONDS) as client:
         for tab in TABS:
             answer = client.get(f"/runs/{name}{tab}")
@@ -190,15 +190,15 @@ def test_every_page_of_a_hostile_run_answers_soon(name: str, bad: Served) -> Non
 
 
 def test_a_run_that_vanishes_between_two_looks_is_not_found(finished: RunPaths, tmp_path: Path) -> None:
-    paths = kinds.lay(finished, tmp_path / "runs", FINISHED)
-    with served(tmp_path / "runs", tmp_path / "cache") as board:
+    paths = example_runs.copy_run_as(finished, tmp_path / "runs", FINISHED)
+    with serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board:
         paths.root.rename(tmp_path / "away")
         for tab in TABS:
             assert httpx.get(f"{board.url}/runs/{FINISHED}{tab}").status_code == 404
 
 
 def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, tmp_path: Path) -> None:
-    paths = kinds.lay(finished, tmp_path / "runs", FINISHED)
+    paths = example_runs.copy_run_as(finished, tmp_path / "runs", FINISHED)
     files = (
         paths.result,
         paths.ledger,
@@ -216,7 +216,10 @@ def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, 
             if over.is_set():
                 return
 
-    with served(tmp_path / "runs", tmp_path / "cache") as board, httpx.Client(base_url=board.url) as client:
+    with (
+        serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
+        httpx.Client(base_url=board.url) as client,
+    ):
         thread = threading.Thread(target=change)
         thread.start()
         try:

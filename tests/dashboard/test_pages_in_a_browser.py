@@ -7,16 +7,25 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browsers import DESK, PHONE, faults, quiet
-from tests.dashboard.conftest import Served
-from tests.dashboard.kinds import CRASHED, DAMAGED, EPISODE, FINISHED, GOING, HOSTILE_RUN, UNREADABLE, YOUNG
+from tests.dashboard.conftest import DashboardServer
+from tests.dashboard.example_runs import (
+    CRASHED,
+    DAMAGED,
+    EPISODE_ID,
+    FINISHED,
+    HOSTILE_RUN,
+    JUST_STARTED,
+    RUNNING,
+    UNREADABLE,
+)
+from tests.helpers.browser import DESKTOP_WIDTH, PHONE_WIDTH, find_accessibility_violations, open_checked_page
 
 SHAPE = re.compile(r"(?<=/examples/)[^?]+|(?<=/runs/)[^/?]+|(?<=/made/)[^/]+")
 """What differs in addresses that are alike: one of them is tried."""
 TABS = ("", "/code", "/examples", "/transcript", "/log")
-RUNS = (FINISHED, CRASHED, DAMAGED, GOING, YOUNG, HOSTILE_RUN)
+RUNS = (FINISHED, CRASHED, DAMAGED, RUNNING, JUST_STARTED, HOSTILE_RUN)
 MANY = ("/", "/?q=nothing-like-it", f"/compare?run={FINISHED}&run={HOSTILE_RUN}", "/leaderboard")
-EXAMPLE = f"/runs/{HOSTILE_RUN}/examples/{EPISODE}?submission=2&step=2"
+EXAMPLE = f"/runs/{HOSTILE_RUN}/examples/{EPISODE_ID}?submission=2&step=2"
 BROKEN = f"/runs/{UNREADABLE}"
 MADE_SECONDS = 60
 LOST = (f"/runs/{DAMAGED}/code", f"/runs/{DAMAGED}/examples", BROKEN)
@@ -28,12 +37,12 @@ def pages() -> list[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, board: Served) -> Iterator[Page]:
-    with quiet(browser, board.url) as page:
+def page(browser: Browser, board: DashboardServer) -> Iterator[Page]:
+    with open_checked_page(browser, board.url) as page:
         yield page
 
 
-def show(page: Page, board: Served, path: str) -> None:
+def show(page: Page, board: DashboardServer, path: str) -> None:
     """A page with all that belongs to it."""
     answer = page.goto(board.url + path)
     assert answer
@@ -44,12 +53,12 @@ def show(page: Page, board: Served, path: str) -> None:
 
 
 def test_every_page_of_every_kind_of_run_fits_any_width_and_its_links_lead_somewhere(
-    page: Page, board: Served
+    page: Page, board: DashboardServer
 ) -> None:
     links: dict[str, tuple[str, str]] = {}
     for path in pages():
         show(page, board, path)
-        for width in (PHONE, DESK):
+        for width in (PHONE_WIDTH, DESKTOP_WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert page.locator("h1").count() >= 1, path
@@ -67,21 +76,28 @@ def test_every_page_of_every_kind_of_run_fits_any_width_and_its_links_lead_somew
                 assert client.get(link).status_code == 200, f"{link} on {path}"
 
 
-def test_no_page_has_a_serious_fault_for_readers_who_see_or_move_otherwise(page: Page, board: Served) -> None:
+def test_no_page_has_a_serious_fault_for_readers_who_see_or_move_otherwise(
+    page: Page, board: DashboardServer
+) -> None:
     paths = [*MANY, *(f"/runs/{FINISHED}{tab}" for tab in TABS), EXAMPLE, BROKEN]
-    paths += [f"/runs/{run}" for run in (DAMAGED, GOING, YOUNG)] + [f"/runs/{HOSTILE_RUN}/transcript"]
+    paths += [f"/runs/{run}" for run in (DAMAGED, RUNNING, JUST_STARTED)] + [
+        f"/runs/{HOSTILE_RUN}/transcript"
+    ]
     dark = (
         *MANY[:3],
-        *(f"/runs/{run}" for run in (FINISHED, GOING, YOUNG)),
+        *(f"/runs/{run}" for run in (FINISHED, RUNNING, JUST_STARTED)),
         f"/runs/{FINISHED}/code",
         EXAMPLE,
     )
     found = []
     for path in paths:
         show(page, board, path)
-        found += [f"{path}: {fault}" for fault in faults(page)]
+        found += [f"{path}: {fault}" for fault in find_accessibility_violations(page)]
         if path in dark:
             page.emulate_media(color_scheme="dark")
-            found += [f"{path} in the dark: {fault}" for fault in faults(page, runOnly=["color-contrast"])]
+            found += [
+                f"{path} in the dark: {fault}"
+                for fault in find_accessibility_violations(page, runOnly=["color-contrast"])
+            ]
             page.emulate_media(color_scheme="light")
     assert found == []

@@ -18,9 +18,9 @@ from playwright.sync_api import Browser, Page, expect
 from agent2rl.dashboard.run_index import RunQuery
 from agent2rl.dashboard.run_status import RunRow, find_run, read_answers, read_live_status
 from agent2rl.record.paths import RunPaths
-from tests.browsers import DESK
-from tests.dashboard import kinds
-from tests.dashboard.conftest import Served, served
+from tests.dashboard import example_runs
+from tests.dashboard.conftest import DashboardServer, serve_dashboard
+from tests.helpers.browser import DESKTOP_WIDTH
 
 RUNS, FOLDER = os.environ.get("AGENT2RL_SCREENSHOT_RUNS"), os.environ.get("AGENT2RL_SCREENSHOTS")
 MOST_BYTES = 150_000
@@ -38,15 +38,15 @@ def runs(finished: RunPaths, tmp_path: Path) -> Path:
     if RUNS:
         return Path(RUNS).absolute()
     for name in ("20260101-000000-first", "20260102-000000-second"):
-        kinds.lay(finished, tmp_path / "runs", name)
-    kinds.with_an_episode(RunPaths(tmp_path / "runs" / name))
+        example_runs.copy_run_as(finished, tmp_path / "runs", name)
+    example_runs.add_won_episode(RunPaths(tmp_path / "runs" / name))
     return tmp_path / "runs"
 
 
 def test_the_pictures_in_the_docs_are_of_whole_pages_and_small(
     browser: Browser, runs: Path, tmp_path: Path
 ) -> None:
-    with served(runs, tmp_path / "cache") as board:
+    with serve_dashboard(runs, tmp_path / "cache") as board:
         for name, (path, width, scheme) in pictures(board).items():
             if not FOLDER and name in AGAIN:
                 continue
@@ -77,7 +77,7 @@ def png(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def pictures(board: Served) -> dict[str, tuple[str, int, str]]:
+def pictures(board: DashboardServer) -> dict[str, tuple[str, int, str]]:
     """Of which page each is, how wide, and whether by day."""
     rows, _ = board.dashboard.index.select_rows(RunQuery(limit=None))
     ranked = sorted(rows, key=lambda row: (_plays(board, row), row.gain or -1000.0, row.scored), reverse=True)
@@ -85,16 +85,16 @@ def pictures(board: Served) -> dict[str, tuple[str, int, str]]:
     run = f"/runs/{quote(best.run_id)}"
     pair = f"/compare?run={quote(second.run_id)}&run={quote(first.run_id)}"
     return {
-        "runs": ("/", DESK, "light"),
-        "run": (run, DESK, "light"),
-        "episode": (_episode(board, best) or f"{run}/examples", DESK, "light"),
-        "compare": (pair, DESK, "light"),
+        "runs": ("/", DESKTOP_WIDTH, "light"),
+        "run": (run, DESKTOP_WIDTH, "light"),
+        "episode": (_episode(board, best) or f"{run}/examples", DESKTOP_WIDTH, "light"),
+        "compare": (pair, DESKTOP_WIDTH, "light"),
         "phone": (run, PHONE, "light"),
-        "dark": (run, DESK, "dark"),
+        "dark": (run, DESKTOP_WIDTH, "dark"),
     }
 
 
-def _plays(board: Served, row: RunRow) -> bool:
+def _plays(board: DashboardServer, row: RunRow) -> bool:
     return _episode(board, row) is not None
 
 
@@ -105,7 +105,7 @@ def _pair(ranked: list[RunRow]) -> tuple[RunRow, RunRow]:
     return next(iter(pairs), (ranked[0], ranked[-1]))
 
 
-def _episode(board: Served, row: RunRow) -> str | None:
+def _episode(board: DashboardServer, row: RunRow) -> str | None:
     """One that the untouched model lost, and the best submission won."""
     run = read_live_status(find_run(board.runs, row.run_id))
     if not run.best:

@@ -18,10 +18,10 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.report import headline, html, markdown
 from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.report.sections import build_setup_rows
-from tests.dashboard.conftest import served
-from tests.digests import a_run, course
-from tests.report import shown
-from tests.runs import Bench
+from tests.dashboard.conftest import serve_dashboard
+from tests.helpers.run_digests import make_digest, make_score_course
+from tests.helpers.run_launcher import RunLauncher
+from tests.report import sample_reports
 
 LEFT_OUT = (
     "2 contaminated runs are left out: evaluation data was found in their workspaces. "
@@ -38,7 +38,7 @@ def write_run(runs: Path, run_id: str, **known: object) -> RunPaths:
     paths.report.mkdir(parents=True)
     paths.spec.write_text("{}")
     paths.ledger_head.write_text("1 head")
-    digest = a_run(run_id=run_id, **{"curve": course((9, 2)), **known})  # type: ignore[arg-type]
+    digest = make_digest(run_id=run_id, **{"curve": make_score_course((9, 2)), **known})  # type: ignore[arg-type]
     paths.digest.write_text(
         CachedDigest(version=VERSION, ledger_head="1 head", digest=digest).model_dump_json()
     )
@@ -56,7 +56,7 @@ def write_runs(runs: Path) -> None:
 
 
 @pytest.fixture
-def runs(bench: Bench) -> Bench:
+def runs(bench: RunLauncher) -> RunLauncher:
     write_runs(bench.runs)
     return bench
 
@@ -66,7 +66,7 @@ def read_rows(path: Path) -> dict[str, dict[str, str]]:
         return {row["agent"]: row for row in csv.DictReader(file)}
 
 
-def test_the_leaderboard_leaves_contaminated_runs_out_and_says_how_to_include_them(runs: Bench) -> None:
+def test_the_leaderboard_leaves_contaminated_runs_out_and_says_how_to_include_them(runs: RunLauncher) -> None:
     told = runs.cli("leaderboard", "--format", "markdown").stdout
     assert "cheat" not in told
     assert "| mixed | +3.00 |" in told
@@ -80,7 +80,7 @@ def test_the_leaderboard_leaves_contaminated_runs_out_and_says_how_to_include_th
     assert LEFT_OUT in table
 
 
-def test_contaminated_runs_that_are_asked_for_carry_a_mark(runs: Bench) -> None:
+def test_contaminated_runs_that_are_asked_for_carry_a_mark(runs: RunLauncher) -> None:
     told = runs.cli("leaderboard", "--include-contaminated", "--format", "markdown").stdout
     assert "| † cheat | +70.00 | 1 of 1 | 1 (1 †) |" in told
     assert "| † mixed | +31.50 | 2 of 2 | 2 (1 †) |" in told
@@ -96,7 +96,7 @@ def test_contaminated_runs_that_are_asked_for_carry_a_mark(runs: Bench) -> None:
 
 
 def test_a_directory_with_contaminated_runs_alone_has_no_leaderboard_until_they_are_asked_for(
-    bench: Bench,
+    bench: RunLauncher,
 ) -> None:
     write_run(bench.runs, "r0", gain=70.0, contaminated=True)
     done = bench.cli("leaderboard")
@@ -109,7 +109,7 @@ def test_a_directory_with_contaminated_runs_alone_has_no_leaderboard_until_they_
     assert "0 runs, none of which has a gain yet." in report.stdout
 
 
-def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs: Bench) -> None:
+def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs: RunLauncher) -> None:
     done = runs.cli("campaign", "report", str(runs.runs), "-o", "report")
     assert f"note: {LEFT_OUT}" in done.stderr
     assert f"note: {UNKNOWN}" in done.stderr
@@ -137,7 +137,10 @@ def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs
 
 def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: Path) -> None:
     write_runs(tmp_path / "runs")
-    with served(tmp_path / "runs", tmp_path / "cache") as board, httpx.Client(base_url=board.url) as client:
+    with (
+        serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
+        httpx.Client(base_url=board.url) as client,
+    ):
 
         def made(address: str) -> str:
             ends = time.monotonic() + 60
@@ -159,7 +162,7 @@ def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: 
 
 
 def test_the_report_of_a_contaminated_run_keeps_its_score_and_says_so_in_its_headline() -> None:
-    given = shown.finished()
+    given = sample_reports.make_finished_report()
     assert headline.build_title(given) == "+14.50 points on gsm8k-mini, contaminated"
     assert "The run is contaminated" in headline.build_sentence(given)
     (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
@@ -171,8 +174,10 @@ def test_the_report_of_a_contaminated_run_keeps_its_score_and_says_so_in_its_hea
 
 def test_a_run_that_was_not_searched_is_unknown_and_not_contaminated() -> None:
     unsearched = Contamination(done=False, reason="it took too long")
-    view = shown.view(contamination=unsearched, result=shown.result(contamination=unsearched.summary))
-    given = dataclasses.replace(shown.finished(), view=view)
+    view = sample_reports.make_view(
+        contamination=unsearched, result=sample_reports.make_result(contamination=unsearched.summary)
+    )
+    given = dataclasses.replace(sample_reports.make_finished_report(), view=view)
     assert headline.build_title(given) == "+14.50 points on gsm8k-mini"
     (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
     assert flag.tone == "warn"
@@ -185,8 +190,10 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
             LedgerEntry(index=at, time=0.0, kind="started", data=data, previous="", hash="")
             for at, data in enumerate(starts)
         )
-        view = shown.view(chain=LedgerReading(entries=entries, fault=None, torn=False))
-        return dict(build_setup_rows(dataclasses.replace(shown.finished(), view=view))).get("instructions")
+        view = sample_reports.make_view(chain=LedgerReading(entries=entries, fault=None, torn=False))
+        return dict(
+            build_setup_rows(dataclasses.replace(sample_reports.make_finished_report(), view=view))
+        ).get("instructions")
 
     assert told({"deadline": 1.0, "instructions_version": 2}) == "version 2"
     assert told({"deadline": 1.0}) == "version 1"
@@ -194,7 +201,7 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
     assert told() is None
 
 
-def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: Bench) -> None:
+def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLauncher) -> None:
     asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
     run = bench.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "60s")
     assert run.result.contaminated is True

@@ -25,7 +25,7 @@ from agent2rl.record.workspace_reader import WorkspaceReader
 from agent2rl.report import export, headline, run_report
 from agent2rl.report.record import RunReport
 from agent2rl.run import agent_observer
-from tests.report import shown
+from tests.report import sample_reports
 
 Work = Callable[[Recorder], object]
 
@@ -212,7 +212,7 @@ def test_weights_that_are_not_trained_from_the_base_are_no_best_in_the_headline(
 
 
 def test_a_clear_loss_is_not_called_chance() -> None:
-    finished = shown.finished()
+    finished = sample_reports.make_finished_report()
     assert finished.findings.gain
     low = HeldoutComparison(improvement=-9.0, ci=Interval(low=-12.0, high=-6.0, method="paired-bootstrap"))
     lost = finished.findings.gain.model_copy(update={"comparison": low, "real": False})

@@ -20,9 +20,14 @@ from agent2rl.report import formatting, html, markdown, page_templates, run_figu
 from agent2rl.report.formatting import COLOURS
 from agent2rl.report.markdown import list_figure_names
 from agent2rl.report.report_data import LlmSummary, ReportData
-from tests.report import shown
+from tests.report import sample_reports
 
-KINDS: tuple[Callable[[], ReportData], ...] = (shown.finished, shown.empty, shown.running, shown.crashed)
+KINDS: tuple[Callable[[], ReportData], ...] = (
+    sample_reports.make_finished_report,
+    sample_reports.make_empty_report,
+    sample_reports.make_running_report,
+    sample_reports.make_crashed_report,
+)
 
 
 class Tags(HTMLParser):
@@ -51,8 +56,8 @@ def read(page: str) -> str:
 
 @cache
 def harmless() -> set[tuple[str, ...]]:
-    return set(Tags(html.page(shown.hostile("word"), {})).tags) | set(
-        Tags(html.page(shown.finished(), {})).tags
+    return set(Tags(html.page(sample_reports.make_hostile_report("word"), {})).tags) | set(
+        Tags(html.page(sample_reports.make_finished_report(), {})).tags
     )
 
 
@@ -62,7 +67,7 @@ def harmless() -> set[tuple[str, ...]]:
 @example("\" onmouseover='x' <img src=x>&lt;b&#x3c;i>")
 @example("]]><!-- --> <svg onload=x>\x00\ud800\u202e{{ 7 * 7 }}{% raw %}")
 def test_no_text_of_anybody_makes_a_tag_an_attribute_or_a_link(text: str) -> None:
-    page = html.page(shown.hostile(text), {})
+    page = html.page(sample_reports.make_hostile_report(text), {})
     found = Tags(page)
     assert set(found.tags) <= harmless()
     assert all(link.startswith("#") or link == "data:," for link in found.links)
@@ -74,7 +79,10 @@ def test_no_text_of_anybody_makes_a_tag_an_attribute_or_a_link(text: str) -> Non
 @example("| x | [a](https://example.org) ![b](c) <b> `d`")
 @example("[E1]: https://example.org\n# title\n- item")
 def test_no_text_of_anybody_breaks_out_of_a_line_of_markdown(text: str) -> None:
-    page, usual = markdown.page(shown.hostile(text)), markdown.page(shown.hostile("word"))
+    page, usual = (
+        markdown.page(sample_reports.make_hostile_report(text)),
+        markdown.page(sample_reports.make_hostile_report("word")),
+    )
     page.encode("utf-8")
     drawn = "".join(line for line in page.split("\n") if not line.startswith("!["))
     assert "<" not in drawn
@@ -94,11 +102,11 @@ def test_what_hides_or_turns_a_line_around_is_spelled() -> None:
 
 
 def test_of_a_path_on_some_machine_only_the_end_is_told() -> None:
-    spec = shown.spec(
+    spec = sample_reports.make_spec(
         agent="script:/home/me/agents/busy.py", model="/data/models/tiny/", driver="org/model:7b"
     )
-    view = shown.view(spec=spec, result=None, state="running")
-    said = read(html.page(dataclasses.replace(shown.little(), view=view), {}))
+    view = sample_reports.make_view(spec=spec, result=None, state="running")
+    said = read(html.page(dataclasses.replace(sample_reports.make_small_report(), view=view), {}))
     assert "The agent script:busy.py, driven by org/model:7b," in said
     assert "with the model tiny" in said
     assert "/home" not in said
@@ -107,16 +115,16 @@ def test_of_a_path_on_some_machine_only_the_end_is_told() -> None:
 
 def test_long_texts_are_cut_and_say_so() -> None:
     long = ExampleResult(id="1", output="x" * 5000, score=1.0)
-    given = dataclasses.replace(shown.empty(), results={"feedback": {0: [long]}})
+    given = dataclasses.replace(sample_reports.make_empty_report(), results={"feedback": {0: [long]}})
     assert "… (3,800 more characters)" in html.page(given, {})
     diff = "diff --git a b\n@@ -1 +1 @@\n" + "".join(f"+line {number}\n" for number in range(900))
-    page = html.page(dataclasses.replace(shown.little(), diffs={2: diff}), {})
+    page = html.page(dataclasses.replace(sample_reports.make_small_report(), diffs={2: diff}), {})
     assert "502 lines more" in page
     assert "+900" in page
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    given = shown.finished()
+    given = sample_reports.make_finished_report()
     first, second = run_figures.save(given, tmp_path), run_figures.render_all_svgs(given)
     assert first == second
     written = {path.name for path in tmp_path.iterdir()}
@@ -129,7 +137,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_only_the_script_that_is_shipped_may_run_and_nothing_is_fetched() -> None:
-    page = html.page(shown.finished(), {})
+    page = html.page(sample_reports.make_finished_report(), {})
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     script = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
     assert policy
@@ -152,7 +160,7 @@ def test_a_page_has_a_colour_of_its_own_for_each_of_the_figures() -> None:
     ("kind", "told"),
     [
         (
-            shown.finished,
+            sample_reports.make_finished_report,
             [
                 "+14.50 points on gsm8k-mini",
                 "The gain is real",
@@ -162,10 +170,13 @@ def test_a_page_has_a_colour_of_its_own_for_each_of_the_figures() -> None:
                 "sft → online-rl",
             ],
         ),
-        (shown.empty, ["Nothing submitted on gsm8k-mini", "The agent ended by itself", "no course to draw"]),
-        (shown.running, ["Still running on gsm8k-mini", "is still going", "waiting"]),
         (
-            shown.crashed,
+            sample_reports.make_empty_report,
+            ["Nothing submitted on gsm8k-mini", "The agent ended by itself", "no course to draw"],
+        ),
+        (sample_reports.make_running_report, ["Still running on gsm8k-mini", "is still going", "waiting"]),
+        (
+            sample_reports.make_crashed_report,
             [
                 "Broken off on gsm8k-mini",
                 "record 7 is not what its hash says",
@@ -182,7 +193,7 @@ def test_a_page_says_how_the_run_stands(kind: Callable[[], ReportData], told: li
 
 
 def test_a_loss_chance_and_an_untested_gain_are_told_apart() -> None:
-    usual = shown.findings()
+    usual = sample_reports.make_findings()
     assert usual.gain
     for real, points, told in (
         (True, 4.0, "The gain is real"),
@@ -193,26 +204,30 @@ def test_a_loss_chance_and_an_untested_gain_are_told_apart() -> None:
         ci = usual.gain.comparison.ci.model_copy(update={"low": points - 2, "high": points + 2})
         comparison = usual.gain.comparison.model_copy(update={"improvement": points, "ci": ci})
         gain = usual.gain.model_copy(update={"real": real, "comparison": comparison})
-        given = dataclasses.replace(shown.little(), findings=usual.model_copy(update={"gain": gain}))
+        given = dataclasses.replace(
+            sample_reports.make_small_report(), findings=usual.model_copy(update={"gain": gain})
+        )
         assert told in read(html.page(given, {}))
         assert told in markdown.page(given)
 
 
 def test_a_citation_is_a_link_only_where_there_is_such_evidence() -> None:
     said = LlmSummary(text="It trained [E2; E99]. <b>[E1]</b>", model="m", cited=("E2", "E99", "E1"))
-    page = html.page(dataclasses.replace(shown.little(), llm_summary=said), {})
+    page = html.page(dataclasses.replace(sample_reports.make_small_report(), llm_summary=said), {})
     assert '<a class="cite" href="#evidence-2">E2</a> <span class="cite gone"' in page
     assert '&lt;b&gt;<a class="cite" href="#evidence-1">E1</a>&lt;/b&gt;' in page
 
 
 def test_what_is_not_known_is_a_dash_and_what_was_not_looked_for_is_not_called_clean() -> None:
-    said = read(html.page(shown.empty(), {}))
+    said = read(html.page(sample_reports.make_empty_report(), {}))
     assert "first_valid_delay –" in said
     assert "Evaluation data not looked for" in said
     unchecked = Contamination(done=False, reason="it took too long")
     nothing = Isolation(sandbox="local", isolates=False)
-    view = shown.view(contamination=unchecked, result=shown.result(isolation=nothing, contamination=None))
-    said = read(html.page(dataclasses.replace(shown.little(), view=view), {}))
+    view = sample_reports.make_view(
+        contamination=unchecked, result=sample_reports.make_result(isolation=nothing, contamination=None)
+    )
+    said = read(html.page(dataclasses.replace(sample_reports.make_small_report(), view=view), {}))
     assert "Evaluation data not looked for it took too long" in said
     assert "The sandbox local isolates nothing" in said
 
@@ -220,7 +235,9 @@ def test_what_is_not_known_is_a_dash_and_what_was_not_looked_for_is_not_called_c
 def test_of_too_many_examples_those_that_flipped_stay() -> None:
     before = [ExampleResult(id=f"{number}", output="a", score=0.0) for number in range(1000)]
     after = [one.model_copy(update={"score": float(int(one.id) >= 990)}) for one in before]
-    given = dataclasses.replace(shown.finished(), results={"heldout": {0: before, 6: after}})
+    given = dataclasses.replace(
+        sample_reports.make_finished_report(), results={"heldout": {0: before, 6: after}}
+    )
     page = html.page(given, {})
     assert page.count('<li class="gained">') == 10
     assert page.count('<li class="wrong">') == 290
@@ -228,17 +245,19 @@ def test_of_too_many_examples_those_that_flipped_stay() -> None:
 
 
 def test_no_figure_is_drawn_from_nothing() -> None:
-    assert run_figures.draw_figures(shown.empty()) == {}
-    assert run_figures.draw_figures(shown.crashed()) == {}
+    assert run_figures.draw_figures(sample_reports.make_empty_report()) == {}
+    assert run_figures.draw_figures(sample_reports.make_crashed_report()) == {}
     for kind in KINDS:
         assert sorted(run_figures.draw_figures(kind())) == sorted(list_figure_names(kind()))
     lost = PrintedCurve(name="loss", where="x", points=((0.0, None), (1.0, None)))
-    attempt = shown.attempts()[0].model_copy(update={"curves": (lost,)})
-    given = dataclasses.replace(shown.crashed(), findings=shown.bare(attempts=(attempt,)))
+    attempt = sample_reports.make_attempts()[0].model_copy(update={"curves": (lost,)})
+    given = dataclasses.replace(
+        sample_reports.make_crashed_report(), findings=sample_reports.make_bare_findings(attempts=(attempt,))
+    )
     assert run_figures.draw_figures(given) == {}
     assert "Not one of its 2 values is a number" in read(html.page(given, {}))
 
 
 def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
-    drawn = run_figures.render_all_svgs(shown.hostile("\u202e$x^2$<b>\x00日本"))
+    drawn = run_figures.render_all_svgs(sample_reports.make_hostile_report("\u202e$x^2$<b>\x00日本"))
     assert "?$x^2$&lt;b&gt;???" in drawn["curves"]

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from agent2rl.report import campaign_page, html, run_figures
-from tests.browsers import DESK, PHONE, chromium
-from tests.report import shown
-from tests.report.test_campaigns import matrix, of
+from tests.helpers.browser import DESKTOP_WIDTH, PHONE_WIDTH, launch_chromium
+from tests.report import sample_reports
+from tests.report.test_campaign_reports import analyse_digests, make_campaign_digests
 
 HOSTILE = (
     "</script><script>window.hit = 1</script><img src=https://example.org/x onerror='window.hit = 1'>"
@@ -50,23 +50,25 @@ Open = Callable[..., Page]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind of run."""
     folder = tmp_path_factory.mktemp("pages")
-    figures = run_figures.render_all_svgs(shown.finished())
+    figures = run_figures.render_all_svgs(sample_reports.make_finished_report())
     texts = {
-        "finished": html.page(shown.finished(), figures),
-        "empty": html.page(shown.empty(), {}),
-        "running": html.page(shown.running(), figures),
-        "crashed": html.page(shown.crashed(), {}),
-        "hostile": html.page(shown.hostile(HOSTILE), figures),
+        "finished": html.page(sample_reports.make_finished_report(), figures),
+        "empty": html.page(sample_reports.make_empty_report(), {}),
+        "running": html.page(sample_reports.make_running_report(), figures),
+        "crashed": html.page(sample_reports.make_crashed_report(), {}),
+        "hostile": html.page(sample_reports.make_hostile_report(HOSTILE), figures),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
-    campaigns = {"campaign": campaign_page.write(of(matrix()), folder / "campaign")}
+    campaigns = {
+        "campaign": campaign_page.write(analyse_digests(make_campaign_digests()), folder / "campaign")
+    }
     return {name: folder / f"{name}.html" for name in texts} | campaigns
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with launch_chromium() as started:
         yield started
 
 
@@ -75,7 +77,7 @@ def opened(browser: Browser, pages: dict[str, Path]) -> Iterator[Open]:
     """Opens a page, and sees to it at the end that it asked for nothing and complained of nothing."""
     contexts, faults = [], []
 
-    def open_page(name: str, width: int = DESK, scheme: str = "light") -> Page:
+    def open_page(name: str, width: int = DESKTOP_WIDTH, scheme: str = "light") -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if scheme == "dark" else "light",
@@ -96,7 +98,7 @@ def opened(browser: Browser, pages: dict[str, Path]) -> Iterator[Open]:
     assert faults == []
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("width", [PHONE_WIDTH, DESKTOP_WIDTH])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_of_any_run_fits_any_width_and_all_its_links_lead_somewhere(
     name: str, width: int, opened: Open
@@ -116,7 +118,7 @@ def test_a_page_of_any_run_fits_any_width_and_all_its_links_lead_somewhere(
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-@pytest.mark.parametrize(("width", "variant"), [(PHONE, "narrow"), (DESK, "wide")])
+@pytest.mark.parametrize(("width", "variant"), [(PHONE_WIDTH, "narrow"), (DESKTOP_WIDTH, "wide")])
 def test_figures_are_drawn_in_the_form_that_fits_the_width(width: int, variant: str, opened: Open) -> None:
     page = opened("finished", width)
     boxes = page.locator(f"figure > .{variant}")
@@ -182,7 +184,7 @@ def test_examples_are_chosen_by_what_became_of_them_and_by_their_words(opened: O
 def test_dark_is_dark_in_figures_too_and_every_text_stands_out_in_both(opened: Open) -> None:
     backs, texts = [], []
     for scheme in ("light", "dark"):
-        page = opened("finished", DESK, scheme)
+        page = opened("finished", DESKTOP_WIDTH, scheme)
         page.evaluate(
             "document.querySelectorAll('.attempts details').forEach((each) => { each.open = true })"
         )
@@ -194,7 +196,7 @@ def test_dark_is_dark_in_figures_too_and_every_text_stands_out_in_both(opened: O
 
 
 def test_a_page_is_printed_light_and_unfolded_whatever_the_screen_is(opened: Open) -> None:
-    page = opened("finished", DESK, "dark")
+    page = opened("finished", DESKTOP_WIDTH, "dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert (
@@ -229,7 +231,7 @@ def test_nothing_that_an_agent_wrote_runs_even_if_it_were_not_escaped(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("width", [PHONE_WIDTH, DESKTOP_WIDTH])
 def test_the_page_of_a_campaign_fits_any_width_and_every_file_that_it_names_is_there(
     width: int, scheme: str, opened: Open, pages: dict[str, Path]
 ) -> None:

@@ -12,8 +12,8 @@ from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import export
 from agent2rl.report.record import RunReport
-from tests.runs import Bench, Run
-from tests.served import serve
+from tests.helpers.openai_server import serve_engine
+from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 WORK = '''
 COMMON = """
@@ -81,7 +81,7 @@ submit("output/hot")
 """
 
 
-def analysed(paths: RunPaths, bench: Bench) -> RunReport:
+def analysed(paths: RunPaths, bench: RunLauncher) -> RunReport:
     """Without drawing anything."""
     done = bench.cli("show", str(paths.root), "--json")
     assert done.returncode == 0, done.stderr
@@ -89,13 +89,13 @@ def analysed(paths: RunPaths, bench: Bench) -> RunReport:
 
 
 @pytest.fixture(scope="module")
-def busy(shared_bench: Bench) -> Run:
+def busy(shared_bench: RunLauncher) -> FinishedRun:
     """Five things done one after the other."""
     return shared_bench.run(WORK + BUSY, "--budget", "3m")
 
 
 @pytest.fixture(scope="module")
-def report(busy: Run, shared_bench: Bench) -> RunReport:
+def report(busy: FinishedRun, shared_bench: RunLauncher) -> RunReport:
     done = shared_bench.cli("report", str(busy.paths.root), "--json")
     assert done.returncode == 0, done.stderr
     return RunReport.model_validate_json(done.stdout)
@@ -151,7 +151,7 @@ def test_a_loss_that_is_no_number_any_more_diverged(report: RunReport) -> None:
 
 
 def test_the_code_of_an_attempt_is_that_of_its_revision(
-    report: RunReport, busy: Run, shared_bench: Bench
+    report: RunReport, busy: FinishedRun, shared_bench: RunLauncher
 ) -> None:
     third = attempt(report, 3)
     assert third.changed == 1
@@ -159,7 +159,7 @@ def test_the_code_of_an_attempt_is_that_of_its_revision(
     assert "+model.reinforce(" in done.stdout
 
 
-def test_processes_and_weights_are_evidence(busy: Run) -> None:
+def test_processes_and_weights_are_evidence(busy: FinishedRun) -> None:
     events = [json.loads(line) for line in busy.paths.events.read_text().splitlines()]
     commands = [each["data"]["command"] for each in events if each["kind"] == "began"]
     assert any("code/rl.py" in command for command in commands)
@@ -172,7 +172,7 @@ def test_what_the_agent_says_and_the_record_denies_is_marked(report: RunReport) 
     assert any("grpo" in each.lower() for each in denied)
 
 
-def test_the_gain_is_paired_and_real(report: RunReport, busy: Run) -> None:
+def test_the_gain_is_paired_and_real(report: RunReport, busy: FinishedRun) -> None:
     gain = report.findings.gain
     assert gain
     assert gain.split == "heldout"
@@ -199,7 +199,7 @@ def test_every_citation_leads_to_evidence(report: RunReport) -> None:
         assert all(set(names) <= known for names in citing)
 
 
-def test_the_report_is_written_for_people_programs_and_papers(busy: Run, report: RunReport) -> None:
+def test_the_report_is_written_for_people_programs_and_papers(busy: FinishedRun, report: RunReport) -> None:
     assert RunReport.model_validate_json(busy.paths.report_json.read_bytes()) == report
     assert "<html" in busy.paths.report_page.read_text()
     assert busy.paths.report_text.read_text().startswith("# ")
@@ -207,7 +207,7 @@ def test_the_report_is_written_for_people_programs_and_papers(busy: Run, report:
 
 
 def test_the_same_directory_elsewhere_gives_the_same_bytes(
-    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
@@ -219,7 +219,7 @@ def test_the_same_directory_elsewhere_gives_the_same_bytes(
 
 
 def test_a_damaged_file_costs_what_it_held_and_is_named(
-    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
@@ -237,14 +237,18 @@ def test_a_damaged_file_costs_what_it_held_and_is_named(
     assert again.findings.gain == report.findings.gain
 
 
-def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(shared_bench: Bench) -> None:
+def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(
+    shared_bench: RunLauncher,
+) -> None:
     run = shared_bench.run(WORK + 'work("sft.py", SFT)\nsubmit("output/sft")\n', "--mode", "rl-only")
     compliance = analysed(run.paths, shared_bench).findings.compliance
     assert compliance.verdict == "broken"
     assert compliance.evidence
 
 
-def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(shared_bench: Bench) -> None:
+def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(
+    shared_bench: RunLauncher,
+) -> None:
     run = shared_bench.run("raise RuntimeError('no idea')\n")
     report = analysed(run.paths, shared_bench)
     (only,) = report.findings.attempts
@@ -253,20 +257,22 @@ def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(shar
     assert "RuntimeError: no idea" in only.failures[0].message
 
 
-def test_an_agent_that_ran_out_of_memory_is_told_so(shared_bench: Bench) -> None:
+def test_an_agent_that_ran_out_of_memory_is_told_so(shared_bench: RunLauncher) -> None:
     run = shared_bench.run("held = bytearray(600 << 20)\ntime.sleep(20)\n", "--max-memory", "256M")
     assert run.result.ending == "out-of-memory"
     (only,) = analysed(run.paths, shared_bench).findings.attempts
     assert only.failures[0].kind == "out-of-memory"
 
 
-def test_results_csv_has_a_line_for_each_run(busy: Run, shared_bench: Bench) -> None:
+def test_results_csv_has_a_line_for_each_run(busy: FinishedRun, shared_bench: RunLauncher) -> None:
     header, *lines = busy.paths.results_csv.read_text().splitlines()
     assert header.startswith("run_id,timestamp,task,agent,driver_model,base_model,baseline,best_score")
     assert sum(line.startswith(busy.paths.run_id) for line in lines) == 1
 
 
-def test_runs_are_exported_as_rows(busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path) -> None:
+def test_runs_are_exported_as_rows(
+    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
+) -> None:
     done = shared_bench.cli("export", "csv", busy.paths.run_id)
     assert done.stdout.splitlines()[1] in busy.paths.results_csv.read_text().splitlines()
     row = json.loads(shared_bench.cli("export", "jsonl", busy.paths.run_id).stdout)
@@ -280,14 +286,14 @@ def test_runs_are_exported_as_rows(busy: Run, report: RunReport, shared_bench: B
 
 
 def test_trajectories_are_exported_only_where_there_are_some(
-    busy: Run, shared_bench: Bench, tmp_path: Path
+    busy: FinishedRun, shared_bench: RunLauncher, tmp_path: Path
 ) -> None:
     done = shared_bench.cli("export", "atif", busy.paths.run_id, "-o", str(tmp_path / "atif"))
     assert done.returncode == 2
     assert "None of these runs has a transcript" in done.stderr
 
 
-def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: Run) -> None:
+def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: FinishedRun) -> None:
     before = busy.paths.results_csv.read_bytes()
     export.update_results_csv(busy.paths)
     export.update_results_csv(busy.paths)
@@ -296,12 +302,12 @@ def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: Run) -> None:
 
 
 def test_a_model_sums_up_and_is_held_against_the_evidence(
-    busy: Run, report: RunReport, shared_bench: Bench, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
     said = "It copied the model first [E1]. Then it won 12345 prizes [E999]."
-    with serve(ScriptedEngine(lambda _: said), "sums") as model:
+    with serve_engine(ScriptedEngine(lambda _: said), "sums") as model:
         done = shared_bench.cli("report", str(copy.root), "--summariser", f"sums@{model.url}")
     assert done.returncode == 0, done.stderr
     (question,) = model.questions

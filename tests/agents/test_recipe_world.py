@@ -1,0 +1,122 @@
+"""The recipe agent in a world: what it reads out of a workspace, and that it learns there."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+
+from agent2rl.agents.recipe import train
+from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
+from agent2rl.core.environment import World
+from agent2rl.core.errors import UserError
+from agent2rl.training import models, rollouts
+from agent2rl.training.sampling import PolicySampler
+from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
+from tests.helpers.tiny_models import write_tiny_llama
+
+EVAL = """
+from agent2rl.core.engine import Sampling
+from agent2rl.evaluators.episodes import Episodes
+from tests.helpers.stairs_environment import TELLING, Stairs
+
+EVALUATOR = Episodes("stairs-1", Stairs, TELLING, sampling=Sampling(max_tokens=8, stop=("\\n",)))
+"""
+
+
+def open_stairs(data: Path) -> World:
+    """Without an expert where the data has no demonstration of one."""
+    return World(
+        tuple(STAIRS_EXAMPLES[:4]), StairsEnvironment, StairsExpert if (data / "expert").exists() else None
+    )
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.RecipeJob:
+    torch.set_num_threads(1)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "world.json").write_text(json.dumps({"world": "tests.agents.test_recipe_world:open_stairs"}))
+    (data / "expert").touch()
+    (tmp_path / "eval.py").write_text(EVAL)
+    (tmp_path / "run_meta.json").write_text(json.dumps({"seed": 3}))
+    places = {"WORKSPACE": tmp_path, "DATA_PATH": data, "OUTPUT_DIR": tmp_path / "output"}
+    places["MODEL_PATH"] = write_tiny_llama(tmp_path / "base")
+    for name, path in places.items():
+        monkeypatch.setenv(name, str(path))
+    return train.RecipeJob.read()
+
+
+@pytest.fixture
+def games(job: train.RecipeJob) -> WorldSubject:
+    assert isinstance(job.subject, WorldSubject)
+    return job.subject
+
+
+def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
+    return TrainingRound(
+        1, stage, job.base, job.output / stage, seconds, 20.0, job.derive_round_seed(1), job.progress
+    )
+
+
+def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
+    assert games.arena.telling == STAIRS_PROMPT
+    assert games.arena.sampling.stop == ("\n",)
+    assert games.arena.action("> up") == "up"
+    assert games.arena.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])
+
+
+def test_a_run_that_withholds_the_expert_has_grpo_alone(
+    games: WorldSubject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert games.stages(["sft", "grpo"]) == ["sft", "grpo"]
+    alone = replace(games, world=replace(games.world, expert=None))
+    stages = train.order_stages(["sft", "grpo"], alone)
+    assert [next(stages) for _ in range(2)] == ["grpo", "grpo"]
+    assert "nobody shows how" in capsys.readouterr().out
+    with pytest.raises(UserError, match="Nobody shows"):
+        alone.stages(["sft"])
+
+
+def test_an_eval_py_that_says_nothing_of_episodes_is_refused(job: train.RecipeJob, tmp_path: Path) -> None:
+    for text, said in (("x = 1", "does not say"), ("EVALUATOR = 1", "plays no episodes")):
+        (tmp_path / "eval.py").write_text(text)
+        with pytest.raises(UserError, match=said):
+            train.RecipeJob.read()
+
+
+def test_the_recipe_learns_from_the_expert_and_then_from_itself(
+    job: train.RecipeJob, games: WorldSubject
+) -> None:
+    learner = PolicyLearner(*models.load(job.base))
+    before = reward(games, learner)
+    spent = games.sft(now(job, "sft", 20.0), learner)
+    assert spent is not None
+    assert 0 < spent < 25
+    warm = reward(games, learner)
+    assert warm > before
+    shares: list[float] = []
+    assert games.grpo(now(job, "grpo", 12.0), learner, lambda course: shares.append(course.share))
+    assert shares == sorted(shares)
+    stages = [json.loads(line)["stage"] for line in job.progress.read_text().splitlines()]
+    assert {"sft", "grpo"} == set(stages)
+    assert reward(games, learner) >= warm / 2
+
+
+def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> None:
+    rates = [now(job, "grpo", seconds).plan_grpo(seconds, 1.0, 1e-4) for seconds in (100.0, 10_000.0)]
+    assert [rate and rate.learning_rate for rate in rates] == [pytest.approx(20e-4)] * 2
+
+
+def reward(games: WorldSubject, learner: PolicyLearner) -> float:
+    """The mean over sampled episodes."""
+    sampler = PolicySampler(learner.model, learner.tokenizer)
+    practice = rollouts.EpisodeRollouts(sampler, games.arena, games.world.games, group=8)
+    try:
+        found = practice.play_games(games.world.games, seed=77)
+    finally:
+        practice.close()
+        sampler.close()
+    return fmean(attempt.reward for group in found for attempt in group)

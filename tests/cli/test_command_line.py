@@ -1,0 +1,370 @@
+"""The command line: what it accepts, what it says, how it exits."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent2rl.cli.options import DurationParam, SizeParam
+from agent2rl.cli.terminal_output import print_episode, print_examples
+from agent2rl.core.grading_records import ExampleResult, TrajectoryTurn
+from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
+from agent2rl.record.files import canonical_json, sha256_text
+from tests.helpers.run_launcher import RunLauncher
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("12h", 43200), ("1h30m", 5400), ("0.5h", 1800), ("2d", 172800)],
+)
+def test_a_budget_reads_as_people_write_it(text: str, seconds: float) -> None:
+    assert DurationParam().convert(text, None, None) == seconds
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
+    for kind in (DurationParam(), SizeParam()):
+        with contextlib.suppress(click.BadParameter):
+            assert kind.convert(text, None, None) > 0
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-5m", "10 m", "ten minutes", "0s", "1e9s"])
+def test_a_budget_that_is_none_says_how_to_write_one(bench: RunLauncher, text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        DurationParam().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--task", "gsm9k", "--agent", "nop"], "Did you mean 'gsm8k'"),
+        (["--task", "gsm8k-mini", "--agent", "nope"], "Known agents"),
+        (["--task", "gsm8k-mini", "--agent", "script:missing.py"], "There is no script"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--model", "gpt-9"], "There is no model"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--model", "./nowhere"], "no model directory"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--sandbox", "cardboard"], "Known sandboxes"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--engine", "steam"], "Known engines"),
+        (
+            ["--task", "gsm8k-mini", "--agent", "nop", "--engine", "openai-api:m@http://127.0.0.1:1/v1"],
+            "cannot load what agents submit",
+        ),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--budget", "soon"], "not a duration"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "nan"], "no temperature"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "-1"], "--temperature"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--samples", "0"], "--samples"),
+        (
+            ["--task", "gsm8k-mini", "--agent", "nop", "--samples", "4", "--temperature", "0"],
+            "one sample several times",
+        ),
+    ],
+)
+def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(
+    bench: RunLauncher, arguments: list[str], says: str
+) -> None:
+    done = bench.cli("run", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_run_of_nothing_has_a_baseline_and_no_score(bench: RunLauncher) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ending"] == "completed"
+    assert result["baseline"]["value"] >= 0
+    assert result["score"] is None
+    assert result["improvement"] is None
+
+
+def test_the_shipped_script_rises_and_its_gain_is_real(bench: RunLauncher) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "3m")
+    assert done.returncode == 0, done.stderr
+    assert "submission 3 scored" in done.stderr
+    assert "report: " in done.stdout
+    assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
+    assert f"view {bench.runs}" in done.stdout
+    (root,) = bench.runs.glob("*/")
+    assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
+    assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
+    result = json.loads((root / "result.json").read_text())
+    assert result["submissions"] == 3
+    assert result["heldout"]["ci"]["low"] > 0
+    assert result["best_heldout"]["ci"]["low"] > result["baseline_heldout"]["ci"]["high"]
+    assert result["optimism_gap"] == pytest.approx(result["best"]["improvement"] - result["improvement"])
+    assert not (root / "scratch").exists()
+    report = json.loads((root / "report" / "report.json").read_text())
+    assert [s["verdict"] for s in report["submissions"]] == ["scored"] * 3
+
+
+def test_the_papers_protocol_ranks_on_the_whole_test_set(bench: RunLauncher) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--protocol", "paper", "--json")
+    result = json.loads(done.stdout)
+    assert result["best_heldout"] is None
+    assert result["score"] == result["best"]["score"]["value"]
+    assert result["baseline"]["n"] == 300
+
+
+def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(bench: RunLauncher) -> None:
+    run = bench.run("sys.exit(3)", "--budget", "30s")
+    assert run.code == 1
+    assert run.result.ending == "agent-failed"
+    assert "exit code 3" in run.result.reason
+
+
+def test_a_baseline_that_fails_ends_the_run_with_a_reason(bench: RunLauncher, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "broken_engine.py").write_text(
+        "def open_model(directory):\n    raise RuntimeError('no such thing')\n"
+    )
+    run = bench.run(
+        "say(started=True)", "--engine", "scripted:broken_engine:open_model", PYTHONPATH=str(plugins)
+    )
+    assert run.code == 1
+    assert run.result.ending == "failed"
+    assert "untouched model could not be graded" in run.result.reason
+    assert "no such thing" in run.result.reason
+    assert run.result.baseline is None
+    assert run.said == {}
+
+
+def test_a_second_run_takes_the_baseline_from_the_cache(bench: RunLauncher) -> None:
+    for _ in range(2):
+        done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    assert "baseline" in done.stderr
+    assert "cached" in done.stderr
+
+
+def test_submissions_are_limited_where_the_budget_says_so(bench: RunLauncher) -> None:
+    run = bench.run(
+        "m = trained('m')\nsay(first=submit(m), second=submit(m))",
+        "--max-submissions",
+        "1",
+        "--budget",
+        "60s",
+    )
+    assert run.said["first"]["verdict"] == "scored"
+    assert run.said["second"]["http"] == 403
+    assert "used up" in run.said["second"]["detail"]
+
+
+def test_the_openapi_page_is_true(bench: RunLauncher) -> None:
+    run = bench.run(
+        """
+say(
+    openapi=call("GET", "/openapi.json"),
+    health=call("GET", "/health"),
+    time=call("GET", "/time"),
+    accepted=call("POST", "/submissions", {"model_path": str(trained("m"))}),
+    waited=call("GET", "/submissions/1?wait=60"),
+)
+""",
+        "--budget",
+        "60s",
+    )
+    paths = run.said["openapi"]["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == {
+        "/submit": {"post"},
+        "/submissions": {"post", "get"},
+        "/submissions/{number}": {"get"},
+        "/time": {"get"},
+        "/rollouts": {"post"},
+        "/health": {"get"},
+    }
+    answers = paths["/submit"]["post"]["responses"]
+    assert set(answers) == {"200", "400", "403", "413", "422", "429", "500"}
+    assert all(
+        set(answers[code]["content"]) == {"application/problem+json"} for code in answers if code != "200"
+    )
+    for name, kind, status in (
+        ("health", HealthAnswer, 200),
+        ("time", TimeAnswer, 200),
+        ("accepted", SubmissionAnswer, 202),
+        ("waited", SubmissionAnswer, 200),
+    ):
+        answer = dict(run.said[name])
+        assert answer.pop("http") == status
+        kind.model_validate(answer)
+    assert run.said["accepted"]["verdict"] is None
+    assert run.said["waited"]["verdict"] == "scored"
+    assert run.said["time"]["remaining"] <= 60
+
+
+def test_verify_names_the_first_thing_that_does_not_hold(bench: RunLauncher) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
+    result = json.loads(done.stdout)
+    root = bench.runs / result["run_id"]
+    head = json.loads((root / "ledger.head").read_text())["hash"]
+    assert bench.cli("verify", root.name, "--head", head).returncode == 0
+    assert bench.cli("verify", root.name, "--head", "0" * 64).returncode == 1
+    for name in (
+        "spec.json",
+        "result.json",
+        "submissions/3/model/config.json",
+        "submissions/2/feedback.jsonl",
+        "submissions/3/submission.json",
+        "baseline/heldout.jsonl",
+    ):
+        whole = (root / name).read_bytes()
+        (root / name).write_bytes(whole.replace(b'"', b"'", 1))
+        found = bench.cli("verify", root.name)
+        assert found.returncode == 1
+        assert f"DOES NOT HOLD: {name}" in found.stdout
+        (root / name).write_bytes(whole)
+    (root / "submissions/3/model/more.txt").write_text("x")
+    assert "more.txt was added" in bench.cli("verify", root.name).stdout
+    (root / "submissions/3/model/more.txt").unlink()
+    (root / "submissions/4").mkdir()
+    (root / "submissions/4/submission.json").write_text("{}")
+    assert "submissions/4 was added" in bench.cli("verify", root.name).stdout
+
+
+def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
+    bench: RunLauncher,
+) -> None:
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "script")
+    (root,) = bench.runs.glob("*/")
+    published = json.loads((root / "ledger.head").read_text())["hash"]
+    forged = (root / "result.json").read_text().replace('"ending": "completed"', '"ending": "deadline"')
+    (root / "result.json").write_text(forged)
+    lines = (root / "ledger.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    last["data"]["result_sha256"] = sha256_text(forged)
+    del last["hash"]
+    last["hash"] = sha256_text(canonical_json(last))
+    (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical_json(last)]) + "\n")
+    (root / "ledger.head").write_text(json.dumps({"index": last["index"], "hash": last["hash"]}))
+    assert "events.jsonl was changed" in bench.cli("verify", root.name).stdout
+    told = (root / "events.jsonl").read_text().splitlines()
+    told[-1] = canonical_json({key: last[key] for key in ("time", "kind", "data")})
+    (root / "events.jsonl").write_text("\n".join(told) + "\n")
+    assert bench.cli("verify", root.name).returncode == 0
+    assert bench.cli("verify", root.name, "--head", published).returncode == 1
+
+
+def test_a_damaged_cache_is_not_believed(bench: RunLauncher, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", AGENT2RL_CACHE=str(cache))
+    for path in cache.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"#### ", b"#### 9")[:-3] or b"{}")
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json", AGENT2RL_CACHE=str(cache))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["baseline"]["value"] == pytest.approx(12.0)
+
+
+def test_equal_commands_give_equal_specifications(bench: RunLauncher) -> None:
+    for _ in range(2):
+        bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    first, second = ((root / "spec.json").read_text() for root in bench.runs.glob("*/"))
+    assert first == second
+
+
+def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(bench: RunLauncher, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "odd.py").write_text(
+        "from dataclasses import replace\n"
+        "from agent2rl.tasks.gsm8k.mini import TASK\n"
+        "def load(data_dir):\n    raise KeyError('answer')\n"
+        "ODD = replace(TASK, load=load)\n"
+    )
+    done = bench.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
+    assert done.returncode == 1
+    assert "KeyError" in json.loads(done.stdout)["reason"]
+
+
+def test_an_agent_gets_the_secrets_that_it_names_and_no_others(bench: RunLauncher) -> None:
+    agent = bench.home / "agents" / "keyed"
+    agent.mkdir(parents=True)
+    (agent / "config.yaml").write_text("name: keyed\nsecrets: [WANTED_KEY, MISSING_KEY]\n")
+    (agent / "start.sh").write_text('echo "wanted $WANTED_KEY other ${OTHER_KEY:-none}"\n')
+    arguments = ("run", "--task", "gsm8k-mini", "--agent", "keyed", "--agents-dir", str(agent.parent))
+    done = bench.cli(*arguments, WANTED_KEY="abc", OTHER_KEY="def")
+    assert done.returncode == 0, done.stderr
+    (root,) = bench.runs.glob("*/")
+    assert (root / "agent.log").read_text() == "wanted abc other none\n"
+    assert "asks for MISSING_KEY" in done.stderr
+
+
+def test_show_finds_a_run_by_the_start_of_its_id(bench: RunLauncher) -> None:
+    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    (root,) = bench.runs.glob("*/")
+    assert root.name in bench.cli("show", root.name[:15]).stdout
+    missing = bench.cli("show", "yesterday")
+    assert missing.returncode == 2
+    assert "There is no run" in missing.stderr
+
+
+def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: RunLauncher) -> None:
+    name = "x\\x1b[31m|<script>alert(1)</script>`[a](b)"
+    run = bench.run(
+        f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "30s"
+    )
+    assert "\x1b" not in bench.cli("show", run.result.run_id).stdout
+    loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
+    assert "taken in" in loud.stderr
+    assert "\x1b" not in loud.stderr
+    report = bench.report(run)
+    assert "<script>" not in report
+    assert "\x1b" not in report
+
+
+def test_an_agent_is_told_which_gpus_are_its_own(bench: RunLauncher) -> None:
+    saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
+    told = bench.run(saying, "--budget", "30s", CUDA_VISIBLE_DEVICES="3")
+    assert told.said["gpus"] == "3"
+    assert bench.run(saying, "--budget", "30s").said["gpus"] == "all"
+
+
+def test_check_says_what_this_machine_can_do(bench: RunLauncher) -> None:
+    done = bench.cli("check", "--json")
+    assert done.returncode == 0, done.stdout
+    findings = json.loads(done.stdout)
+    assert {"gpu", "keys", "disk", "data", "cache"} <= {finding["name"] for finding in findings}
+    assert all(finding["hint"] for finding in findings if finding["state"] != "ok")
+
+
+def test_check_of_a_task_grades_gold_and_wrong_answers(bench: RunLauncher) -> None:
+    done = bench.cli("check", "gsm8k-mini")
+    assert done.returncode == 0, done.stdout
+    assert "150 of 150 score 100" in done.stdout
+    assert "150 of 150 score 0" in done.stdout
+
+
+def test_check_of_the_official_task_holds(bench: RunLauncher, shared_data: Path) -> None:
+    done = bench.cli("check", "gsm8k", "--data-dir", str(shared_data / "gsm8k"))
+    assert done.returncode == 0, done.stdout
+    assert "7473 train, 659 feedback, 660 held-out" in done.stdout or "660 feedback, 659" in done.stdout
+
+
+def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(bench: RunLauncher) -> None:
+    run = bench.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "60s")
+    assert run.result.ending == "completed", run.log
+    assert run.said["answer"]["verdict"] == "scored"
+    assert run.result.isolation is not None
+    assert run.result.isolation.isolates is False
+    assert "isolates nothing" in bench.cli("show", run.result.run_id).stdout
+
+
+def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "[/a\n] :warning: [bold\nred]"
+    one = ExampleResult(id="one", output=said, score=0)
+    turns = (
+        TrajectoryTurn(action="", observation="a room"),
+        TrajectoryTurn(action="go\\\\\\", observation="[/b]", reply="I [b]go[/b]"),
+    )
+    print_episode(1, one)
+    print_episode(2, one.model_copy(update={"trajectory": turns}))
+    print_examples([one])
+    print_examples([])
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert "I [b]go[/b]\n> go\\\\\\\n[/b]\n" in shown
+    assert "[/a ] :warning: [bold red]" in shown

@@ -1,0 +1,64 @@
+"""Starts agent2rl as a process of its own without paying for its imports each time.
+
+A server process has imported them and forks: the child has a pid, an environment, a directory and outputs of
+its own and runs the same `main` as the installed command does. What happens before `main` is not tried here.
+"""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+PRELOADED_MODULES = [
+    *(
+        f"agent2rl.cli.{name}"
+        for name in ("main", "run", "resume", "campaign", "report", "show", "verify", "check", "score")
+    ),
+    "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
+]
+
+
+def start_forked_cli(
+    arguments: tuple[str, ...], directory: Path, environment: dict[str, str], output: Path, errors: Path
+) -> ForkServerProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED_MODULES)
+    process = context.Process(target=run_cli_main, args=(arguments, directory, environment, output, errors))
+    process.start()
+    return process
+
+
+def run_forked_cli(
+    arguments: tuple[str, ...], directory: Path, environment: dict[str, str], place: Path, seconds: float
+) -> "subprocess.CompletedProcess[str]":
+    """As `subprocess.run` would."""
+    output, errors = place / f"out-{os.urandom(4).hex()}", place / f"err-{os.urandom(4).hex()}"
+    process = start_forked_cli(arguments, directory, environment, output, errors)
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise subprocess.TimeoutExpired(list(arguments), seconds)
+    said = [path.read_text(encoding="utf-8", errors="replace") for path in (output, errors)]
+    code = process.exitcode
+    process.close()
+    return subprocess.CompletedProcess(list(arguments), code, *said)
+
+
+def run_cli_main(
+    arguments: tuple[str, ...], directory: Path, environment: dict[str, str], output: Path, errors: Path
+) -> None:
+    for number, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.path[:0] = [str(directory), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = ["agent2rl", *arguments]
+    from agent2rl.cli.main import main
+
+    main()

@@ -1,0 +1,21 @@
+"""GSM8K made short: a few problems and a few tokens each, for models that are slow or never stop."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agent2rl.core.engine import Sampling
+from agent2rl.core.task import Splits, Task
+from agent2rl.tasks.gsm8k import EVALUATOR
+from agent2rl.tasks.gsm8k.mini import TASK as MINI
+
+PROBLEM_COUNT = 4
+MAX_TOKENS = 16
+
+
+def load_splits(data_dir: Path | None) -> Splits:
+    whole = MINI.load(data_dir)
+    return Splits(whole.train, whole.feedback[:PROBLEM_COUNT], whole.heldout[:PROBLEM_COUNT])
+
+
+SHORT_PROMPT = replace(EVALUATOR.asking, sampling=Sampling(max_tokens=MAX_TOKENS))
+TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, asking=SHORT_PROMPT))

@@ -1,0 +1,96 @@
+"""Small campaigns for tests."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
+from tests.helpers.run_launcher import RunLauncher
+
+WAIT_SECONDS = 120
+
+
+def write_campaign(
+    bench: RunLauncher, agents: list[str], seeds: int = 1, more: str = "", name: str = "small"
+) -> str:
+    """A campaign's file, of runs that take a second or two each."""
+    path = bench.home / f"{name}.toml"
+    path.write_text(
+        f'name = "{name}"\n[axes]\ntask = ["gsm8k-mini"]\nagent = {json.dumps(agents)}\n'
+        f"seed = {list(range(seeds))}\n[settings]\nno-report = true\n{more}",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def read_campaign_status(bench: RunLauncher, file: str, **environment: str) -> list[dict[str, Any]]:
+    done = bench.cli("campaign", "status", file, "--json", **environment)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+    return found
+
+
+def list_run_states(bench: RunLauncher, file: str) -> list[str]:
+    return [run["state"] for run in read_campaign_status(bench, file)]
+
+
+def list_runs(bench: RunLauncher) -> list[RunPaths]:
+    return [RunPaths(path.parent) for path in sorted(bench.runs.glob("*/spec.json"))]
+
+
+def count_resumed_runs(bench: RunLauncher) -> int:
+    """How many runs were taken up after a crash."""
+    chains = (read_run(paths).chain for paths in list_runs(bench))
+    return sum(any(entry.kind == "resumed" for entry in chain.entries) for chain in chains)
+
+
+@contextmanager
+def start_campaign(
+    bench: RunLauncher, *arguments: str, **environment: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """`agent2rl campaign …`, while the test looks at it."""
+    process = subprocess.Popen(
+        bench.command("campaign", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=bench.home,
+        env=bench.environment(**environment),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_until(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.05)
+
+
+def has_agent_started(bench: RunLauncher) -> bool:
+    """Whether some run's agent has said something."""
+    return any(run.agent_log.exists() and run.agent_log.stat().st_size for run in list_runs(bench))
+
+
+def is_process_alive(marker: Path) -> bool:
+    """Whether a process whose command line names this path is alive."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(marker).encode() in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False

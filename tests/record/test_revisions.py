@@ -1,0 +1,295 @@
+"""The agent's code at every point of a run: kept from outside, in git's own format, whatever lies there."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.events import TimelineEvent
+from agent2rl.core.records import Budget, RunSpec
+from agent2rl.record import revisions as revisions_of
+from agent2rl.record import workspace_reader
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.revisions import (
+    RevisionReader,
+    RevisionRecorder,
+    diff_revisions,
+    list_revisions,
+    read_revision_files,
+)
+from agent2rl.record.workspace_reader import WorkspaceReader
+from agent2rl.run.agent_observer import CODE_FULL, RevisionWatcher
+from tests.helpers.run_launcher import RunLauncher
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace" / "code").mkdir(parents=True)
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def revisions(tmp_path: Path, workspace: Path) -> RevisionRecorder:
+    return RevisionRecorder(tmp_path / "revisions", WorkspaceReader(workspace, frozenset({"eval.py"})))
+
+
+def git(path: Path, *arguments: str) -> str:
+    command = ["git", "-c", "safe.directory=*", f"--git-dir={path}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def held(path: Path, number: int) -> dict[str, bytes]:
+    return {b"/".join(found.path).decode(): found.content for found in read_revision_files(path, number)}
+
+
+def test_a_change_is_a_revision_and_no_change_is_none(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    assert revisions.take_revision("given").number == 1
+    (workspace / "code" / "train.py").write_text("lr = 1\n")
+    assert revisions.take_revision("changed").number == 2
+    (workspace / "code" / "train.py").touch()
+    assert revisions.take_revision("again").number == 2
+    (workspace / "code" / "deep" / "er").mkdir(parents=True)
+    (workspace / "code" / "deep" / "er" / "x.txt").write_text("x")
+    (workspace / "code" / "train.py").write_text("lr = 2\n")
+    third = revisions.take_revision("submission 1")
+    assert (third.number, third.files, third.changed, third.reason) == (3, 2, 2, "submission 1")
+    path = tmp_path / "revisions"
+    assert [one.reason for one in list_revisions(path)] == ["given", "changed", "submission 1"]
+    assert "-lr = 1\n+lr = 2" in diff_revisions(path, 2, 3)
+    assert "+lr = 1" in diff_revisions(path, 0, 2)
+    with pytest.raises(UserError, match="no revision 4: the run has 3"):
+        diff_revisions(path, 1, 4)
+
+
+def test_git_itself_finds_nothing_wrong_and_shows_log_and_diff(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    for number in range(5):
+        (workspace / "code" / f"a{number}.py").write_text(f"print({number})\n" * 10)
+        (workspace / "code" / "a").mkdir(exist_ok=True)
+        (workspace / "code" / "a" / "b").write_text(str(number))
+        revisions.take_revision(f"change {number}")
+    path = tmp_path / "revisions"
+    git(path, "fsck", "--strict", "--full")
+    assert git(path, "log", "--format=%s", "main").split("\n")[:2] == ["change 4", "change 3"]
+    assert "+print(4)" in git(path, "diff", "main~1", "main")
+
+
+def test_scripts_are_kept_wherever_they_lie_and_what_was_given_is_not(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    for name in (
+        "train.py",
+        "eval.py",
+        "notes.txt",
+        "output/v1/run.sh",
+        "output/v1/model.safetensors",
+        "data/x.py",
+    ):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text("x")
+    (workspace / "code" / "any.thing").write_text("x")
+    (workspace / "code" / "train.log").write_text("loss 1")
+    revisions.take_revision("all")
+    assert set(held(tmp_path / "revisions", 1)) == {"train.py", "output/v1/run.sh", "code/any.thing"}
+
+
+def test_large_files_and_binaries_are_told_by_their_hash(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_reader, "HASHED_BYTES", 3 << 20)
+    (workspace / "code" / "large").write_bytes(b"a" * (2 << 20))
+    (workspace / "code" / "larger").write_bytes(b"a" * (5 << 20))
+    (workspace / "code" / "binary").write_bytes(b"\x7fELF\0")
+    revisions.take_revision("all")
+    found = held(tmp_path / "revisions", 1)
+    assert b"not kept: sha256" in found["code/large"]
+    assert b"5 bytes" in found["code/binary"]
+    assert b"too large to be hashed, 5242880 bytes" in found["code/larger"]
+
+
+def test_nothing_in_a_workspace_leads_or_holds_the_reader(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.py"
+    secret.write_text("the harness's own")
+    code = workspace / "code"
+    (code / "link.py").symlink_to(secret)
+    (code / "folder").symlink_to(tmp_path)
+    (code / "loop").symlink_to(code)
+    os.mkfifo(code / "pipe.py")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(code / "s"))
+    (code / ".git").mkdir()
+    (code / ".git" / "config").write_text("[core]\nfsmonitor = touch /tmp/owned\n")
+    (code / os.fsdecode(b"\xff\n")).write_text("odd")
+    deep = code
+    for _ in range(60):
+        deep = deep / "d"
+        deep.mkdir()
+    (deep / "x.py").write_text("deep")
+    revisions.take_revision("all\nof it")
+    path = tmp_path / "revisions"
+    found = {b"/".join(one.path): (one.mode, one.content) for one in read_revision_files(path, 1)}
+    assert found == {
+        b"code/link.py": (0o120000, str(secret).encode()),
+        b"code/folder": (0o120000, str(tmp_path).encode()),
+        b"code/loop": (0o120000, str(code).encode()),
+        b"code/\xff\n": (0o100644, b"odd"),
+    }
+    assert "Not whole" in git(path, "log", "--format=%B", "main")
+    git(path, "fsck", "--strict")
+    monkeypatch.setattr(workspace_reader, "MOST_FILES", 10)
+    for number in range(100):
+        (code / f"many{number}").write_text("x")
+    assert revisions.take_revision("many").files == 10
+
+
+def test_a_linked_code_folder_is_a_link_and_no_folder(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    (workspace / "code").rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.py").write_text("x")
+    (workspace / "code").symlink_to(tmp_path / "elsewhere")
+    revisions.take_revision("all")
+    assert held(tmp_path / "revisions", 1) == {}
+
+
+def test_a_run_that_writes_without_end_fills_no_disk(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revisions_of, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(revisions_of, "MORE_BYTES", 1 << 18)
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    with Recorder.create(tmp_path, spec, lambda _: None) as recorder:
+        recorder.paths.workspace.mkdir()
+        code = recorder.paths.workspace / "code"
+        code.mkdir()
+        recording = RevisionWatcher(recorder, frozenset())
+        for turn in range(12):
+            (code / "large.txt").write_bytes(random.Random(turn).randbytes(100_000).hex().encode())
+            (code / "small.py").write_text(f"turn = {turn}\n")
+            recording.take_revision("changed")
+        path = recorder.paths.revisions
+        last = held(path, 12)
+        assert last["code/small.py"] == b"turn = 11\n", "what is small is kept for longer"
+        assert last["code/large.txt"].startswith(b"agent2rl: not kept: sha256 ")
+        assert len(held(path, 2)["code/large.txt"]) == 200_000
+        for turn in range(30):
+            for number in range(10):
+                (code / f"{number}.py").write_text(f"turn = {turn}\n")
+            recording.take_revision("changed")
+        assert sum(each.stat().st_blocks * 512 for each in path.rglob("*")) < 4 << 20
+        recording.close()
+        events = [
+            TimelineEvent.model_validate_json(line) for line in recorder.paths.events.read_text().splitlines()
+        ]
+    assert [event.data["text"] for event in events if event.kind == "warning"] == [CODE_FULL]
+
+
+def test_many_large_files_cost_no_more_memory_than_is_allowed(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_reader, "MOST_BYTES", 100_000)
+    for number in range(10):
+        (workspace / "code" / f"{number}.txt").write_text(f"{number}" * 30_000)
+    (workspace / "code" / "zz.py").write_text("tiny = True\n")
+    assert revisions.take_revision("all").number == revisions.take_revision("again").number == 1
+    found = held(tmp_path / "revisions", 1)
+    assert [name for name, text in sorted(found.items()) if len(text) == 30_000] == [
+        *("code/0.txt", "code/1.txt", "code/2.txt"),
+    ]
+    assert found["code/zz.py"] == b"tiny = True\n"
+    assert "Not whole" in git(tmp_path / "revisions", "log", "main")
+
+
+def test_a_long_file_that_is_quite_another_one_is_no_work_to_show(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    for turn in range(2):
+        numbers = random.Random(turn)
+        lines = "".join(f"{numbers.randrange(130)}\n" for _ in range(100_000))
+        (workspace / "code" / "data.txt").write_text(f"# head\n{lines}# tail\n")
+        revisions.take_revision("changed")
+    begin = time.process_time()
+    shown = diff_revisions(tmp_path / "revisions", 1, 2)
+    assert time.process_time() - begin < 5
+    assert "@@ -2,100000 +2,100000 @@" in shown
+    assert shown.count("\n-") == shown.count("\n+") == 100_001, "and it is all there"
+
+
+def test_a_file_is_named_so_that_its_name_looks_like_no_line_of_a_diff(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder
+) -> None:
+    revisions.take_revision("given")
+    for name in (b"a\n+forged = 1\n", b"b\xff.py", b"b\\xff.py"):
+        (workspace / "code" / os.fsdecode(name)).write_text("real = 1\n")
+    taken = revisions.take_revision("changed")
+    assert "\n+forged" not in diff_revisions(tmp_path / "revisions", 1, 2)
+    code = RevisionReader(tmp_path / "revisions")
+    assert sorted(code.read_texts(taken.commit)) == [
+        r"code/a\x0a+forged = 1\x0a",
+        r"code/b\\xff.py",
+        r"code/b\xff.py",
+    ]
+    code.close()
+
+
+def test_a_diff_can_be_applied(tmp_path: Path, workspace: Path, revisions: RevisionRecorder) -> None:
+    train = workspace / "code" / "train.py"
+    train.write_text("".join(f"line {number}\n" for number in range(60)))
+    revisions.take_revision("one")
+    lines = train.read_text().splitlines()
+    lines[3:3], lines[20:25], lines[50] = ["new"], [], "other"
+    train.write_text("\n".join(lines))
+    (workspace / "code" / "more.py").write_text("more = 1\n")
+    revisions.take_revision("two")
+    out = tmp_path / "out"
+    (out / "code").mkdir(parents=True)
+    (out / "code" / "train.py").write_bytes(held(tmp_path / "revisions", 1)["code/train.py"])
+    shown = diff_revisions(tmp_path / "revisions", 1, 2)
+    subprocess.run(["git", "apply", "-"], input=shown, text=True, check=True, cwd=out)
+    assert {"code/train.py", "code/more.py"} == {str(each.relative_to(out)) for each in out.rglob("*.py")}
+    for name, text in held(tmp_path / "revisions", 2).items():
+        assert (out / name).read_bytes() == text
+
+
+WORKING = """
+code = WORKSPACE / "code"
+for number in range(3):
+    (code / "train.py").write_text(f"step = {number}\\n")
+    time.sleep(1)
+trained("v1")
+(code / "train.py").write_text("at the submission\\n")
+submit("output/v1")
+(code / "train.py").write_text("afterwards\\n")
+"""
+
+
+def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(bench: RunLauncher) -> None:
+    run = bench.run(WORKING)
+    name = run.result.run_id
+    found = list_revisions(run.paths.revisions)
+    wrote = [held(run.paths.revisions, one.number).get("code/train.py", b"").decode() for one in found]
+    assert wrote[0] == ""
+    assert wrote[-1] == "afterwards\n"
+    assert {"step = 0\n", "step = 1\n"} <= {*wrote}
+    # Where the watcher saw the change first, the submission pins the revision that is there already.
+    entries = map(json.loads, run.paths.ledger.read_text().splitlines())
+    pinned = next(entry["data"]["number"] for entry in entries if entry["kind"] == "revision_of")
+    assert held(run.paths.revisions, pinned)["code/train.py"] == b"at the submission\n"
+    assert "train.py" in bench.cli("revisions", name).stdout
+    assert "+afterwards" in bench.cli("revisions", name, "--diff", "1", str(len(found))).stdout
+    bench.cli("checkout", name, str(pinned), str(bench.home / "out"))
+    assert (bench.home / "out" / "code" / "train.py").read_text() == "at the submission\n"
+    assert "is there already" in bench.cli("checkout", name, "1", str(bench.home / "out")).stderr
+    assert bench.cli("verify", name).returncode == 0

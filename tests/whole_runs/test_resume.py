@@ -1,0 +1,400 @@
+"""A run whose harness died goes on: nothing that was acknowledged is lost, and nothing is done twice."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.grading_records import JudgeUsage, Submission
+from agent2rl.core.records import Budget, RunResult, RunSpec
+from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.fake_llm.script_file import parse_script
+from agent2rl.fake_llm.server import run_in_thread
+from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
+from agent2rl.grading.freeze import FreezeLimits, freeze_submission, require_intact_copy
+from agent2rl.grading.grading_proxy import JudgeProxy
+from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
+from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
+from agent2rl.grading.verify import verify_run
+from agent2rl.record import ledger
+from agent2rl.record.crash_recovery import ResumeState, read_spec
+from agent2rl.record.crash_recovery import read_resume_state as read_past
+from agent2rl.record.files import write_record
+from agent2rl.record.paths import SubmissionPaths
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.run_lock import Heartbeat, RunLock
+from agent2rl.run.assets import load_assets, prepare_model_directory
+from agent2rl.run.run_steps import RunOutcome
+from agent2rl.run.workspace import write_run_meta
+from agent2rl.tasks.gsm8k.mini import TASK as MINI
+from tests.helpers.crashing_runs import CrashingRun, CrashPoint, find_resume_faults, kill_at_random_times
+from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
+from tests.helpers.run_launcher import RunLauncher
+
+KILLED = -9
+
+
+def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: RunLauncher) -> None:
+    """Thirteen harnesses after each other; what each finds is what the one before left."""
+    dying = CrashingRun(bench)
+    deaths = (
+        CrashPoint("results"),
+        CrashPoint("started", "torn"),
+        CrashPoint("submitted", "no-head"),
+        CrashPoint("grading", "told"),
+        CrashPoint("results"),
+        CrashPoint("graded", "torn"),
+        CrashPoint("graded", which=2),
+        CrashPoint("submitted", "told"),
+        CrashPoint("ended"),
+        CrashPoint("contamination", "before"),
+        CrashPoint("heldout", "before"),
+        CrashPoint("closed"),
+    )
+    for death in deaths:
+        assert dying.live(death) == KILLED, (death, dying.errors)
+    assert dying.live() == 0, dying.errors
+    assert list(find_resume_faults(dying, len(deaths))) == []
+    finished = dying.paths.ledger.read_bytes()
+    again = bench.cli("resume", dying.paths.run_id, "--json")
+    assert again.returncode == 0
+    assert "there is nothing to resume" in again.stderr
+    assert RunResult.model_validate_json(again.stdout).resumed == len(deaths) - 1  # the last one was over
+    assert dying.paths.ledger.read_bytes() == finished
+    assert "11 times, after its harness died" in bench.cli("show", dying.paths.run_id).stdout
+
+
+def test_a_harness_that_is_killed_at_any_time_loses_nothing(bench: RunLauncher) -> None:
+    dying, seed = CrashingRun(bench, ("--sandbox", "bubblewrap")), random.randrange(1000)
+    deaths = kill_at_random_times(dying, seed, most=2, seconds=4.0)
+    assert list(find_resume_faults(dying, deaths)) == [], (seed, dying.errors)
+
+
+def test_time_that_was_used_up_is_not_given_a_second_time(bench: RunLauncher) -> None:
+    dying = CrashingRun(
+        bench, ("--sandbox", "local", "--budget", "3s"), "print('begun', flush=True)\ntime.sleep(60)"
+    )
+    assert dying.live(CrashPoint("ended", "before")) == KILLED, dying.errors
+    assert dying.live() == 0, dying.errors
+    result = RunResult.model_validate_json(dying.said)
+    assert (result.ending, result.resumed) == ("deadline", 1)
+    assert result.clock is not None
+    assert 2.9 < result.clock.agent < 10
+    assert dying.paths.agent_log.read_text().count("begun") == 1
+    assert "used up when the harness died" in result.reason
+
+
+def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(bench: RunLauncher) -> None:
+    script = parse_script('[[step]]\nsay = "Well."\n')
+    with run_in_thread(script) as url:
+        driven = (
+            "--agent",
+            "tests.whole_runs.driver_calling_agent:AGENT",
+            "--driver",
+            f"scripted-1@{url}",
+            "--max-tokens",
+            "100",
+        )
+        dying = CrashingRun(bench, ("--sandbox", "local", "--continues", "0", *driven))
+        assert dying.live(CrashPoint("request", "told", which=2)) == KILLED, dying.errors
+        assert dying.live() == 1, dying.errors
+    result = RunResult.model_validate_json(dying.said)
+    assert result.ending == "budget-exhausted", result.reason
+    assert result.usage is not None
+    assert (result.usage.answered, result.usage.refused, result.usage.tokens.total) == (4, 1, 100)
+    assert result.usage.requests == len(dying.paths.usage.read_text().splitlines())
+    first, going, anew = dying.notes()
+    assert (first["goes_on"], going["goes_on"], anew["goes_on"]) == ("False", "True", "False")
+    assert (first["resumed"], going["resumed"], anew["resumed"]) == (None, "1", "1")
+    assert "broke down" in going["prompt"]
+    assert "10 minutes of your time are left" in going["prompt"]
+    assert anew["prompt"] == f"{first['prompt']}\n{going['prompt']}"
+    assert verify_run(dying.paths).holds
+
+
+# What cannot go on
+
+
+@contextmanager
+def begun(bench: RunLauncher, **more: object) -> Iterator[Recorder]:
+    """The record of a run that has just begun."""
+    spec = RunSpec.model_validate(
+        {
+            "task": "gsm8k-mini",
+            "agent": "nop",
+            "model": "abacus",
+            "engine": "scripted:agent2rl.models.abacus:solver",
+            "sandbox": "local",
+            "budget": {"wall_seconds": 60},
+            **more,
+        }
+    )
+    with Recorder.create(bench.runs, spec, lambda _: None) as recorder:
+        yield recorder
+
+
+def test_a_run_that_is_going_is_left_alone(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        asked = bench.cli("resume", recorder.paths.run_id)
+        assert asked.returncode == 2
+        assert "A harness is at work" in asked.stderr
+        before = recorder.ledger_head
+    assert ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
+    assert f"agent2rl resume {recorder.paths.run_id} goes on" in bench.cli("show", "latest").stdout
+
+
+def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        recorder.record_entry("limits", memory_bytes=1, disk_bytes=1, processes=1)
+    paths = recorder.paths
+    whole = paths.ledger.read_bytes()
+    paths.ledger.write_bytes(whole.replace(b'"disk_bytes":1', b'"disk_bytes":9'))
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "ledger record 1 was changed" in asked.stderr
+    assert paths.ledger.read_bytes() != whole
+    paths.ledger.write_bytes(whole)
+    paths.spec.write_text(paths.spec.read_text().replace('"seed": 0', '"seed": 1'))
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "spec.json was changed" in asked.stderr
+    assert paths.ledger.read_bytes() == whole
+
+
+def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(bench: RunLauncher) -> None:
+    model = bench.home / "model"
+    shutil.copytree(prepare_model_directory("abacus", bench.cache), model)
+    with begun(bench, model=str(model)) as recorder:
+        spec = read_spec(recorder.paths)
+        assets = load_assets(spec, registry.find_task(spec.task), bench.cache)
+        recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
+    config = next(model.glob("*.json"))
+    config.write_text(config.read_text() + "\n")
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert "other inputs: model changed since" in asked.stderr
+    assert read_run(recorder.paths).state == "crashed"
+    assert verify_run(recorder.paths).holds
+
+
+def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        recorder.record_start(0.0, 2)
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
+    assert read_run(recorder.paths).state == "crashed"
+    assert verify_run(recorder.paths).holds
+
+
+def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        pass
+    paths = recorder.paths
+    paths.lock.write_text("nan inf\n")
+    with RunLock(paths.lock) as hold:
+        assert hold.last_beat is None
+    paths.lock.unlink()
+    paths.lock.mkdir()
+    asked = bench.cli("resume", paths.run_id)
+    assert asked.returncode == 2
+    assert "cannot be opened: Is a directory" in asked.stderr
+    paths.lock.rmdir()
+    paths.result.write_text("{")
+    asked = bench.cli("resume", paths.run_id, "--json")
+    assert asked.returncode == 2, "so that a campaign does it anew"
+    assert "result.json cannot be read" in asked.stderr
+
+
+def test_a_result_that_was_removed_is_not_made_up(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        recorder.close(
+            RunOutcome.from_resume_state(
+                recorder.paths.run_id, read_spec(recorder.paths), ResumeState()
+            ).make_result()
+        )
+    recorder.paths.result.unlink()
+    asked = bench.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert "is over, and its result was removed" in asked.stderr
+
+
+# What goes on counting
+
+
+def reopened(recorder: Recorder) -> Recorder:
+    return Recorder.open(recorder.paths, lambda _: None, RunLock(recorder.paths.lock))
+
+
+def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
+    with open_recorded_meter(tmp_path, steps=100) as one:
+        one.meter.count_claim(one.report(1, steps=40, episodes=1))
+        one.meter.begin()
+        one.meter.stepped(won=True)
+        one.meter.close()
+    with reopened(one.recorder) as recorder:
+        again = RecordedMeter(
+            RolloutMeter(Budget(wall_seconds=60, environment_steps=100), recorder), recorder
+        )
+        assert again.meter.steps_left() == 59
+        again.meter.count_claim(again.report(2, steps=50))
+        with pytest.raises(OutOfOrder):
+            again.meter.count_claim(again.report(1, steps=1))
+        assert again.meter.sum_totals().claimed.steps == 90
+        assert again.meter.sum_totals().witnessed.successes == 1
+        assert again.meter.steps_left() == 9
+
+
+def test_questions_to_a_train_judge_go_on_counting(tmp_path: Path) -> None:
+    noted: list[JudgeUsage] = []
+    judging = JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path)
+    teacher = TrainingJudge(judging, 3, note=noted.append)
+    question = TrainingJudgeRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
+    teacher.answer_question(question)
+    teacher = TrainingJudge(judging, 3, before=noted[-1])
+    teacher.answer_question(question)
+    teacher.answer_question(question)
+    with pytest.raises(QuestionsUsedUp):
+        teacher.answer_question(question)
+    assert teacher.read_usage().questions == 3
+
+
+def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    taped = TapedExchange(
+        number=1,
+        at=0,
+        wire="anthropic",
+        kind="generate",
+        model="m",
+        stream=False,
+        request="{}",
+        status=200,
+        headers={},
+        outcome="answered",
+        answer="",
+    )
+    tape = tmp_path / "tape"
+    with closing(TapeRecording(tape)) as first:
+        first.write(taped)
+    tape.write_bytes(tape.read_bytes() + b'{"number": 2, "a')
+    with closing(TapeRecording(tape, again=True)) as second:
+        second.write(taped.model_copy(update={"number": second._number + 1}))
+    assert [one.number for one in read_tape(tape)] == [1, 2]
+
+
+# What is mended, and what is not trusted
+
+
+def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    began = time.time()
+    with RunLock(path) as first:
+        assert first.last_beat is None
+        first.start_heartbeat()
+        with pytest.raises(UserError, match="A harness is at work"):
+            RunLock(path)
+    with RunLock(path) as second:
+        assert second.last_beat is not None
+        assert began - 0.01 <= second.last_beat.time <= time.time()
+        time.sleep(0.05)
+    with RunLock(path) as third:
+        assert third.last_beat == second.last_beat
+
+
+def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path) -> None:
+    path, looked = tmp_path / "lock", "from agent2rl.record.run_lock import is_held; from pathlib import Path"
+    code = f"{looked}\nwhile True: is_held(Path({str(path)!r})) and print('held', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as looking:
+        assert looking.stdout is not None
+        with RunLock(path):
+            assert looking.stdout.readline() == b"held\n"
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            RunLock(path).close()
+        looking.kill()
+
+
+def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_known(tmp_path: Path) -> None:
+    """It is stopped, as one is that waits for a processor; the agent's time goes on."""
+    path, said = tmp_path / "lock", "from agent2rl.record.run_lock import RunLock; from pathlib import Path"
+    begin = f"RunLock(Path({str(path)!r})).start_heartbeat()"
+    code = f"{said}\nimport time; {begin}; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as harness:
+        assert harness.stdout is not None
+        harness.stdout.readline()
+        harness.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        died, monotonic = time.time(), time.monotonic()
+        harness.kill()
+    until = time.monotonic() + 10
+    while (beat := _beat(path)).time < died and time.monotonic() < until:
+        time.sleep(0.02)
+    assert beat.monotonic is not None
+    assert 0 <= beat.monotonic - monotonic < 0.9, "noted when it died, and not at the next beat"
+
+
+def _beat(path: Path) -> Heartbeat:
+    with RunLock(path) as hold:
+        assert hold.last_beat is not None
+        return hold.last_beat
+
+
+def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: RunLauncher) -> None:
+    with begun(bench) as recorder:
+        recorder.record_start(0.0, 2)
+    for hour in (-3600.0, 3600.0):
+        beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
+        entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
+        assert 7.0 <= read_past(recorder.paths, entries, beat).used_seconds < 9.0
+    old = Heartbeat(entries[-1].time + 7.0, None)
+    assert 6.9 < read_past(recorder.paths, entries, old).used_seconds < 7.1
+
+
+def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:
+    where = SubmissionPaths(tmp_path / "1")
+    (tmp_path / "workspace" / "m").mkdir(parents=True)
+    (tmp_path / "workspace" / "m" / "model.safetensors").write_bytes(b"1" * 100)
+    where.root.mkdir()
+    frozen = freeze_submission(tmp_path / "workspace", PurePosixPath("m"), where.model, FreezeLimits())
+    digest = write_record(where.manifest, frozen.manifest)
+    require_intact_copy(where, digest)
+    (where.model / "model.safetensors").write_bytes(b"1" * 99)
+    with pytest.raises(GradingError, match="damaged when the harness died"):
+        require_intact_copy(where, digest)
+
+
+def test_a_second_verdict_on_a_submission_does_not_verify(bench: RunLauncher) -> None:
+    one = Submission(id=1, path="m", accepted_at=0, verdict="rejected")
+    with begun(bench) as recorder:
+        recorder.record_submission(one, None)
+        recorder.record_verdict(one)
+    assert verify_run(recorder.paths).holds
+    with reopened(recorder) as again:
+        again.record_verdict(one)
+    assert verify_run(recorder.paths).fault == "ledger record 4 grades submission 1 a second time"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "nothing"])
+def test_whatever_an_agent_put_in_place_of_the_clock_gives_way(tmp_path: Path, kind: str) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "workspace" / "run_meta.json"
+    outside.write_text("kept")
+    place.parent.mkdir()
+    if kind == "link":
+        place.symlink_to(outside)
+    elif kind == "folder":
+        (place / "deep").mkdir(parents=True)
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    write_run_meta(place.parent, spec, MINI, 1000.0)
+    assert json.loads(place.read_text())["start_time"] == 1000
+    assert outside.read_text() == "kept"
