@@ -34,7 +34,7 @@ test: $(SMOLLM2) bubblewrap chromium
 
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
 test-agents: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents/test_sandboxed_agents.py tests/agents/test_agent_runs.py $(ARGS)
 
 # On a cluster of this machine: Ray, and Slurm where Debian's slurmctld, slurmd, slurm-client and munge are there.
 test-campaigns: $(CLUSTERS) bubblewrap

@@ -18,7 +18,6 @@ from agent2rl.run.output_scoring import OutputScores
 from agent2rl.tasks.gsm8k import EVALUATOR
 from tests.helpers.run_launcher import RunLauncher
 
-ROOT = Path(__file__).resolve().parents[2]
 SPLITS = registry.find_task("gsm8k-mini").load(None)
 WRONG = "I do not know."
 

@@ -1,7 +1,7 @@
 """A stand-in for the package vllm, which cannot run here: the few names that our engine uses, on a CPU.
 
 It shows that our half of the engine works, and nothing of vLLM; that the names are vLLM's is for
-`test_vllm_engine` to hold against its sources.
+`test_vllm` to hold against its sources.
 """
 
 from collections.abc import Sequence

@@ -198,7 +198,7 @@ def is_open(fd):
         return False
 """
 ABSENT = [
-    str(Path(__file__).parent),
+    str(Path(__file__).parents[1]),
     str(Path(evaluator.__file__).parents[2] / "tasks"),
     "/usr/bin/env",
     "/usr/share",
@@ -320,9 +320,9 @@ def test_a_reward_that_was_interrupted_is_not_taken_for_the_next_one() -> None:
 FORKED = """
 import os, sys
 from agent2rl.evaluators.code_tests.evaluator import reward
-from tests.helpers.hostile_programs import REFERENCE, TEST
+from tests.helpers.hostile_programs import REFERENCE_TEST
 def worth():
-    return reward("def solve(x):\\n", "    return x + 1\\n", "    return x + 1\\n", TEST, "solve")
+    return reward("def solve(x):\\n", "    return x + 1\\n", "    return x + 1\\n", REFERENCE_TEST, "solve")
 assert worth() == 1
 child = os.fork()
 if child == 0:

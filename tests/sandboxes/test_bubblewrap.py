@@ -707,8 +707,8 @@ def test_killing_the_harness_leaves_nothing_alive(cell: SandboxRunner) -> None:
 import threading
 from pathlib import Path
 from agent2rl import registry
-from tests.helpers.sandbox_runner import Cell
-cell = Cell(registry.find_sandbox("bubblewrap"), Path({str(cell.root)!r}))
+from tests.helpers.sandbox_runner import SandboxRunner
+cell = SandboxRunner(registry.find_sandbox("bubblewrap"), Path({str(cell.root)!r}))
 cell.shell({(make_daemon_command(token) + "; sleep 300")!r})
 """
     root = str(Path(__file__).parents[2])

@@ -143,8 +143,8 @@ def test_killing_the_harness_ends_the_command(cell: SandboxRunner) -> None:
     script = f"""
 from pathlib import Path
 from agent2rl import registry
-from tests.helpers.sandbox_runner import Cell
-cell = Cell(registry.find_sandbox("local"), Path({str(cell.root)!r}))
+from tests.helpers.sandbox_runner import SandboxRunner
+cell = SandboxRunner(registry.find_sandbox("local"), Path({str(cell.root)!r}))
 cell.shell("bash -c 'exec -a {token} sleep 300'; true")
 """
     harness = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])

@@ -104,7 +104,7 @@ def test_a_tracker_that_is_down_is_told_of_once_and_costs_the_run_nothing(
 ) -> None:
     assert tracked.code == 0
     assert tracked.result.ending == "completed"
-    said = [line for line in tracked.errors.splitlines() if "DOWN" in line]
+    said = [line for line in tracked.errors.splitlines() if "UNREACHABLE" in line]
     assert [line.count("cannot reach http://***@tracker.example") for line in said] == [1, 0]
     assert (
         f"agent2rl track {tracked.result.run_id} --to tests.trackers.failing_trackers:UNREACHABLE" in said[1]
