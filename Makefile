@@ -1,4 +1,5 @@
 # make demo   set everything up and run the main job      make test   set everything up and run the tests
+# make test-quick  the tests of the inner loop, in under two minutes: no whole runs, sandboxes, browsers or torch
 # make check  ruff, mypy, import-linter                   make fix    format and mend what can be mended
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
@@ -20,7 +21,7 @@ TRACKERS := $(VENV)/trackers
 TORCH := torch==2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
+.PHONY: help demo test test-quick test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
 .PHONY: chromium smollm2
 
 help:
@@ -31,6 +32,9 @@ demo: $(READY) bubblewrap
 
 test: $(SMOLLM2) bubblewrap chromium
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-quick: $(READY)
+	@$(BIN)/python -m pytest -n 2 --quick $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
 test-agents: $(READY) bubblewrap

@@ -1,6 +1,7 @@
 """What the tests share."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,42 @@ settings.register_profile("agent2rl", database=None, deadline=None)
 settings.load_profile("agent2rl")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with whole runs first, so that at the end no process is alone with a long one."""
-    long = {item.path for item in items if {"bench", "shared_bench"} & {*getattr(item, "fixturenames", ())}}
-    items.sort(key=lambda item: item.path not in long)
+SLOW_FOLDERS = {"agents", "campaign", "dashboard", "docs", "models", "sandboxes", "training", "whole_runs"}
+SLOW_FIXTURES = {"bench", "shared_bench", "cache", "cell"}
+SLOW_IMPORTS = re.compile(
+    r"^(?:import|from) (?:torch|transformers|trl|playwright|safetensors\.torch"
+    r"|agent2rl\.(?:training|engines\.transformers)"
+    r"|tests\.helpers\.(?:browser|model_families|search_models|stairs_environment|tiny_models))\b",
+    re.MULTILINE,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="leave out whole runs, sandboxes, browsers and what loads torch"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --quick, do not even import what takes long to load."""
+    if not config.getoption("--quick"):
+        return None
+    if collection_path.is_dir():
+        return True if collection_path.name in SLOW_FOLDERS else None
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and SLOW_IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put files with whole runs first, so that no process ends alone with a long one."""
+
+    def uses(item: pytest.Item, fixtures: set[str]) -> bool:
+        return bool(fixtures & {*getattr(item, "fixturenames", ())})
+
+    if config.getoption("--quick"):
+        items[:] = [item for item in items if not uses(item, SLOW_FIXTURES)]
+    whole_runs = {item.path for item in items if uses(item, {"bench", "shared_bench"})}
+    items.sort(key=lambda item: item.path not in whole_runs)
 
 
 @pytest.fixture(scope="session")
