@@ -161,7 +161,7 @@ _MID_BOTH = "'.\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _MID_LETTER = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a" + _MID_BOTH
 _MID_NUMBER = ",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b" + _MID_BOTH
 _ALWAYS = "abcdefghijklmnopqrstuvwxyz0123456789_:.',;"
-"""The ASCII characters that a word may have. A text can be split at every other one without further checks."""
+"""The ASCII characters that a word may have. A text can be split at all others without further checks."""
 _JOIN = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
 
 
