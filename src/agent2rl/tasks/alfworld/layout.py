@@ -162,7 +162,7 @@ def split_of_room(fixtures: Iterable[str]) -> Part:
 
 
 def split_of_pair(thing: str, place: str) -> Part:
-    """Return the split of a pair. As in a Latin square, training has 3/5 of each thing's and place's pairs."""
+    """Return the split of a pair. As in a Latin square, training has 3/5 of the pairs of each kind."""
     return SHARES[([*THINGS].index(thing) + [*FIXTURES, LAMP].index(place)) % len(SHARES)]
 
 
