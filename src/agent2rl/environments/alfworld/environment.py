@@ -52,11 +52,11 @@ class AlfworldEnvironment:
 
     find: Find = read_carried_game
     play: AlfworldEpisode | None = field(default=None, init=False)
-    taken: int = field(default=0, init=False)
+    steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
-        self.play, self.taken, self.limit = (
+        self.play, self.steps_taken, self.limit = (
             AlfworldEpisode(self.find(example)),
             0,
             read_step_limit(example, STEPS),
@@ -66,9 +66,9 @@ class AlfworldEnvironment:
     def step(self, action: str) -> EnvironmentStep:
         if self.play is None:
             raise RuntimeError("Call reset() before step().")
-        if self.play.won or self.taken >= self.limit:
+        if self.play.won or self.steps_taken >= self.limit:
             return self._make_step(NOTHING)
-        self.taken += 1
+        self.steps_taken += 1
         if action.lstrip().startswith(THOUGHT):
             return self._make_step("OK.")
         observation = self.play.step(action)
@@ -82,7 +82,7 @@ class AlfworldEnvironment:
 
     def _make_step(self, observation: str, reward: float = 0.0) -> EnvironmentStep:
         won = self.play is not None and self.play.won
-        cut = not won and self.taken >= self.limit
+        cut = not won and self.steps_taken >= self.limit
         return EnvironmentStep(observation, reward, done=won or cut, won=won, cut=cut)
 
 

@@ -76,31 +76,31 @@ class SearchEnvironment:
     """Results of the last search that found something."""
     seen: dict[str, SearchResult] = field(default_factory=dict, init=False)
     """All results so far, by id and by title."""
-    wanted: frozenset[str] = field(default=frozenset(), init=False)
+    answer_documents: frozenset[str] = field(default=frozenset(), init=False)
     """Ids of the documents that contain the answer, if known."""
     marks: AnswerMarks = field(default=NOTHING, init=False)
-    taken: int = field(default=0, init=False)
+    steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
     over: bool = field(default=False, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
         self.right, self.limit = read_gold_answer(example), read_step_limit(example, STEPS)
-        self.backend, self.wanted = self.find(example), _read_document_ids(example)
-        self.listed, self.seen, self.marks, self.taken, self.over = (), {}, NOTHING, 0, False
+        self.backend, self.answer_documents = self.find(example), _read_document_ids(example)
+        self.listed, self.seen, self.marks, self.steps_taken, self.over = (), {}, NOTHING, 0, False
         return self._make_step(f"Question: {example.prompt}")
 
     def step(self, action: str) -> EnvironmentStep:
         if self.backend is None or self.right is None:
             raise RuntimeError("Call reset() before step().")
-        if self.over or self.taken >= self.limit:
+        if self.over or self.steps_taken >= self.limit:
             return self._make_step(OVER, done=True, cut=not self.over)
-        self.taken += 1
+        self.steps_taken += 1
         parsed = parse_action(action)
         if parsed and parsed.verb == "answer":
             self.over, self.marks = True, mark_answer(parsed.text, self.right)
             reward = self.marks.f1 if self.partial else float(self.marks.correct)
             return self._make_step(OVER, reward, done=True)
-        cut = self.taken >= self.limit
+        cut = self.steps_taken >= self.limit
         return self._make_step(self._run_action(parsed, self.backend), done=cut, cut=cut)
 
     def commands(self) -> tuple[str, ...]:
@@ -114,8 +114,10 @@ class SearchEnvironment:
         self, observation: str, reward: float = 0.0, done: bool = False, cut: bool = False
     ) -> EnvironmentStep:
         marks = {"precision": self.marks.precision, "recall": self.marks.recall, "f1": self.marks.f1}
-        if self.wanted:
-            marks["search_recall"] = len(self.wanted & self.seen.keys()) / len(self.wanted)
+        if self.answer_documents:
+            marks["search_recall"] = len(self.answer_documents & self.seen.keys()) / len(
+                self.answer_documents
+            )
         return EnvironmentStep(
             observation, reward, done, won=bool(reward) and self.marks.correct, cut=cut, marks=marks
         )

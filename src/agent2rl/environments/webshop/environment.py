@@ -76,21 +76,21 @@ class WebshopEnvironment:
 
     find: Find = find_graded_shop
     visit: WebshopEpisode | None = field(default=None, init=False)
-    taken: int = field(default=0, init=False)
+    steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
         self.visit = WebshopEpisode(self.find(example), read_goal(example), layout=read_layout(example))
-        self.taken, self.limit = 0, read_step_limit(example, STEPS)
+        self.steps_taken, self.limit = 0, read_step_limit(example, STEPS)
         return EnvironmentStep(self.visit.observation)
 
     def step(self, action: str) -> EnvironmentStep:
         if self.visit is None:
             raise RuntimeError("Call reset() before step().")
         bought = self.visit.score is not None
-        if bought or self.taken >= self.limit:
+        if bought or self.steps_taken >= self.limit:
             return self._make_step(self.visit, reward=0.0)
-        self.taken += 1
+        self.steps_taken += 1
         self.visit.step(action)
         return self._make_step(self.visit, self.visit.score.reward if self.visit.score else 0.0)
 
@@ -104,7 +104,7 @@ class WebshopEnvironment:
 
     def _make_step(self, visit: WebshopEpisode, reward: float) -> EnvironmentStep:
         bought = visit.score is not None
-        cut = not bought and self.taken >= self.limit
+        cut = not bought and self.steps_taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
         return EnvironmentStep(visit.observation, reward, done=bought or cut, won=won, cut=cut)
 

@@ -40,8 +40,8 @@ TOWNS = ("Alton", "Brook", "Carlow", "Dover", "Elm", "Ford", "Gale", "Hill", "Ke
 class FactKind(NamedTuple):
     """A kind of fact that can be asked about."""
 
-    told: str
-    asked: str
+    statement: str
+    question: str
     english: str
     german: str
     values: Sequence[str]
@@ -126,12 +126,12 @@ def _write_prompt(
     name: str,
     way: tuple[str, str, str],
 ) -> str:
-    facts = [kind.told.format(name=name, v=value) for kind, value in (requested, other)]
+    facts = [kind.statement.format(name=name, v=value) for kind, value in (requested, other)]
     if dice.random() < 0.5:
         facts.reverse()
     language, length, form = way
     requirements = [LANGUAGES[language], LENGTHS[length], FORMS[form]]
-    return " ".join([*facts, requested[0].asked.format(name=name), *filter(None, requirements)])
+    return " ".join([*facts, requested[0].question.format(name=name), *filter(None, requirements)])
 
 
 def _write_answer(kind: FactKind, name: str, value: str, way: tuple[str, str, str]) -> str:
