@@ -114,9 +114,9 @@ def test_a_seed_decides_which_games_are_played(world: Served) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        ("up", "INVALID_JSON", "no JSON object"),
+        ("up", "INVALID_JSON", "not a JSON object"),
         ("[" * 20000, "INVALID_JSON", "nested"),
-        ('["reset"]', "INVALID_JSON", "something else"),
+        ('["reset"]', "INVALID_JSON", "list"),
         ('{"type": "jump"}', "UNKNOWN_TYPE", "reset, step, state"),
         ('{"type": "step", "data": {"command": "up"}}', "VALIDATION_ERROR", "text"),
         ('{"type": "step", "data": {"text": "up"}}', "EXECUTION_ERROR", "reset"),
@@ -199,7 +199,7 @@ def test_a_fault_of_the_world_is_answered_and_noted(world: Served) -> None:
     with world.connect() as line:
         ask(line, "reset")
         answer = ask(line, "step", {"text": "trip"})
-        assert answer["data"]["message"] == "A fault of the world (ValueError)."
+        assert answer["data"]["message"] == "Internal error in the world (ValueError)."
         assert ask(line, "step", {"text": "wait"})["type"] == "observation"
     assert world.faults[-1] == "world"
 

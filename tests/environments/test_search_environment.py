@@ -236,11 +236,11 @@ def test_a_record_is_of_one_backend_and_one_at_a_time_writes_it(tmp_path: Path) 
     record = tmp_path / "record.jsonl"
     with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record)) as recording:
         recording.search("Orin")
-        with pytest.raises(UserError, match="Another run records"):
+        with pytest.raises(UserError, match="Another run is recording"):
             RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record)
     with pytest.raises(UserError, match="recorded from tavily, not brave"):
         RecordingBackend(LocalCorpus(DOCUMENTS), "brave", record)
-    with pytest.raises(UserError, match="cannot be recorded"):
+    with pytest.raises(UserError, match="Cannot record"):
         RecordingBackend(LocalCorpus(DOCUMENTS), "brave", tmp_path)
     RecordingBackend(LocalCorpus(DOCUMENTS), "tavily", record).close()
 
@@ -268,7 +268,7 @@ def test_a_record_is_continued_and_survives_a_line_that_was_cut_off(tmp_path: Pa
         recording.search("Talva")
     assert ReplayBackend(record).search("Talva") == LocalCorpus(DOCUMENTS).search("Talva")
     record.write_text("nonsense\n")
-    with pytest.raises(UserError, match="no record"):
+    with pytest.raises(UserError, match="not a search recording"):
         ReplayBackend(record)
 
 
@@ -312,7 +312,7 @@ def test_documents_that_cannot_be_searched_are_the_users_error(tmp_path: Path) -
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "documents.jsonl").write_text(text)
-        with pytest.raises(UserError, match=r"cannot be read|one id"):
+        with pytest.raises(UserError, match=r"Cannot read|same id"):
             read_corpus(folder)
 
 
@@ -323,5 +323,5 @@ def test_steps_say_how_many_of_the_documents_that_tell_it_were_found() -> None:
 
 
 def test_a_world_without_its_files_is_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="Cannot read"):
         WORLD(tmp_path)

@@ -356,10 +356,10 @@ def test_backends_are_chosen_by_name(tmp_path: Path) -> None:
         ("brave", "Set BRAVE_API_KEY"),
         ("bing", "Backends: ddgs, tavily, brave"),
         ("searxng", "searxng:URL"),
-        ("searxng:nonsense", "no address"),
+        ("searxng:nonsense", "Invalid SearXNG URL"),
         ("ddgs:x", "no search backend"),
         (f"local:{tmp_path / 'none'}", "nothing to search"),
-        (f"replay:{tmp_path / 'none'}", "no record"),
+        (f"replay:{tmp_path / 'none'}", "not a search recording"),
     ):
         with pytest.raises(UserError, match=said):
             open_backend(name, {})

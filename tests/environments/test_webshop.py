@@ -140,7 +140,7 @@ def test_pages_can_be_shorter_for_a_small_context() -> None:
     seen = store.reset(example(layout={"separator": "\n"}))
     assert seen.observation == "WebShop\nInstruction:\nFind me women's pumps\nSearch"
     for wrong in ({"shown": 0}, {"separator": 3}, {"head": "no"}):
-        with pytest.raises(UserError, match="cannot be laid out"):
+        with pytest.raises(UserError, match="invalid layout"):
             store.reset(example(layout=wrong))
 
 
@@ -268,7 +268,7 @@ def test_an_episode_without_a_purchase_is_cut() -> None:
 
 def test_an_example_without_a_goal_or_steps_is_refused() -> None:
     store = WebshopEnvironment(lambda _: SHOP)
-    with pytest.raises(UserError, match="carries no goal"):
+    with pytest.raises(UserError, match="has no goal"):
         store.reset(Example("0", "", "", {}))
     with pytest.raises(UserError, match="allows 0 steps"):
         store.reset(example(steps=0))

@@ -1,1 +1,1 @@
-"""Interactive worlds, one engine each."""
+"""Interactive environments ("worlds"): one package per engine, and adapters for training programs."""

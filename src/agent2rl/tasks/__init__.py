@@ -1,1 +1,1 @@
-"""The tasks, one package each; hidden from the agent's sandbox because they hold the evaluation data."""
+"""The tasks, one package each. Hidden in the agent's sandbox, because they hold evaluation data."""

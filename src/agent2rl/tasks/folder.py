@@ -1,13 +1,13 @@
-"""A task of your own, in the published format: `folder:PATH`, or a name under --tasks-dir.
+"""Load a custom task from a folder in the published format: `folder:PATH`, or a name under --tasks-dir.
 
     config.yaml         name; optional: description, eval_mode (per_sample), expose_files
     eval.py             evaluate(question, model_answer, reference_answer, **kwargs) -> float, from 0 to 1
-    description.md      optional; what the agent is told
-    data/train.jsonl    the agent's: a question and an answer a line; other keys are evaluate's kwargs
-    data/test.jsonl     what scores; divided into feedback and held-out halves
+    description.md      optional; the task description for the agent
+    data/train.jsonl    for the agent: a question and an answer per line; other keys are evaluate's kwargs
+    data/test.jsonl     for scoring; split into feedback and held-out halves
 
-`eval.py` is user code: it is run only when an answer is scored, in the grading child. It stands alone: the
-child sees no other file of the folder but the configuration and the description.
+`eval.py` is user code. It runs only when an answer is scored, in the grading child process. It must be
+self-contained: besides it, the child sees only the configuration and the description of the folder.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ RESERVED = ("model_answer", "reference_answer")
 
 
 class TaskFolderConfig(BaseModel):
-    """config.yaml. Published folders have further keys, which mean nothing here."""
+    """The keys of config.yaml. Published folders have further keys, which are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,7 +45,7 @@ class TaskFolderConfig(BaseModel):
 
 @dataclass(frozen=True)
 class EvalFile:
-    """The user's `evaluate`, as the scorer of an example."""
+    """Score an example with the user's `evaluate`."""
 
     path: Path
 
@@ -58,16 +58,23 @@ class EvalFile:
 
 
 def parse(argument: str) -> Task:
+    """Build the task from the path of its folder."""
     folder = Path(argument).resolve()
     config = _read_config(folder / "config.yaml")
-    script, page = folder / "eval.py", folder / "description.md"
+    script, description_file = folder / "eval.py", folder / "description.md"
     if not script.is_file():
-        raise UserError(f"The task folder {folder} has no eval.py.", "It defines evaluate(…) -> float.")
+        raise UserError(
+            f"The task folder {folder} has no eval.py.", "Add one that defines evaluate(…) -> float."
+        )
     try:
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
-        description = page.read_text(encoding="utf-8") if page.is_file() else _write_description(config)
+        description = (
+            description_file.read_text(encoding="utf-8")
+            if description_file.is_file()
+            else _write_description(config)
+        )
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The task folder {folder} cannot be read: {error}.") from error
+        raise UserError(f"Cannot read the task folder {folder}: {error}.") from error
 
     def load(data_dir: Path | None) -> Splits:
         return _load_splits(config, folder, data_dir or folder / "data")
@@ -79,7 +86,7 @@ def parse(argument: str) -> Task:
         load=load,
         evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
         exposes=_find_exposed_files(config, folder),
-        code=tuple(path for path in (folder / "config.yaml", script, page) if path.is_file()),
+        code=tuple(path for path in (folder / "config.yaml", script, description_file) if path.is_file()),
     )
 
 
@@ -88,12 +95,12 @@ def _read_config(path: Path) -> TaskFolderConfig:
         values = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise UserError(
-            f"Cannot read {path}: {error.strerror}.", "A task folder has a config.yaml."
+            f"Cannot read {path}: {error.strerror}.", "A task folder needs a config.yaml."
         ) from error
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not YAML: {error}.") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path} holds no keys and values.", "It names the task at least: `name: my-task`.")
+        raise UserError(f"{path} has no keys and values.", "It needs at least `name: my-task`.")
     try:
         config = TaskFolderConfig.model_validate(
             {key: value for key, value in values.items() if value is not None}
@@ -105,7 +112,7 @@ def _read_config(path: Path) -> TaskFolderConfig:
     if config.eval_mode != "per_sample":
         raise UserError(
             f"{path}: eval_mode {config.eval_mode!r} is not supported.",
-            "The one that is: per_sample, where eval.py scores each answer.",
+            "Use per_sample: eval.py scores each answer.",
         )
     return config
 
@@ -115,9 +122,11 @@ def _write_description(config: TaskFolderConfig) -> str:
 
 
 def _find_exposed_files(config: TaskFolderConfig, folder: Path) -> Mapping[str, Path]:
-    """What the agent sees besides the training data. Whether it exists is seen where the data is loaded:
-    in the grading child it does not."""
-    test, found = folder / "data" / "test.jsonl", {}
+    """Return the files that the agent sees besides the training data.
+
+    They need not exist: in the grading child they do not. Loading the data checks that.
+    """
+    test, exposed = folder / "data" / "test.jsonl", {}
     for name in config.expose_files:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder) or path.is_dir():
@@ -125,16 +134,18 @@ def _find_exposed_files(config: TaskFolderConfig, folder: Path) -> Mapping[str, 
         if path == test.resolve() or (path.exists() and test.exists() and path.samefile(test)):
             raise UserError(
                 f"expose_files: {name!r} is the test data, which the agent must not see.",
-                "Leave it out; data/train.jsonl is the agent's anyway.",
+                "Remove it; the agent gets data/train.jsonl anyway.",
             )
-        found[str(PurePosixPath(path.relative_to(folder)))] = path
-    return found
+        exposed[str(PurePosixPath(path.relative_to(folder)))] = path
+    return exposed
 
 
 def _load_splits(config: TaskFolderConfig, folder: Path, data: Path) -> Splits:
     for name, path in _find_exposed_files(config, folder).items():
         if not path.is_file():
-            raise UserError(f"expose_files: there is no {name!r} in {folder}.")
+            raise UserError(
+                f"expose_files: there is no {name!r} in {folder}.", "Add the file, or remove its name."
+            )
     if not (data / "test.jsonl").is_file():
         raise UserError(
             f"There is no test.jsonl in {data}: a score on training data would mean nothing.",
@@ -142,20 +153,21 @@ def _load_splits(config: TaskFolderConfig, folder: Path, data: Path) -> Splits:
         )
     feedback, heldout = split_halves(_read_examples(config, data, "test"), SPLIT_SEED)
     if not feedback:
-        raise UserError(f"{data / 'test.jsonl'} has fewer than two rows, so it cannot be divided.")
+        raise UserError(f"{data / 'test.jsonl'} has fewer than two rows, so it cannot be split into halves.")
     return Splits(_read_examples(config, data, "train"), feedback, heldout)
 
 
 def _read_examples(config: TaskFolderConfig, data: Path, split: str) -> tuple[Example, ...]:
-    found = []
-    for index, (place, row) in enumerate(read_rows(data / f"{split}.jsonl")):
+    examples = []
+    for index, (source, row) in enumerate(read_rows(data / f"{split}.jsonl")):
         if clash := [key for key in RESERVED if key in row]:
-            raise UserError(f"{place}: the key {clash[0]!r} is an argument of evaluate.", "Rename the key.")
+            raise UserError(f"{source}: the key {clash[0]!r} is an argument of evaluate.", "Rename the key.")
         question, answer = row.pop("question"), row["answer"]
         if isinstance(answer, str):
-            del row["answer"]  # else it stays in the meta, so that evaluate gets it as it was written
-        found.append(Example(f"{config.name}-{split}-{index:04d}", _to_text(question), _to_text(answer), row))
-    return tuple(found)
+            del row["answer"]  # any other type stays in the meta, so that evaluate gets it unconverted
+        name = f"{config.name}-{split}-{index:04d}"
+        examples.append(Example(name, _to_text(question), _to_text(answer), row))
+    return tuple(examples)
 
 
 def _to_text(value: JsonValue) -> str:
@@ -164,7 +176,7 @@ def _to_text(value: JsonValue) -> str:
 
 @cache
 def _load_evaluate(path: Path) -> Callable[..., float]:
-    """Runs eval.py, once; without leaving compiled files in the user's folder."""
+    """Run eval.py once and return its `evaluate`, without leaving compiled files in the user's folder."""
     module = ModuleType("agent2rl_task_eval")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
@@ -173,6 +185,6 @@ def _load_evaluate(path: Path) -> Callable[..., float]:
     except Exception as error:
         raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
     if not callable(getattr(module, "evaluate", None)):
-        raise UserError(f"{path} defines no function evaluate.")
+        raise UserError(f"{path} defines no function evaluate.", "Define evaluate(…) -> float.")
     evaluate: Callable[..., float] = module.evaluate
     return evaluate

@@ -1,12 +1,12 @@
-"""A world's training games, as training programs want them.
+"""Adapters that let training programs play a world's training games.
 
-    open_world       the games of the run that a program is part of
-    counted          the same, with every step counted, for programs that play by themselves
-    Gym, Gyms        reset and step, for one episode and for many at once
-    rollout          many episodes with a policy, in batches
-    demonstrations   the same with the world's expert
+    open_world       open the training games of the current run
+    count_steps      the same world with every step counted, for programs with their own game loop
+    Gym, Gyms        reset and step, for one episode or for many at once
+    rollout          play many episodes with a policy, in batches
+    demonstrations   play many episodes with the world's expert
 
-`faces.trl` is for TRL's GRPOTrainer, `faces.openenv` serves a world to everything else.
+`adapters.trl` is for TRL's GRPOTrainer. `adapters.openenv` serves a world over HTTP and WebSocket.
 """
 
 from agent2rl.environments.adapters.episodes import StepsUsedUp, open_world

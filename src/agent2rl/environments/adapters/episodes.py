@@ -1,11 +1,12 @@
-"""Plays training games, one counted episode at a time: finds the run's world, picks a game, takes steps.
+"""Open the run's world, select games and play counted episodes. All adapters build on this module.
 
 `open_world` finds the world through the data directory, `GameSelector` picks a game by name or in a seeded
-order, and `EpisodeSlot` plays one episode and counts every step. All adapters build on it.
+order, and `EpisodeSlot` plays one episode at a time and counts every step.
 """
 
 import importlib
 import json
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -16,83 +17,97 @@ from agent2rl.core.environment import EnvironmentStep, OpenWorld, World
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.task import Example
 
-# Finds the world of the run that a program is part of: the workspace's data directory says which it is.
+logger = logging.getLogger(__name__)
+
+# Opening the world of the current run: a file in the data directory names it.
 
 WORLD_FILE = "world.json"
 """{"world": "module:ATTRIBUTE"}, in the data directory."""
 
 
 def open_world(data: Path | None = None) -> World:
-    """The training games in a data directory; by default that of the run, `$DATA_PATH`."""
+    """Open the training games in a data directory, by default the run's `$DATA_PATH`."""
     if data is None:
         if "DATA_PATH" not in os.environ:
-            raise UserError("There is no run here: DATA_PATH is not set.", "Name the data directory.")
+            raise UserError("DATA_PATH is not set: not inside a run.", "Pass the data directory.")
         data = Path(os.environ["DATA_PATH"])
     try:
         address = str(json.loads((data / WORLD_FILE).read_text(encoding="utf-8"))["world"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{data} holds no world to train in: {type(error).__name__}: {error}.") from error
+        raise UserError(
+            f"Cannot read the training world in {data}: {type(error).__name__}: {error}.",
+            f"Pass a data directory with a {WORLD_FILE}.",
+        ) from error
     module, _, attribute = address.partition(":")
-    opened: OpenWorld = getattr(importlib.import_module(module), attribute)
-    return opened(data)
+    open_data: OpenWorld = getattr(importlib.import_module(module), attribute)
+    world = open_data(data)
+    logger.debug("Opened %s with %d training games from %s", address, len(world.games), data)
+    return world
 
 
-# Which game is played: one that is named, or the next of a random order that a seed decides.
+# Game selection
 
 
 class GameSelector:
+    """Select training games by name, or in a random order that a seed determines."""
+
     def __init__(self, world: World) -> None:
         if not world.games:
             raise UserError("This world has no games.")
         self._games = world.games
-        self._named = {game.id: game for game in world.games}
+        self._games_by_id = {game.id: game for game in world.games}
 
     def find_game(self, name: str) -> Example:
-        if name in self._named:
-            return self._named[name]
-        # No closest name: among thousands that takes a second, and a served world must not wait for it.
+        if name in self._games_by_id:
+            return self._games_by_id[name]
+        # Suggest no closest name: that takes a second among thousands, and would block a served world.
         raise UserError(
-            f"There is no training game {name[:200]!r}.", f"One of them is {self._games[0].id!r}."
+            f"There is no training game {name[:200]!r}.",
+            f"Use a valid game id, such as {self._games[0].id!r}.",
         )
 
     def iter_shuffled(self, seed: int | None = None) -> Iterator[Example]:
-        """For ever, every game once before any comes again. Without a seed, differently each time."""
-        chance = random.Random(seed)
+        """Yield games endlessly, each once before any repeats. Without a seed, the order varies."""
+        rng = random.Random(seed)
         while True:
-            yield from chance.sample(self._games, len(self._games))
+            yield from rng.sample(self._games, len(self._games))
 
 
-# A place to play in: one episode at a time, every step of it counted. All faces of a world sit on it.
+# Counted episodes
 
 
 class StepsUsedUp(Agent2RLError):
-    """The budget has no more steps in the world."""
+    """The run's budget of environment steps is used up."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The budget's steps in the world are used up.",
-            "Train on what was played, and submit.",
+            "The budget of environment steps is used up.",
+            "Train on the episodes you have, and submit.",
         )
 
     def __reduce__(self) -> tuple[type["StepsUsedUp"], tuple[()]]:
-        return (StepsUsedUp, ())  # so that it crosses from one process to another
+        return (StepsUsedUp, ())  # pickles without arguments, so it can cross process boundaries
 
 
 class StepCounter(Protocol):
+    """Count episodes and steps, and refuse them once the budget is used up."""
+
     def begin(self) -> None:
-        """An episode is about to begin. Raises StepsUsedUp where it may not."""
+        """Count an episode that is about to begin. Raises StepsUsedUp if it may not."""
         ...
 
     def allow(self) -> None:
-        """A step is about to be taken. Raises StepsUsedUp where it may not."""
+        """Check that a step may be taken. Raises StepsUsedUp if it may not."""
         ...
 
     def stepped(self, won: bool) -> None:
-        """It was taken, and it won the episode or did not."""
+        """Count a step that was taken; `won` if it won the episode."""
         ...
 
 
 class EpisodeSlot:
+    """Play one episode at a time in a world, counting every step."""
+
     __slots__ = ("__weakref__", "_counter", "_environment", "game", "over", "reward", "steps", "won")
 
     def __init__(self, world: World, counter: StepCounter) -> None:
@@ -101,7 +116,7 @@ class EpisodeSlot:
         self.game: Example | None = None
         self.steps = 0
         self.reward = 0.0
-        """The episode's: its best step's, as in grading."""
+        """The reward of the episode: that of its best step, as in grading."""
         self.won = False
         self.over = True
 
@@ -114,7 +129,7 @@ class EpisodeSlot:
 
     def step(self, action: str) -> EnvironmentStep:
         if self.over:
-            raise UserError("No episode goes on here: it is over, or was not begun.", "Call reset first.")
+            raise UserError("No episode is running: it is over, or has not begun.", "Call reset first.")
         counter = self._counter
         counter.allow()
         step = self._environment.step(action)

@@ -1,20 +1,21 @@
-"""Serves a world by OpenEnv's protocol, for trainers that speak it: an ASGI application.
+"""Serve a world over OpenEnv's protocol, for trainers that speak it: an ASGI application.
 
     WS   /ws         {"type": "reset", "data": {"seed": 0}} | {"type": "step", "data": {"text": "look"}}
-                     | {"type": "state"} | {"type": "close"}; a session for each connection
+                     | {"type": "state"} | {"type": "close"}; one session per connection
     POST /reset      {"seed": 0, "game": …, "episode_id": …}, all optional
     POST /step       {"action": {"text": "look"}, "episode_id": …}
     GET  /state      ?episode_id=…
     GET  /schema /metadata /health
 
-Over HTTP an episode is found again by the `episode_id` that its observation has, until it is done; OpenEnv's
-own servers forget it between calls. Sessions are bounded in number, and dropped where nothing was asked of
-them for a while. Whatever is sent, there is an answer. Steps are taken in the server's own loop, but those of
-a slow world in threads, so that they do not hold up the others. Not covered: MCP, and OpenEnv's web page.
+Over HTTP the `episode_id` in the observation identifies the episode until it is done; OpenEnv's own servers
+forget it between calls. The number of sessions is limited, and idle ones are dropped. Every message gets an
+answer, also an invalid one. Steps run in the server's event loop, except that those of a slow world run in
+threads, so that they do not block the others. Not covered: MCP, and OpenEnv's web page.
 """
 
 import asyncio
 import json
+import logging
 import secrets
 import threading
 import time
@@ -36,11 +37,12 @@ from agent2rl.core.task import Example
 from agent2rl.environments.adapters.episodes import EpisodeSlot, GameSelector, StepCounter, StepsUsedUp
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
 
-# The sessions of a served world: a seat for each client, as many as there may be, for as long as they are
-# used.
+# Sessions: one episode slot per client, limited in number and dropped when idle
+
+logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Sessions at once."""
+"""Sessions that may be open at the same time."""
 
 
 class SessionLimitReached(Agent2RLError):
@@ -52,36 +54,36 @@ class OpenEnvMessage(BaseModel):
 
 
 class ResetMessage(OpenEnvMessage):
-    """Begins an episode."""
+    """Begin an episode."""
 
     seed: Annotated[StrictInt, Field(ge=0, le=1 << 64)] | None = None
-    """Begins the random order of games anew."""
+    """Restarts the random order of games."""
     game: Annotated[StrictStr, Field(max_length=1000)] | None = None
-    """The game to play; else the next in random order."""
+    """The game to play. Default: the next in random order."""
     episode_id: Annotated[StrictStr, Field(min_length=1, max_length=255)] | None = None
 
 
 class ActionMessage(OpenEnvMessage):
-    """An action."""
+    """Take an action."""
 
     text: Annotated[StrictStr, Field(max_length=16384)]
     metadata: dict[str, JsonValue] = {}
-    """OpenEnv's clients send it; nothing reads it."""
+    """Sent by OpenEnv's clients, and ignored."""
 
 
 class ObservationMessage(OpenEnvMessage):
-    """What is seen."""
+    """Observation after a reset or a step."""
 
     text: str
     game: str
     won: bool
     truncated: bool
-    """Done only because the steps are used up."""
+    """The episode ended only because its step limit was reached."""
     episode_id: str | None
 
 
 class EpisodeStateMessage(OpenEnvMessage):
-    """How an episode stands."""
+    """Current state of an episode."""
 
     episode_id: str | None
     step_count: int
@@ -101,105 +103,108 @@ def build_schemas() -> dict[str, Any]:
 
 
 class OpenEnvSession:
-    """Answers one question after another, whoever asks at once."""
+    """Answer a client's messages one at a time, also if they arrive concurrently."""
 
-    def __init__(self, seat: EpisodeSlot, games: GameSelector) -> None:
-        self.asked_at = time.monotonic()
-        self._answering = threading.Lock()
-        self._seat = seat
+    def __init__(self, slot: EpisodeSlot, games: GameSelector) -> None:
+        self.last_used_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._slot = slot
         self._games = games
         self._order: Iterator[Example] = games.iter_shuffled()
         self._episode: str | None = None
 
-    def reset(self, asked: ResetMessage) -> dict[str, Any]:
-        with self._answering:
-            if asked.seed is not None:
-                self._order = self._games.iter_shuffled(asked.seed)
-            game = next(self._order) if asked.game is None else self._games.find_game(asked.game)
-            step = self._seat.reset(game)
-            self._episode = asked.episode_id
+    def reset(self, message: ResetMessage) -> dict[str, Any]:
+        with self._lock:
+            if message.seed is not None:
+                self._order = self._games.iter_shuffled(message.seed)
+            game = next(self._order) if message.game is None else self._games.find_game(message.game)
+            step = self._slot.reset(game)
+            self._episode = message.episode_id
             return self._format_observation(step, None)
 
-    def step(self, asked: ActionMessage) -> dict[str, Any]:
-        with self._answering:
-            step = self._seat.step(asked.text)
+    def step(self, message: ActionMessage) -> dict[str, Any]:
+        with self._lock:
+            step = self._slot.step(message.text)
             return self._format_observation(step, step.reward)
 
     def state(self) -> dict[str, Any]:
-        seat = self._seat
+        slot = self._slot
         return EpisodeStateMessage(
             episode_id=self._episode,
-            step_count=seat.steps,
-            game=seat.game.id if seat.game else None,
-            reward=seat.reward,
-            done=seat.over,
-            won=seat.won,
+            step_count=slot.steps,
+            game=slot.game.id if slot.game else None,
+            reward=slot.reward,
+            done=slot.over,
+            won=slot.won,
         ).model_dump()
 
     def is_idle(self, since: float) -> bool:
-        return self.asked_at < since and not self._answering.locked()
+        return self.last_used_at < since and not self._lock.locked()
 
     def close(self) -> None:
-        with self._answering:
-            self._seat.close()
+        with self._lock:
+            self._slot.close()
 
     def _format_observation(self, step: EnvironmentStep, reward: float | None) -> dict[str, Any]:
-        game = self._seat.game.id if self._seat.game else ""
-        seen = ObservationMessage(
+        game = self._slot.game.id if self._slot.game else ""
+        observation = ObservationMessage(
             text=step.observation, game=game, won=step.won, truncated=step.cut, episode_id=self._episode
         )
-        return {"observation": seen.model_dump(), "reward": reward, "done": step.done}
+        return {"observation": observation.model_dump(), "reward": reward, "done": step.done}
 
 
 class OpenEnvSessionPool:
-    """By name. One that nothing was asked of for a while makes room for the next."""
+    """Open sessions by name. Idle ones are closed to make room."""
 
     def __init__(
         self, world: World, games: GameSelector, counter: StepCounter | None, idle_seconds: float
     ) -> None:
         self.idle_seconds = idle_seconds
         self._world, self._games, self._counter = world, games, counter
-        self._open: dict[str, OpenEnvSession] = {}
+        self._sessions: dict[str, OpenEnvSession] = {}
         self._lock = threading.RLock()
 
     def open(self, name: str) -> OpenEnvSession:
-        """The one of this name, or else a new one."""
+        """Return the session with this name; create it if needed."""
         with self._lock:
             return self.get(name) or self._create_session(name)
 
     def _create_session(self, name: str) -> OpenEnvSession:
-        if len(self._open) >= MAX_SESSIONS:
+        if len(self._sessions) >= MAX_SESSIONS:
             raise SessionLimitReached(
-                f"{MAX_SESSIONS} sessions are open, which is as many as there may be.",
-                f"Close some, or wait: they are dropped after {self.idle_seconds:g} s without a question.",
+                f"Too many sessions: {MAX_SESSIONS} are open, which is the limit.",
+                f"Close some, or wait: idle ones are dropped after {self.idle_seconds:g} s.",
             )
-        seat = (
+        slot = (
             EpisodeSlot(self._world, self._counter)
             if self._counter
             else ROLLOUT_REPORTER.open_slot(self._world)
         )
-        session = self._open[name] = OpenEnvSession(seat, self._games)
+        session = self._sessions[name] = OpenEnvSession(slot, self._games)
         return session
 
     def get(self, name: str) -> OpenEnvSession | None:
         with self._lock:
             self._close_idle_sessions()
-            session = self._open.get(name)
+            session = self._sessions.get(name)
             if session:
-                session.asked_at = time.monotonic()
+                session.last_used_at = time.monotonic()
             return session
 
     def close_session(self, name: str) -> None:
         with self._lock:
-            session = self._open.pop(name, None)
-        if session:  # what it is about to answer comes first, and others need not wait for it
+            session = self._sessions.pop(name, None)
+        if session:  # outside the lock: closing waits for the answer in progress, other sessions must not
             session.close()
 
     def _close_idle_sessions(self) -> None:
         oldest = time.monotonic() - self.idle_seconds
-        for name in [name for name, session in self._open.items() if session.is_idle(oldest)]:
+        for name in [name for name, session in self._sessions.items() if session.is_idle(oldest)]:
+            logger.debug("Dropping session %s: idle for over %g s", name, self.idle_seconds)
             self.close_session(name)
 
+
+# The application
 
 __all__ = ["BODY_BYTES", "MAX_SESSIONS", "application"]
 
@@ -208,7 +213,7 @@ Fault = Callable[[str], None]
 STATUS = {StepsUsedUp: 403, SessionLimitReached: 429}
 CODE = {StepsUsedUp: "BUDGET_USED_UP", SessionLimitReached: "CAPACITY_REACHED"}
 CLOSE: dict[str, Any] = {}
-"""In place of an answer: the client says goodbye."""
+"""Returned in place of an answer when the client closes the session."""
 
 
 def application(
@@ -218,21 +223,22 @@ def application(
     fault: Fault = lambda _: None,
     idle_seconds: float = 900.0,
 ) -> Starlette:
-    """`counter` is told of every episode and step; without one, they are this process's claims.
+    """Build the ASGI application that serves a world.
 
-    `fault` is told of every error that is ours.
+    `counter` counts every episode and step; without one, this process reports them as its own rollouts.
+    `fault` is called for every internal error.
     """
     sessions = OpenEnvSessionPool(world, GameSelector(world), counter, idle_seconds)
-    face = _OpenEnvEndpoints(sessions, name, len(world.games), world.slow, fault)
+    endpoints = _OpenEnvEndpoints(sessions, name, len(world.games), world.slow, fault)
     return Starlette(
         routes=[
-            WebSocketRoute("/ws", face.serve_websocket),
-            Route("/reset", face.reset, methods=["POST"]),
-            Route("/step", face.step, methods=["POST"]),
-            Route("/state", face.state),
-            Route("/schema", face.schema),
-            Route("/metadata", face.metadata),
-            Route("/health", face.health),
+            WebSocketRoute("/ws", endpoints.serve_websocket),
+            Route("/reset", endpoints.reset, methods=["POST"]),
+            Route("/step", endpoints.step, methods=["POST"]),
+            Route("/state", endpoints.state),
+            Route("/schema", endpoints.schema),
+            Route("/metadata", endpoints.metadata),
+            Route("/health", endpoints.health),
         ],
     )
 
@@ -245,20 +251,20 @@ class _OpenEnvEndpoints:
         self._games = games
         self._fault = fault
 
-    # Over a WebSocket
+    # WebSocket
 
     async def serve_websocket(self, socket: WebSocket) -> None:
         await socket.accept()
-        number = secrets.token_hex(8)
+        session_id = secrets.token_hex(8)
         try:
-            with suppress(RuntimeError, OSError, WebSocketDisconnect):  # hung up while it was being answered
+            with suppress(RuntimeError, OSError, WebSocketDisconnect):  # the client may disconnect any time
                 try:
-                    await self._serve_session(socket, self._sessions.open(number))
+                    await self._serve_session(socket, self._sessions.open(session_id))
                 except SessionLimitReached as error:
                     await socket.send_text(_dump_json(_format_error(CODE[SessionLimitReached], str(error))))
                 await socket.close()
         finally:
-            self._sessions.close_session(number)
+            self._sessions.close_session(session_id)
 
     async def _serve_session(self, socket: WebSocket, session: OpenEnvSession) -> None:
         while True:
@@ -267,26 +273,26 @@ class _OpenEnvEndpoints:
                     message = await socket.receive()
             except TimeoutError:
                 await socket.send_text(
-                    _dump_json(_format_error("SESSION_ERROR", "Nothing was asked for too long."))
+                    _dump_json(_format_error("SESSION_ERROR", "The session was idle for too long."))
                 )
                 return
             if message["type"] != "websocket.receive":
                 return
-            said = message.get("text")
+            text = message.get("text")
             if self._slow:
-                answer = await asyncio.to_thread(self._answer_message, session, said)
+                answer = await asyncio.to_thread(self._answer_message, session, text)
             else:
-                answer = self._answer_message(session, said)
+                answer = self._answer_message(session, text)
             if answer is CLOSE:
                 return
             await socket.send_text(_dump_json(answer))
 
     def _answer_message(self, session: OpenEnvSession, text: str | None) -> dict[str, Any]:
-        session.asked_at = time.monotonic()
+        session.last_used_at = time.monotonic()
         try:
             message = _parse_json_object(text or "")
         except ValueError as error:
-            return _format_error("INVALID_JSON", f"This is no JSON object: {error}.")
+            return _format_error("INVALID_JSON", f"The message is not a JSON object: {error}.")
         data = message.get("data", {})
         try:
             match message.get("type"):
@@ -303,36 +309,37 @@ class _OpenEnvEndpoints:
         except Agent2RLError as error:
             return _format_error(CODE.get(type(error), "EXECUTION_ERROR"), str(error))
         except Exception as error:
+            logger.debug("The world raised an error", exc_info=True)
             self._fault("world")
-            return _format_error("EXECUTION_ERROR", f"A fault of the world ({type(error).__name__}).")
-        return _format_error("UNKNOWN_TYPE", "The types of messages are reset, step, state and close.")
+            return _format_error("EXECUTION_ERROR", f"Internal error in the world ({type(error).__name__}).")
+        return _format_error("UNKNOWN_TYPE", "Unknown message type. Use reset, step, state or close.")
 
-    # Over plain HTTP
+    # Plain HTTP
 
     async def reset(self, request: Request) -> Response:
         def begin(body: dict[str, Any]) -> dict[str, Any]:
-            asked = ResetMessage.model_validate(body)
-            name = asked.episode_id or secrets.token_hex(8)
-            known = self._sessions.get(name)
+            message = ResetMessage.model_validate(body)
+            name = message.episode_id or secrets.token_hex(8)
+            existing = self._sessions.get(name)
             session = self._sessions.open(name)
             try:
-                return session.reset(asked.model_copy(update={"episode_id": name}))
+                return session.reset(message.model_copy(update={"episode_id": name}))
             except BaseException:
-                if not known:  # it began nothing, and would only take up room
+                if not existing:  # no episode began, so the new session would only count toward the limit
                     self._sessions.close_session(name)
                 raise
 
         return await self._answer_http(request, begin)
 
     async def step(self, request: Request) -> Response:
-        def go_on(body: dict[str, Any]) -> dict[str, Any]:
+        def act(body: dict[str, Any]) -> dict[str, Any]:
             name = body.get("episode_id")
-            seen = self._get_session(name).step(ActionMessage.model_validate(body.get("action")))
-            if seen["done"]:
+            result = self._get_session(name).step(ActionMessage.model_validate(body.get("action")))
+            if result["done"]:
                 self._sessions.close_session(str(name))
-            return seen
+            return result
 
-        return await self._answer_http(request, go_on)
+        return await self._answer_http(request, act)
 
     async def state(self, request: Request) -> Response:
         name = request.query_params.get("episode_id")
@@ -342,8 +349,8 @@ class _OpenEnvEndpoints:
         session = self._sessions.get(name) if isinstance(name, str) else None
         if session is None:
             raise UserError(
-                "No episode goes on under this `episode_id`.",
-                "POST /reset answers with one; or use /ws, where a connection is a session.",
+                "No episode is running with this `episode_id`.",
+                "POST /reset returns one; or use /ws, where each connection is a session.",
             )
         return session
 
@@ -354,9 +361,9 @@ class _OpenEnvEndpoints:
             text = await _read_body(request)
             body = _parse_json_object(text) if text.strip() else {}
         except _BodyTooLarge:
-            return _make_problem_response(413, f"A request has at most {BODY_BYTES} bytes.")
+            return _make_problem_response(413, f"The request is larger than {BODY_BYTES} bytes.")
         except ValueError as error:
-            return _make_problem_response(422, f"This is no JSON object: {error}.")
+            return _make_problem_response(422, f"The request is not a JSON object: {error}.")
         try:
             return _make_response(200, await asyncio.to_thread(answer, body) if self._slow else answer(body))
         except ValidationError as error:
@@ -364,15 +371,16 @@ class _OpenEnvEndpoints:
         except Agent2RLError as error:
             return _make_problem_response(STATUS.get(type(error), 422), str(error))
         except Exception as error:
+            logger.debug("The world raised an error", exc_info=True)
             self._fault("world")
-            return _make_problem_response(500, f"A fault of the world ({type(error).__name__}).")
+            return _make_problem_response(500, f"Internal error in the world ({type(error).__name__}).")
 
     async def schema(self, _: Request) -> Response:
         return _make_response(200, build_schemas())
 
     async def metadata(self, _: Request) -> Response:
-        about = f"The {self._games} training games of {self._name}."
-        return _make_response(200, {"name": self._name, "description": about, "version": __version__})
+        description = f"The {self._games} training games of {self._name}."
+        return _make_response(200, {"name": self._name, "description": description, "version": __version__})
 
     async def health(self, _: Request) -> Response:
         return _make_response(200, {"status": "healthy"})
@@ -394,16 +402,16 @@ async def _read_body(request: Request) -> str:
 
 def _parse_json_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("it is something else")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"it is of type {type(value).__name__}")
+    return value
 
 
 def _dump_json(answer: dict[str, Any]) -> str:
-    """In ASCII, so that there is nothing in it that cannot be sent."""
+    """Dump as ASCII, so that lone surrogates cannot break the encoding."""
     return json.dumps(answer)
 
 
@@ -422,6 +430,12 @@ def _make_response(status: int, body: dict[str, Any], kind: str = "application/j
 
 
 def _make_problem_response(status: int, detail: str) -> Response:
-    hint = "GET /schema says what is expected."
-    body = {"type": "about:blank", "title": "Not possible", "status": status, "detail": detail, "hint": hint}
+    hint = "GET /schema returns the expected format."
+    body = {
+        "type": "about:blank",
+        "title": "Request failed",
+        "status": status,
+        "detail": detail,
+        "hint": hint,
+    }
     return _make_response(status, body, "application/problem+json")

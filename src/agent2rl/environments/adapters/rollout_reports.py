@@ -1,11 +1,11 @@
-"""What this process plays by itself, counted here and claimed to the run's grading service.
+"""Count what this process plays, and report it to the run's grading service.
 
-A thread reports now and then (`POST /rollouts`), and once more at the end of the process: play never waits
-for it, and a service that is away is told later. The first reports are seconds apart, later ones further: a
-thousandth of the time that went by. Outside of a run nothing is reported.
+A thread reports periodically (`POST /rollouts`) and once more when the process exits. Play never waits for
+it, and reports are repeated later if the service is unreachable. The first reports are seconds apart, later
+ones a thousandth of the elapsed time. Outside a run nothing is reported.
 
-These are claims: a program can play without reporting, and nobody would know. A run's budget of steps is
-kept all the same, by raising StepsUsedUp as soon as the service says that nothing is left.
+The reports are claims: a program can play without reporting, and this goes unnoticed. The budget of steps is
+enforced all the same, by raising StepsUsedUp as soon as the service answers that no steps are left.
 """
 
 import atexit
@@ -30,30 +30,30 @@ from agent2rl.environments.adapters.episodes import EpisodeSlot, StepsUsedUp
 
 FIRST_SECONDS, REPORT_SECONDS, ANSWER_SECONDS = 0.2, 2.0, 5.0
 COUNT_NAMES = ("episodes", "steps", "successes")
-_log = logging.getLogger("agent2rl")
+logger = logging.getLogger(__name__)
 
 
 def sign_report(key: str, reporter: str, sequence: int, counts: Mapping[str, int]) -> str:
-    """Binds a report to a run: HMAC-SHA256 of `reporter:sequence:episodes:steps:successes`, in hex."""
+    """Sign a report for a run: HMAC-SHA256 of `reporter:sequence:episodes:steps:successes`, in hex."""
     text = ":".join([reporter, str(sequence), *(str(counts[name]) for name in COUNT_NAMES)])
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 class SlotCounter:
-    """What was played on one seat. Only the seat writes it, so it needs no lock."""
+    """Counts of one slot. Only the slot writes them, so no lock is needed."""
 
-    __slots__ = ("_claims", "episodes", "steps", "successes")
+    __slots__ = ("_reporter", "episodes", "steps", "successes")
 
-    def __init__(self, claims: "RolloutReporter") -> None:
-        self._claims = claims
+    def __init__(self, reporter: "RolloutReporter") -> None:
+        self._reporter = reporter
         self.episodes = self.steps = self.successes = 0
 
     def begin(self) -> None:
-        self._claims.begin_episode()
+        self._reporter.begin_episode()
         self.episodes += 1
 
     def allow(self) -> None:
-        if self._claims.spent:
+        if self._reporter.spent:
             raise StepsUsedUp
 
     def stepped(self, won: bool) -> None:
@@ -63,37 +63,37 @@ class SlotCounter:
 
 
 class RolloutReporter:
-    """All seats of a process, and whom to tell of them."""
+    """Collect the counts of all slots of this process, and report them."""
 
     def __init__(self, url: str | None, key: str | None) -> None:
         self.spent = False
         self._url, self._key = url, key
-        self._seats: list[tuple[weakref.ref[EpisodeSlot], SlotCounter]] = []
+        self._slots: list[tuple[weakref.ref[EpisodeSlot], SlotCounter]] = []
         self._reset_state()
 
     def _reset_state(self) -> None:
-        self._reporter = secrets.token_hex(8)
+        self._id = secrets.token_hex(8)
         self._sequence = 0
-        self._past = dict.fromkeys(COUNT_NAMES, 0)
-        self._told = dict.fromkeys(COUNT_NAMES, 0)
+        self._deleted = dict.fromkeys(COUNT_NAMES, 0)
+        self._reported = dict.fromkeys(COUNT_NAMES, 0)
         self._unanswered: dict[str, int] | None = None
         self._left: int | None = None
-        self._slowly = 1.0
+        self._slowdown = 1.0
         self._warned = False
         self._thread: threading.Thread | None = None
-        self._telling = threading.Lock()
-        self._counting = threading.Lock()
+        self._report_lock = threading.Lock()
+        self._count_lock = threading.Lock()
 
     def open_slot(self, world: World) -> EpisodeSlot:
-        """A seat whose play is counted here."""
-        tally = SlotCounter(self)
-        seat = EpisodeSlot(world, tally)
-        with self._counting:
-            self._seats.append((weakref.ref(seat), tally))
-        return seat
+        """Return a new slot whose episodes and steps are counted here."""
+        counter = SlotCounter(self)
+        slot = EpisodeSlot(world, counter)
+        with self._count_lock:
+            self._slots.append((weakref.ref(slot), counter))
+        return slot
 
     def begin_episode(self) -> None:
-        """Before each episode: raises StepsUsedUp where what was played uses up what the service left."""
+        """Check the budget before an episode. Raises StepsUsedUp if no steps are left."""
         if self._thread is None and self._url and self._key:
             self._start_thread()
         if self._left is not None and not self.spent and self._count_unreported()["steps"] >= self._left:
@@ -102,85 +102,86 @@ class RolloutReporter:
             raise StepsUsedUp
 
     def send_report(self) -> None:
-        """Tell what is new. What gets no answer is told again, word for word, before anything else."""
-        with self._telling:
+        """Report new counts. An unanswered report is repeated unchanged before a new one is sent."""
+        with self._report_lock:
             for _ in range(2):
                 if self._unanswered is None:
                     new = self._count_unreported()
                     if not any(new.values()):
                         return
                     self._unanswered = new
-                    self._told = {name: self._told[name] + new[name] for name in COUNT_NAMES}
+                    self._reported = {name: self._reported[name] + new[name] for name in COUNT_NAMES}
                     self._sequence += 1
                 if not self._post_counts(self._unanswered):
                     return
                 self._unanswered = None
 
     def reset_after_fork(self) -> None:
-        """After a fork: what was played before is the parent's, and so is the thread."""
-        for _, tally in self._seats:
-            tally.episodes = tally.steps = tally.successes = 0
+        """Start from zero in a forked child: earlier counts and the thread belong to the parent."""
+        for _, counter in self._slots:
+            counter.episodes = counter.steps = counter.successes = 0
         self._reset_state()
 
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._report_periodically, name="rollout-claims", daemon=True)
         self._thread.start()
         atexit.register(self.send_report)
-        multiprocessing.util.Finalize(
-            None, self.send_report, exitpriority=0
-        )  # atexit is not for its children
+        # Children of multiprocessing do not run atexit handlers.
+        multiprocessing.util.Finalize(None, self.send_report, exitpriority=0)
 
     def _report_periodically(self) -> None:
         began, pause = time.monotonic(), FIRST_SECONDS
         while True:
             time.sleep(pause)
             self.send_report()
-            pause = max(REPORT_SECONDS * self._slowly, (time.monotonic() - began) / 1000)
+            pause = max(REPORT_SECONDS * self._slowdown, (time.monotonic() - began) / 1000)
 
     def _count_unreported(self) -> dict[str, int]:
-        """What was counted since the last report. Of seats that are gone only the sum is kept."""
-        with self._counting:
+        """Return the counts since the last report. Of deleted slots only the sum is kept."""
+        with self._count_lock:
             alive = []
-            total = dict(self._past)
-            for seat, tally in self._seats:
-                gone = seat() is None
+            total = dict(self._deleted)
+            for slot, counter in self._slots:
+                deleted = slot() is None
                 for name in COUNT_NAMES:
-                    count = getattr(tally, name)
+                    count = getattr(counter, name)
                     total[name] += count
-                    self._past[name] += count if gone else 0
-                if not gone:
-                    alive.append((seat, tally))
-            self._seats[:] = alive
-            return {name: total[name] - self._told[name] for name in COUNT_NAMES}
+                    self._deleted[name] += count if deleted else 0
+                if not deleted:
+                    alive.append((slot, counter))
+            self._slots[:] = alive
+            return {name: total[name] - self._reported[name] for name in COUNT_NAMES}
 
     def _post_counts(self, counts: dict[str, int]) -> bool:
-        """Whether these counts are settled, one way or the other."""
-        signed = sign_report(str(self._key), self._reporter, self._sequence, counts)
-        body = {"reporter": self._reporter, "sequence": self._sequence, **counts, "signature": signed}
+        """Post counts. Returns whether they are settled, accepted or refused; else they are sent again."""
+        signature = sign_report(str(self._key), self._id, self._sequence, counts)
+        body = {"reporter": self._id, "sequence": self._sequence, **counts, "signature": signature}
         try:
             status, answer = _post_report(str(self._url), body)
             if status == 200:
                 self._left = answer["environment_steps_left"]
                 self.spent = self._left is not None and self._left <= 0
                 return True
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            logger.debug("Rollout report %d got no valid answer: %r", self._sequence, error)
             return False
         if status in (429, 500, 502, 503):
-            self._slowly = min(self._slowly * 2, 64.0)
+            self._slowdown = min(self._slowdown * 2, 64.0)
+            logger.debug("Rollout report %d got status %d, will retry", self._sequence, status)
             return False
-        if status != 409:  # which means that an answer was lost, and these are counted already
+        if status != 409:  # 409: the answer to an earlier try was lost, and these are counted already
             self._sequence -= 1
             if not self._warned:
-                _log.warning("The grading service refuses reports of rollouts: %s", answer.get("detail"))
+                logger.warning("The grading service refuses rollout reports: %s", answer.get("detail"))
             self._warned = True
         return True
 
 
 def _post_report(url: str, body: Mapping[str, object]) -> tuple[int, dict[str, Any]]:
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=ANSWER_SECONDS)
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
     try:
-        path = where.path.rstrip("/") + "/rollouts"
+        path = parts.path.rstrip("/") + "/rollouts"
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, dict(json.loads(response.read(1 << 16)))
@@ -189,10 +190,10 @@ def _post_report(url: str, body: Mapping[str, object]) -> tuple[int, dict[str, A
 
 
 ROLLOUT_REPORTER = RolloutReporter(os.environ.get("GRADING_SERVER_URL"), os.environ.get("ROLLOUT_KEY"))
-"""This process's."""
+"""The reporter of this process."""
 os.register_at_fork(after_in_child=ROLLOUT_REPORTER.reset_after_fork)
 
 
 def count_steps(world: World) -> World:
-    """The same world, with every step in it counted: for programs that play by themselves."""
+    """Return the same world with every step counted, for programs with their own game loop."""
     return replace(world, environment=lambda: ROLLOUT_REPORTER.open_slot(world))

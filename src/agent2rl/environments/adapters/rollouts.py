@@ -1,4 +1,4 @@
-"""Plays many episodes with a policy, all live ones in one batch for each turn.
+"""Play many episodes with a policy, with all live episodes in one batch per turn.
 
     def policy(conversations):
         return [model_says(conversation.messages()) for conversation in conversations]
@@ -6,8 +6,8 @@
     for episode in rollout(policy, 64, seed=0):
         print(episode.game, episode.reward, episode.steps)
 
-The policy is asked for an action for each live episode, given its turns so far. An episode that ends makes
-room for the next that waits, so the batches stay full.
+The policy returns one action for each live episode, given its turns so far. When an episode ends, the next
+one takes its slot, so the batches stay full.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from agent2rl.environments.adapters.episodes import EpisodeSlot, GameSelector, o
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
 
 MAX_LIVE_EPISODES = 256
-"""Episodes that are played at once, unless the caller says otherwise."""
+"""Default number of episodes that are played at the same time."""
 
 
 @dataclass(eq=False)
@@ -31,16 +31,19 @@ class EpisodeConversation:
     """A live episode as the policy sees it."""
 
     number: int
-    """Of the episode among all that are asked for: the same in every batch."""
+    """Index of the episode among all requested ones: the same in every batch."""
     game: str
     turns: list[TrajectoryTurn] = field(default_factory=list)
-    """The first has no action: it is what is seen first. The last one wants an answer."""
+    """The first has no action, only the first observation. The policy answers the last one."""
 
     def messages(self, preface: str = "") -> list[dict[str, str]]:
-        """As a chat: what was seen is the user's, what was done the model's; a preface comes first."""
+        """Return the turns as a chat: observations from the user, actions from the assistant.
+
+        A preface is put before the first observation.
+        """
         first, *rest = self.turns
-        seen = f"{preface}\n\n{first.observation}" if preface else first.observation
-        chat = [{"role": "user", "content": seen}]
+        content = f"{preface}\n\n{first.observation}" if preface else first.observation
+        chat = [{"role": "user", "content": content}]
         for turn in rest:
             chat.append({"role": "assistant", "content": turn.action})
             chat.append({"role": "user", "content": turn.observation})
@@ -49,7 +52,7 @@ class EpisodeConversation:
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """What was played."""
+    """A finished episode."""
 
     game: str
     turns: tuple[TrajectoryTurn, ...]
@@ -70,10 +73,10 @@ def rollout(
     seed: int | None = None,
     live: int = MAX_LIVE_EPISODES,
 ) -> list[PlayedEpisode]:
-    """Play n episodes: of the games named, in turn and over again, or in an order that the seed decides."""
+    """Play n episodes: of the named games in turn, repeating them, or else in an order set by the seed."""
     world = world or open_world()
-    known = GameSelector(world)
-    chosen = cycle([known.find_game(name) for name in games]) if games else known.iter_shuffled(seed)
+    selector = GameSelector(world)
+    chosen = cycle([selector.find_game(name) for name in games]) if games else selector.iter_shuffled(seed)
     waiting = deque(enumerate(islice(chosen, n)))
     free = [ROLLOUT_REPORTER.open_slot(world) for _ in range(min(live, n))]
     playing: list[tuple[EpisodeConversation, EpisodeSlot]] = []
@@ -81,22 +84,22 @@ def rollout(
     while waiting or playing:
         while waiting and free:
             playing.append(_begin_episode(*waiting.popleft(), free.pop()))
-        talking = [conversation for conversation, seat in playing if not seat.over]
-        actions = iter(_ask_policy(policy, talking))
+        waiting_for_policy = [conversation for conversation, slot in playing if not slot.over]
+        actions = iter(_ask_policy(policy, waiting_for_policy))
         alive = []
-        for conversation, seat in playing:
-            if not seat.over:
+        for conversation, slot in playing:
+            if not slot.over:
                 action = next(actions)
-                seen = seat.step(action).observation
-                conversation.turns.append(TrajectoryTurn(action=action, observation=seen))
-            if seat.over:
-                done[conversation.number] = _finish_episode(conversation, seat)
-                free.append(seat)
+                observation = slot.step(action).observation
+                conversation.turns.append(TrajectoryTurn(action=action, observation=observation))
+            if slot.over:
+                done[conversation.number] = _finish_episode(conversation, slot)
+                free.append(slot)
             else:
-                alive.append((conversation, seat))
+                alive.append((conversation, slot))
         playing = alive
-    for seat in free:
-        seat.close()
+    for slot in free:
+        slot.close()
     return [done[number] for number in range(len(done))]
 
 
@@ -108,35 +111,38 @@ def demonstrations(
     seed: int | None = None,
     live: int = MAX_LIVE_EPISODES,
 ) -> list[PlayedEpisode]:
-    """Episodes that the world's expert plays; it does not win all of them."""
+    """Play n episodes with the world's expert, which does not win all of them."""
     world = world or open_world()
-    hire = world.expert
-    if hire is None:
-        raise UserError(
-            "This world has no expert to show how it is played.", "Learn from your own episodes: rollout()."
-        )
+    make_expert = world.expert
+    if make_expert is None:
+        raise UserError("This world has no expert.", "Use rollout() with a policy of your own instead.")
     experts: dict[int, ExpertPolicy] = {}
 
     def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
         for conversation in conversations:
             if len(conversation.turns) == 1:
-                experts[conversation.number] = hire()
-        return [experts[each.number].act(each.turns[-1].observation) for each in conversations]
+                experts[conversation.number] = make_expert()
+        return [
+            experts[conversation.number].act(conversation.turns[-1].observation)
+            for conversation in conversations
+        ]
 
     return rollout(policy, n, world=world, games=games, seed=seed, live=live)
 
 
-def _begin_episode(number: int, game: Example, seat: EpisodeSlot) -> tuple[EpisodeConversation, EpisodeSlot]:
-    seen = seat.reset(game).observation
-    return EpisodeConversation(number, game.id, [TrajectoryTurn(action="", observation=seen)]), seat
+def _begin_episode(number: int, game: Example, slot: EpisodeSlot) -> tuple[EpisodeConversation, EpisodeSlot]:
+    observation = slot.reset(game).observation
+    return EpisodeConversation(number, game.id, [TrajectoryTurn(action="", observation=observation)]), slot
 
 
-def _ask_policy(policy: Policy, talking: list[EpisodeConversation]) -> Sequence[str]:
-    actions = policy(talking) if talking else []
-    if len(actions) != len(talking) or not all(isinstance(action, str) for action in actions):
-        raise UserError(f"The policy was asked for {len(talking)} texts and gave {len(actions)} things.")
+def _ask_policy(policy: Policy, conversations: list[EpisodeConversation]) -> Sequence[str]:
+    actions = policy(conversations) if conversations else []
+    if len(actions) != len(conversations) or not all(isinstance(action, str) for action in actions):
+        raise UserError(
+            f"The policy must return {len(conversations)} actions as text; it returned {len(actions)}."
+        )
     return actions
 
 
-def _finish_episode(conversation: EpisodeConversation, seat: EpisodeSlot) -> PlayedEpisode:
-    return PlayedEpisode(conversation.game, tuple(conversation.turns), seat.reward, seat.won, seat.steps)
+def _finish_episode(conversation: EpisodeConversation, slot: EpisodeSlot) -> PlayedEpisode:
+    return PlayedEpisode(conversation.game, tuple(conversation.turns), slot.reward, slot.won, slot.steps)

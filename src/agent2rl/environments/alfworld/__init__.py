@@ -1,14 +1,14 @@
 """ALFWorld: household games in text, played from their official files without TextWorld or a planner.
 
-    game = Game.load(Path("json_2.1.1/valid_seen/…/game.tw-pddl"))
-    play = Play(game)
-    print(play.observation)
-    print(play.step("go to cabinet 1"), play.won, play.commands)
+    game = AlfworldGame.load(Path("json_2.1.1/valid_seen/…/game.tw-pddl"))
+    episode = AlfworldEpisode(game)
+    print(episode.observation)
+    print(episode.step("go to cabinet 1"), episode.won, episode.commands)
 
 `AlfworldGame` is read once and shared; `AlfworldEpisode` is one episode, a few kilobytes;
-`AlfworldEnvironment` is both of them behind `core.environment.Environment`. Texts, admissible commands and
-victories are those of TextWorld 1.7.0 with alfworld 0.4.2. Not covered: its experts, its shuffled object
-numbers (`domain_randomization`), its pictures.
+`AlfworldEnvironment` wraps both as a `core.environment.Environment`. Texts, admissible commands and wins are
+those of TextWorld 1.7.0 with alfworld 0.4.2. Not covered: its experts, its shuffled object numbers
+(`domain_randomization`), its pictures.
 """
 
 from agent2rl.core.environment import OpenWorld

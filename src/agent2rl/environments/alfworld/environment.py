@@ -1,10 +1,10 @@
-"""ALFWorld as an environment, and a run's training games as a world with tools and an expert.
+"""The ALFWorld environment, and a run's training games as a world with tools and an expert.
 
-    data/train.jsonl                          {"id": …, "question": …, "task_type": …, "steps": …} a line
+    data/train.jsonl                          {"id": …, "question": …, "task_type": …, "steps": …} per line
     data/games/<task>/<trial>/game.tw-pddl    the games, in the official layout
 
-An action `think: …` is answered "OK.", changes nothing and costs a step, as in ReAct's evaluation. The
-tools' docstrings are what a model reads. Not covered: prompts, and finding the action in a model's reply.
+An action `think: …` is answered "OK.", changes nothing and costs a step, as in ReAct's evaluation. Models
+read the docstrings of the tools. Not covered: prompts, and parsing the action out of a model's reply.
 """
 
 from collections.abc import Callable
@@ -22,24 +22,24 @@ from agent2rl.environments.examples import read_step_limit, read_training_exampl
 GAME_FILE = "game.tw-pddl"
 THOUGHT = "think:"
 STEPS = 50
-"""In an episode, thoughts and nonsense included, unless an example's `read_step_limit` says otherwise."""
+"""Default step limit of an episode; thoughts and invalid actions count. An example's `steps` overrides it."""
 
 Find = Callable[[Example], AlfworldGame]
-"""Where the game is that an example means."""
+"""Returns the game of an example."""
 
 
 def read_carried_game(example: Example) -> AlfworldGame:
-    """The game that an example carries in its `game`, as evaluation files have it."""
+    """Return the game in an example's `game`, where evaluation files have it."""
     data = example.meta.get("game")
     if not isinstance(data, dict):
-        raise UserError(f"The example {example.id!r} carries no game.")
+        raise UserError(f"Example {example.id!r} has no game.")
     return AlfworldGame.from_data(data, example.id)
 
 
-def make_game_finder(folder: Path, kept: int = 4096) -> Find:
-    """Finds the game that an example's id (`<task>/<trial>`) names in a folder; what it has read it keeps."""
+def make_game_finder(folder: Path, cache_size: int = 4096) -> Find:
+    """Return a function that loads the game with an example's id (`<task>/<trial>`) from a folder, cached."""
 
-    @lru_cache(maxsize=kept)
+    @lru_cache(maxsize=cache_size)
     def load(name: str) -> AlfworldGame:
         return AlfworldGame.load(folder / name / GAME_FILE)
 
@@ -48,15 +48,15 @@ def make_game_finder(folder: Path, kept: int = 4096) -> Find:
 
 @dataclass
 class AlfworldEnvironment:
-    """Reward is 1 for the step that wins. After the end nothing happens any more."""
+    """Play ALFWorld games. The step that wins has reward 1. Steps after the end change nothing."""
 
     find: Find = read_carried_game
     play: AlfworldEpisode | None = field(default=None, init=False)
-    taken: int = field(default=0, init=False)
+    steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
-        self.play, self.taken, self.limit = (
+        self.play, self.steps_taken, self.limit = (
             AlfworldEpisode(self.find(example)),
             0,
             read_step_limit(example, STEPS),
@@ -65,10 +65,10 @@ class AlfworldEnvironment:
 
     def step(self, action: str) -> EnvironmentStep:
         if self.play is None:
-            raise RuntimeError("An episode is begun with reset() before it can go on.")
-        if self.play.won or self.taken >= self.limit:
+            raise RuntimeError("Call reset() before step().")
+        if self.play.won or self.steps_taken >= self.limit:
             return self._make_step(NOTHING)
-        self.taken += 1
+        self.steps_taken += 1
         if action.lstrip().startswith(THOUGHT):
             return self._make_step("OK.")
         observation = self.play.step(action)
@@ -82,11 +82,12 @@ class AlfworldEnvironment:
 
     def _make_step(self, observation: str, reward: float = 0.0) -> EnvironmentStep:
         won = self.play is not None and self.play.won
-        cut = not won and self.taken >= self.limit
+        cut = not won and self.steps_taken >= self.limit
         return EnvironmentStep(observation, reward, done=won or cut, won=won, cut=cut)
 
 
-# ALFWorld's commands as functions, for models that call tools. Slicing is left out: no task asks for it.
+# The commands as functions, for models that call tools. The model reads these docstrings. Slicing is left
+# out, because no task needs it.
 
 
 def go_to(place: str) -> str:
@@ -197,7 +198,7 @@ def inventory() -> str:
 TOOLS = (go_to, open_place, close_place, take, put, clean, heat, cool, use, examine, look, inventory)
 
 
-# The training games of a run as a world: `train.jsonl` names them, `games/` holds them.
+# A run's training games as a world: `train.jsonl` names them, `games/` has their files
 
 try:
     from agent2rl.environments.alfworld.expert import AlfworldExpert

@@ -1,8 +1,7 @@
 """One episode of an ALFWorld game: the state of the house, its rules, and the texts that describe it.
 
-A command must be one of those that are possible now, letter for letter, apart from white space around it.
-Anything else is answered with "Nothing happens." The game's tuples and fact sets are shared until they
-change, so that a state is small.
+A command must match a possible command exactly, apart from surrounding whitespace. Anything else is answered
+with "Nothing happens." A state shares the game's tuples and fact sets until they change, so it stays small.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,17 +10,17 @@ from dataclasses import dataclass
 from agent2rl.environments.alfworld.game import AlfworldGame, AlfworldGoal, House, Numbers
 from agent2rl.environments.alfworld.grammar import ACTIONS, choose_variant
 
-# What is true in a house after some actions, what can be done then and what it changes: ALFWorld's rules.
+# The state of a house, and ALFWorld's rules: which actions are possible, and what they change
 
 Act = tuple[str, *tuple[int, ...]]
-"""An action and the numbers of what it is about, as `grammar.ACTIONS` orders them."""
+"""An action and the numbers of its arguments, in the order of `grammar.ACTIONS`."""
 
 KNIVES = frozenset({"knifetype", "butterknifetype"})
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """What an appliance does to the thing in hand. The appliance need not be open."""
+    """Effect of an appliance on the thing in hand. The appliance need not be open."""
 
     appliances: frozenset[str]
     needs: str
@@ -53,7 +52,7 @@ class HouseState:
         self.thing_facts = list(house.thing_facts)
         self.fixture_facts = list(house.fixture_facts)
         self.left: set[tuple[int, int]] = set()
-        """(thing, fixture) that it was taken from, and was not put back to."""
+        """(thing, fixture): things that were taken from a fixture and not put back there."""
 
     @property
     def nearby(self) -> Numbers:
@@ -61,14 +60,14 @@ class HouseState:
         return self.house.nearby[self.location]
 
     def list_clutter(self) -> list[int]:
-        """What `look` lists: things put down here after they were taken from a fixture that is here too."""
+        """List the things that `look` shows: put down here, after being taken from a fixture that is here."""
         if not self.left:
             return []
         pairs = ((thing, fixture) for thing in self.around[self.location] for fixture in self.nearby)
         return [pair[0] for pair in pairs if pair in self.left]
 
     def reaches_goal(self, goal: AlfworldGoal) -> bool:
-        """Whether the goal is reached now."""
+        """Return whether the goal is reached now."""
         if goal.lamps is not None:
             return self.held in goal.things and any(
                 "istoggled" in self.thing_facts[thing] and "toggleable" in self.thing_facts[thing]
@@ -82,7 +81,7 @@ class HouseState:
         return False
 
     def is_possible(self, act: Act) -> bool:
-        """Whether an action's precondition holds."""
+        """Return whether an action's precondition holds."""
         match act:
             case "gotolocation", fixture:
                 return not self._is_near(fixture)
@@ -112,7 +111,7 @@ class HouseState:
         return True
 
     def apply_act(self, act: Act) -> None:
-        """Change what an action changes. It must be one that can be done."""
+        """Apply the effects of an action, which must be possible."""
         match act:
             case "gotolocation", fixture:
                 self.location = self.house.standing[fixture]
@@ -133,11 +132,11 @@ class HouseState:
                 self.thing_facts[thing] = self.thing_facts[thing] - treatment.takes | treatment.gives
 
     def iter_possible_acts(self) -> Iterator[Act]:
-        """Everything that can be done here, leaving aside; the same twice where there are two ways."""
+        """Yield every possible action except going elsewhere. May yield an action twice."""
         return filter(self.is_possible, self._iter_candidate_acts())
 
     def _iter_candidate_acts(self) -> Iterator[Act]:
-        """At least everything that can be done here."""
+        """Yield a superset of the possible actions."""
         yield from (("look",), ("inventory",), ("help",))
         for fixture in self.nearby:
             for action in ("examinereceptacle", "openobject", "closeobject"):
@@ -173,7 +172,7 @@ class HouseState:
         )
 
     def _take_thing(self, thing: int, fixture: int) -> None:
-        """From one fixture: a thing that the game's file has in two stays in the other as well."""
+        """Take a thing from one fixture. A thing that the game's file puts in two stays in the other."""
         self.contents[fixture] = tuple(other for other in self.contents[fixture] if other != thing)
         self.around[self.location] = tuple(other for other in self.around[self.location] if other != thing)
         self.left.add((thing, fixture))
@@ -192,11 +191,11 @@ NOWHERE: frozenset[str] = frozenset()
 FACING = frozenset({"atlocation", "receptacleatlocation"})
 CLUTTERED = FACING | {"objectatlocation", "not_inreceptacle"}
 CARRYING = frozenset({"holdsany"})
-"""What conditions of the grammar ask about more than a single thing."""
+"""Facts that satisfy those conditions of the grammar that are about more than one thing."""
 
 
 class AlfworldEpisode:
-    """A live game. `won` tells whether the goal is reached now; play may go on, and lose it again."""
+    """A game in progress. `won` means that the goal is reached now; further steps may undo it."""
 
     __slots__ = ("_state", "game", "observation", "won")
 
@@ -211,7 +210,7 @@ class AlfworldEpisode:
         """The latest text."""
 
     def step(self, command: str) -> str:
-        """Do what a command says, if it can be done, and tell what comes of it."""
+        """Run a command if it is possible, and return the answer."""
         act = self._parse_command(command.strip())
         if act is None:
             self.observation = NOTHING
@@ -224,36 +223,38 @@ class AlfworldEpisode:
 
     @property
     def commands(self) -> list[str]:
-        """Every command that can be done now, sorted."""
+        """Every command that is possible now, sorted."""
         spellings, house, here = self.game.grammar.spellings, self.game.house, self._state.location
-        found = {
+        commands = {
             spellings[act[0]].format(**self._name_arguments(act)) for act in self._state.iter_possible_acts()
         }
-        found.update(way for way, there in zip(self.game.ways, house.standing, strict=True) if there != here)
-        return sorted(found)
+        commands.update(
+            way for way, location in zip(self.game.ways, house.standing, strict=True) if location != here
+        )
+        return sorted(commands)
 
     def _parse_command(self, command: str) -> Act | None:
-        """What a command asks for, if that can be done now."""
+        """Return the action of a command if it is possible now, else None."""
         numbers = self.game.house.numbers
         for action, pattern in self.game.grammar.commands.get(command.partition(" ")[0], ()):
-            found = pattern.fullmatch(command)
-            if found:
-                pairs = zip(ACTIONS[action], found.groups(), strict=True)
-                about = tuple([numbers[letters].get(name, -1) for letters, name in pairs])
-                act: Act = (action, *about)
-                if -1 not in about and self._state.is_possible(act):
+            match = pattern.fullmatch(command)
+            if match:
+                pairs = zip(ACTIONS[action], match.groups(), strict=True)
+                arguments = tuple([numbers[letters].get(name, -1) for letters, name in pairs])
+                act: Act = (action, *arguments)
+                if -1 not in arguments and self._state.is_possible(act):
                     return act
         return None
 
     def _name_arguments(self, act: Act) -> dict[str, str]:
-        """The names of what an action is about, by the letters that stand for them."""
+        """Return the names of an action's arguments, by their letters in the grammar."""
         names = self.game.house.names
         return {
             letters: names[letters][number] for letters, number in zip(ACTIONS[act[0]], act[1:], strict=True)
         }
 
     def _describe_result(self, act: Act) -> str:
-        """What the world says after an action."""
+        """Return the answer to an action."""
         state, house, rule = self._state, self.game.house, self.game.grammar.answers[act[0]]
         match act:
             case (("gotolocation" | "openobject"), fixture):
@@ -280,7 +281,7 @@ class AlfworldEpisode:
         return choose_variant(rule, NOWHERE).format(**self._name_arguments(act))
 
     def _describe_fixture(self, fixture: int) -> str:
-        """What one sees in or on a fixture."""
+        """Describe the contents of a fixture."""
         text = choose_variant(
             self.game.grammar.answers["examinereceptacle"], self._state.fixture_facts[fixture]
         )
@@ -288,7 +289,7 @@ class AlfworldEpisode:
         return text.format(r=self.game.house.fixtures[fixture], things=things)
 
     def _describe_view(self, fixtures: Iterable[int]) -> str:
-        """What one sees looking around: what is here, or else these fixtures."""
+        """Describe the view from here, or else list the given fixtures."""
         grammar, house, nearby = self.game.grammar, self.game.house, self._state.nearby
         clutter = self._state.list_clutter()
         floor = choose_variant(grammar.floor, CLUTTERED if clutter else NOWHERE).format(

@@ -18,7 +18,7 @@ from agent2rl.environments.alfworld import pddl
 from agent2rl.environments.alfworld.grammar import ACTIONS, Grammar, parse_grammar, split_task
 from agent2rl.environments.alfworld.pddl import Atom, ParsedGoal, TaskType, parse_goal
 
-# The house of a game as it is before anything is done, made from the facts of its PDDL problem.
+# The initial state of the house, built from the facts of the PDDL problem
 
 Facts = frozenset[str]
 Numbers = tuple[int, ...]
@@ -40,14 +40,14 @@ UNASKED = frozenset({"checked", "examined", "wasinreceptacle", "full", "isrecept
 
 @dataclass(frozen=True, eq=False)
 class House:
-    """All tuples are by number: of the thing, of the fixture or of the location."""
+    """The initial state of a house. All tuples are indexed by the number of a thing, fixture or location."""
 
     things: tuple[str, ...]
     fixtures: tuple[str, ...]
     names: Mapping[str, tuple[str, ...]]
-    """Things or fixtures, by the letters that stand for them in commands."""
+    """Names of things or fixtures, by the letters that stand for them in commands."""
     numbers: Mapping[str, Mapping[str, int]]
-    """The same, the other way round."""
+    """The inverse of `names`: the number of each name."""
     thing_types: tuple[str, ...]
     fixture_types: tuple[str, ...]
     thing_facts: tuple[Facts, ...]
@@ -55,7 +55,7 @@ class House:
     accepted: tuple[frozenset[int], ...]
     """The things that may be put in or on each fixture."""
     contents: tuple[Numbers, ...]
-    """The things in or on each fixture. A thing may be in two."""
+    """The things in or on each fixture. A thing may be in two fixtures."""
     inside: tuple[Numbers, ...]
     """The things inside each thing, which no action changes."""
     standing: Numbers
@@ -65,23 +65,23 @@ class House:
     around: tuple[Numbers, ...]
     """The things at each location."""
     start: int
-    """The location where one begins."""
+    """The player's first location."""
 
 
 def build_house(facts: Iterable[Atom]) -> House:
-    """The house in which these facts are true."""
+    """Build the house that these facts describe."""
     pairs, singles, ids = _group_facts(facts)
     things, fixtures, locations = _collect_ids(pairs, singles)
     names = _assign_names(ids)
     thing_names, fixture_names = (
         tuple(names[thing] for thing in things),
-        tuple(names[one] for one in fixtures),
+        tuple(names[fixture] for fixture in fixtures),
     )
     thing_types, fixture_types = (
         _look_up_types(things, pairs["objecttype"]),
         _look_up_types(fixtures, pairs["receptacletype"]),
     )
-    where, place = dict(pairs["receptacleatlocation"]), _number_names(locations)
+    fixture_locations, location_numbers = dict(pairs["receptacleatlocation"]), _number_names(locations)
     return House(
         things=thing_names,
         fixtures=fixture_names,
@@ -94,7 +94,7 @@ def build_house(facts: Iterable[Atom]) -> House:
         accepted=_find_accepted(pairs["cancontain"], thing_types, fixture_types),
         contents=_group_members(pairs["inreceptacle"], things, fixtures),
         inside=_group_members(pairs["inreceptacleobject"], things, things),
-        standing=tuple(place[where[fixture]] for fixture in fixtures),
+        standing=tuple(location_numbers[fixture_locations[fixture]] for fixture in fixtures),
         nearby=_group_members(pairs["receptacleatlocation"], fixtures, locations),
         around=_group_members(pairs["objectatlocation"], things, locations),
         start=len(locations) - 1,
@@ -102,7 +102,7 @@ def build_house(facts: Iterable[Atom]) -> House:
 
 
 def _group_facts(facts: Iterable[Atom]) -> tuple[Pairs, Mapping[str, set[str]], set[str]]:
-    """Facts on two and on one by predicate, and every id that occurs."""
+    """Group binary and unary facts by predicate, and collect every id."""
     pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
     singles: dict[str, set[str]] = defaultdict(set)
     ids: set[str] = set()
@@ -112,27 +112,28 @@ def _group_facts(facts: Iterable[Atom]) -> tuple[Pairs, Mapping[str, set[str]], 
         elif len(fact) == 2 and fact[0] in OF_ONE:
             singles[fact[0]].add(fact[1])
         elif fact[0] not in UNASKED:
-            raise UserError(f"A game that begins with ({' '.join(fact)}) cannot be played.")
+            raise UserError(f"Unsupported initial fact in a game: ({' '.join(fact)}).")
         ids.update(fact[1:])
     return pairs, singles, ids
 
 
 def _collect_ids(pairs: Pairs, singles: Mapping[str, set[str]]) -> tuple[list[str], list[str], list[str]]:
-    """The ids of things and of fixtures, in order, and those of locations, the one where play begins last."""
+    """Return the sorted ids of things and fixtures, and those of locations with the first location last."""
     things = {
         one for relation in ("objecttype", "objectatlocation", "inreceptacle") for one, _ in pairs[relation]
     }
     things |= {one for pair in pairs["inreceptacleobject"] for one in pair}
     things |= {one for predicate in OF_THINGS for one in singles[predicate]}
-    where = dict(pairs["receptacleatlocation"])
-    if len(where) != len(set(pairs["receptacleatlocation"])) or len(pairs["atlocation"]) != 1:
+    fixture_locations = dict(pairs["receptacleatlocation"])
+    if len(fixture_locations) != len(set(pairs["receptacleatlocation"])) or len(pairs["atlocation"]) != 1:
         raise UserError("A receptacle of this game, or the player, is not in exactly one place.")
     [(_, start)] = pairs["atlocation"]
-    return sorted(things), sorted(where), [*sorted(set(where.values()) - {start}), start]
+    locations = [*sorted(set(fixture_locations.values()) - {start}), start]
+    return sorted(things), sorted(fixture_locations), locations
 
 
 def _assign_names(ids: Iterable[str]) -> dict[str, str]:
-    """`mug_bar__plus_00_dot_5_bar_…` → "mug 2". Of one kind, the first in order has the highest number."""
+    """Map ids to names: `mug_bar__plus_00_dot_5_bar_…` → "mug 2". Numbers of one kind count down."""
     kinds = {}
     for one in ids:
         kind, bar, _ = one.partition("_bar_")
@@ -162,7 +163,7 @@ def _look_up_types(ids: Iterable[str], relation: Iterable[tuple[str, str]]) -> t
 def _collect_facts(
     ids: Iterable[str], singles: Mapping[str, set[str]], predicates: Facts
 ) -> tuple[Facts, ...]:
-    """Equal sets are one object, to save memory."""
+    """Return the facts of each id. Equal sets share one object, to save memory."""
     shared: dict[Facts, Facts] = {}
     sets = (frozenset(predicate for predicate in predicates if one in singles[predicate]) for one in ids)
     return tuple(shared.setdefault(facts, facts) for facts in sets)
@@ -171,19 +172,19 @@ def _collect_facts(
 def _group_members(
     relation: Iterable[tuple[str, str]], members: Sequence[str], groups: Sequence[str]
 ) -> tuple[Numbers, ...]:
-    """For each group the numbers of its members, in order; other groups are left out."""
+    """Return the sorted numbers of the members of each of these groups."""
     numbers = _number_names(members)
-    found: dict[str, set[int]] = {group: set() for group in groups}
+    by_group: dict[str, set[int]] = {group: set() for group in groups}
     for member, group in relation:
-        if group in found:
-            found[group].add(numbers[member])
-    return tuple(tuple(sorted(found[group])) for group in groups)
+        if group in by_group:
+            by_group[group].add(numbers[member])
+    return tuple(tuple(sorted(by_group[group])) for group in groups)
 
 
 def _find_accepted(
     rules: Iterable[tuple[str, str]], things: Sequence[str], fixtures: Sequence[str]
 ) -> tuple[frozenset[int], ...]:
-    """By the types of things and fixtures."""
+    """Return the things that each fixture accepts, by the types of both."""
     fitting: dict[str, set[str]] = {kind: set() for kind in fixtures}
     for fixture, thing in rules:
         if fixture in fitting:
@@ -201,23 +202,23 @@ _LIGHTING = frozenset({"gotolocation", "pickupobject", "putobject", "toggleobjec
 
 @dataclass(frozen=True)
 class AlfworldGoal:
-    """What is wanted, by number."""
+    """The goal of a game, with things and fixtures as numbers."""
 
     things: frozenset[int]
     fixtures: tuple[int, ...]
     lamps: frozenset[int] | None
-    """None: it is about fixtures."""
+    """None if the goal is to place things in or on a fixture."""
     qualities: frozenset[str]
     count: int
     actions: frozenset[str]
-    """After any other action it is reached if it was before."""
+    """The actions that can change whether the goal is reached."""
 
 
 @dataclass(frozen=True, eq=False)
 class AlfworldGame:
     id: str
     task: str
-    """The sentence that says what to do: "put two newspaper in drawer."."""
+    """The sentence that states the task: "put two newspaper in drawer."."""
     task_type: TaskType
     walkthrough: tuple[str, ...]
     """Commands that win."""
@@ -231,36 +232,36 @@ class AlfworldGame:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From a file, whose id is `<task>/<trial>` after the folders it lies in."""
+        """Load a game from a file. Its id is `<task>/<trial>`, from the folders of the file."""
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as a game of ALFWorld: {error}.") from error
+            raise UserError(f"Cannot read the ALFWorld game {path}: {error}.") from error
         if not isinstance(data, dict):
-            raise UserError(f"{path} is no game of ALFWorld: it holds no JSON object.")
+            raise UserError(f"{path} is not an ALFWorld game: it is not a JSON object.")
         return cls.from_data(data, "/".join(path.absolute().parts[-3:-1]))
 
     @classmethod
     def from_data(cls, data: Mapping[str, object], id: str = "") -> Self:  # noqa: A002
-        """From the object that a file holds. Without an id, the problem's own name is used."""
+        """Build a game from the JSON object of a file. The default id is the name of the problem."""
         texts = {key: data.get(key) for key in ("pddl_domain", "pddl_problem", "grammar")}
         domain, problem, grammar = (_require_text(texts, key) for key in texts)
         _check_domain(domain)
         parts = pddl.parse_sections(problem)
         notice, rest = split_task(grammar)
         house = build_house(pddl.iter_facts(parts.get(":init", [])))
-        wanted = parse_goal(["and", *parts.get(":goal", [])])
+        goal = parse_goal(["and", *parts.get(":goal", [])])
         words = parse_grammar(rest)
         walkthrough = data.get("walkthrough")
         return cls(
             id=id or " ".join(map(str, parts.get("problem", []))),
             task=notice.removeprefix("Your task is to: "),
-            task_type=wanted.task,
+            task_type=goal.task,
             walkthrough=tuple(map(str, walkthrough)) if isinstance(walkthrough, list) else (),
             notice=notice,
             grammar=words,
             house=house,
-            goal=_number_goal(wanted, house),
+            goal=_number_goal(goal, house),
             ways=tuple(words.spellings["gotolocation"].format(r=name) for name in house.fixtures),
         )
 
@@ -268,7 +269,7 @@ class AlfworldGame:
 def _require_text(texts: Mapping[str, object], key: str) -> str:
     text = texts[key]
     if not isinstance(text, str):
-        raise UserError(f"A game of ALFWorld has a text {key!r}, and this one has not.")
+        raise UserError(f"This ALFWorld game has no text {key!r}.", "Use the games of the official release.")
     return text
 
 
@@ -276,20 +277,20 @@ def _require_text(texts: Mapping[str, object], key: str) -> str:
 def _check_domain(domain: str) -> None:
     actions = pddl.parse_action_names(domain)
     if actions != ACTIONS.keys():
-        strange = ", ".join(sorted(actions ^ ACTIONS.keys()))
-        raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {strange}.")
+        differing = ", ".join(sorted(actions ^ ACTIONS.keys()))
+        raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {differing}.")
 
 
-def _number_goal(wanted: ParsedGoal, house: House) -> AlfworldGoal:
-    def of(kind: str) -> frozenset[int]:
+def _number_goal(goal: ParsedGoal, house: House) -> AlfworldGoal:
+    def find_things(kind: str) -> frozenset[int]:
         return frozenset(number for number, name in enumerate(house.thing_types) if name == kind)
 
-    fixtures = (number for number, name in enumerate(house.fixture_types) if name == wanted.fixture)
+    fixtures = (number for number, name in enumerate(house.fixture_types) if name == goal.fixture)
     return AlfworldGoal(
-        things=of(wanted.thing),
+        things=find_things(goal.thing),
         fixtures=tuple(fixtures),
-        lamps=of(wanted.lamp) if wanted.lamp else None,
-        qualities=wanted.qualities,
-        count=wanted.count,
-        actions=_LIGHTING if wanted.lamp else _PLACING,
+        lamps=find_things(goal.lamp) if goal.lamp else None,
+        qualities=goal.qualities,
+        count=goal.count,
+        actions=_LIGHTING if goal.lamp else _PLACING,
     )

@@ -1,15 +1,15 @@
-"""The words of a game, read from its own grammar: how commands are spelled and how the world answers.
+"""Parse a game's grammar: how commands are spelled, and how the game answers.
 
 A grammar gives each action a template ("take {o} from {r}") and an answer, written by rules. A rule has
-variants, and the first whose condition holds is used. Here answers become format strings:
+variants, and the first one with a true condition is used. Here answers become format strings:
 
     {r} {o} {co} {ko}    the name of the receptacle or object
     {things} {names}     a list, each item with its article or without
-    {rule_name}          the text of another rule that has conditions; rules without are put in place
+    {rule_name}          the text of another rule that has conditions; rules without conditions are inlined
 
-A condition is kept as the set of predicates it names. That is enough where it speaks of one thing, and the
-engine knows what the few others ask: those of `look` and its two lists. Not covered: further such conditions,
-and what a list is made of, which the engine knows as well.
+A condition is reduced to the set of predicates in it. That is enough for a condition about one thing. The few
+others, those of `look` and its two lists, are built into the engine. Not covered: further such conditions,
+and the contents of a list, which are built into the engine as well.
 """
 
 import json
@@ -43,7 +43,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "help": (),
     }
 )
-"""The actions of ALFWorld's domain, and what each command names, in this order."""
+"""The actions of ALFWorld's domain, and the arguments of each command, in this order."""
 
 CONDITIONAL: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -54,8 +54,8 @@ CONDITIONAL: Mapping[str, frozenset[str]] = MappingProxyType(
         "look": frozenset({"names", "list_objects_on_the_floor", "list_appliances"}),
     }
 )
-"""Actions whose answer depends on the state, and the slots that it may have. Others answer with the names in
-the command and, where one comes to a receptacle or opens it, `examineReceptacle_feedback`."""
+"""Actions with an answer that depends on the state, and the slots that it may have. The answers of others use
+the names in the command and, for going to a receptacle or opening it, `examineReceptacle_feedback`."""
 
 _PART = re.compile(
     r'action\s+(?P<action>[\w/-]+)\s*\{(?P<body>(?:\s*\w+\s*::\s*(?:""".*?"""|"[^"]*")\s*;)*)\s*\}'
@@ -73,7 +73,7 @@ _PREDICATE = re.compile(r"(\w+)\(")
 @dataclass(frozen=True)
 class RuleVariant:
     needs: frozenset[str]
-    """The predicates of the condition; none: it always holds."""
+    """The predicates of the condition. If there are none, it is always true."""
     text: str
 
 
@@ -81,7 +81,7 @@ Rule = tuple[RuleVariant, ...]
 
 
 def choose_variant(rule: Rule, facts: Set[str]) -> str:
-    """The text of the first variant whose condition holds."""
+    """Return the text of the first variant with a true condition."""
     for variant in rule:
         if variant.needs <= facts:
             return variant.text
@@ -91,19 +91,19 @@ def choose_variant(rule: Rule, facts: Set[str]) -> str:
 @dataclass(frozen=True)
 class Grammar:
     commands: Mapping[str, tuple[tuple[str, re.Pattern[str]], ...]]
-    """First word → the actions whose commands begin with it, and how to find the names in one."""
+    """First word → the actions with commands that begin with it, and a pattern for the names in them."""
     spellings: Mapping[str, str]
     """Action → its command as a format string."""
     answers: Mapping[str, Rule]
-    """Action → what the world says once it is done."""
+    """Action → the game's answer to it."""
     intro: str
     floor: Rule
     fixtures: Rule
     separators: tuple[str, str, str]
-    """For lists: in place of an empty one, between items, before the last."""
+    """For lists: text for an empty list, separator between items, separator before the last item."""
 
     def join(self, items: Sequence[str]) -> str:
-        """A list in words."""
+        """Join items into a list in words."""
         nothing, comma, last = self.separators
         if len(items) < 2:
             return items[0] if items else nothing
@@ -111,16 +111,16 @@ class Grammar:
 
 
 def split_task(grammar: str) -> tuple[str, str]:
-    """The sentence that states the task, and the rest: games have thousands of tasks but few grammars."""
-    found = _TASK.search(grammar)
-    if not found:
+    """Split the task sentence from the rest, which can be cached: there are many tasks but few grammars."""
+    match = _TASK.search(grammar)
+    if not match:
         raise UserError('The grammar of this game has no rule "task".')
-    return str(json.loads(found[1])), f'{grammar[: found.start(1)]}""{grammar[found.end(1) :]}'
+    return str(json.loads(match[1])), f'{grammar[: match.start(1)]}""{grammar[match.end(1) :]}'
 
 
 @lru_cache(maxsize=8)
 def parse_grammar(text: str) -> Grammar:
-    """A grammar, whatever the task."""
+    """Parse a grammar without its task sentence."""
     rules = _RuleCompiler()
     spellings: dict[str, str] = {}
     answers: dict[str, str] = {}
@@ -154,12 +154,12 @@ def parse_grammar(text: str) -> Grammar:
 
 
 def _parse_template(action: str, template: str) -> str:
-    """A template as a format string, with its names in the order in which they are known."""
+    """Turn a template into a format string, and check the order of its arguments."""
     text = _SYMBOL.sub(
-        lambda found: "{" + (found["item"] or found["value"]).partition(".")[0] + "}", template
+        lambda match: "{" + (match["item"] or match["value"]).partition(".")[0] + "}", template
     )
     if tuple(slot for _, slot, _, _ in string.Formatter().parse(text) if slot) != ACTIONS[action]:
-        raise UserError(f"The command for {action} is spelled in a way that is not known: {template!r}.")
+        raise UserError(f"The command for {action} is spelled in an unknown way: {template!r}.")
     return text
 
 
@@ -174,7 +174,7 @@ def _compile_commands(spellings: Mapping[str, str]) -> dict[str, tuple[tuple[str
 
 
 class _Production(BaseModel):
-    """A variant as it is written."""
+    """A variant of a rule, as in the file."""
 
     rhs: str
     condition: str = ""
@@ -184,7 +184,7 @@ _SOURCES = TypeAdapter(dict[str, list[_Production]])
 
 
 class _RuleCompiler:
-    """The rules of a grammar as they are written, and their making into format strings."""
+    """Collect the rules of a grammar, and compile them to format strings."""
 
     def __init__(self) -> None:
         self.sources: dict[str, list[_Production]] = {}
@@ -193,10 +193,10 @@ class _RuleCompiler:
         try:
             self.sources.update(_SOURCES.validate_json(block))
         except ValidationError as error:
-            raise UserError(f"A block of this game's grammar is not made of rules: {error}.") from error
+            raise UserError(f"A block of this game's grammar has invalid rules: {error}.") from error
 
     def compile_answer(self, action: str, text: str) -> Rule:
-        """An action's answer: a rule by name, or a text."""
+        """Compile an action's answer: the name of a rule, or a text."""
         if action in CONDITIONAL and text.startswith("#"):
             return self.compile_rule(text.strip("#"), CONDITIONAL[action])
         slots = {*ACTIONS[action]}
@@ -213,12 +213,12 @@ class _RuleCompiler:
         )
 
     def compile(self, text: str, slots: Set[str]) -> str:
-        """A format string, which may have these slots."""
+        """Compile a text to a format string, which may have only these slots."""
         try:
             compiled = _SYMBOL.sub(self._replace_symbol, text)
             compiled.format(**dict.fromkeys(slots, ""))
         except (KeyError, ValueError, IndexError, RecursionError) as error:
-            raise UserError(f"The engine cannot say {text!r}, which this game's grammar asks for.") from error
+            raise UserError(f"A text of this game's grammar is not supported: {text!r}.") from error
         return compiled
 
     def _replace_symbol(self, symbol: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""Reads PDDL text as nested lists, and recognises the goal of an ALFWorld problem in it.
+"""Parse PDDL text to nested lists, and recognise the goal of an ALFWorld problem.
 
-Names are lower-cased and comments dropped. A goal is one of six forms and must match one of them exactly.
+Names are lower-cased and comments dropped. A goal must match one of six forms exactly.
 Not covered: goals in general, which would need a search at every step.
 """
 
@@ -17,11 +17,11 @@ Expression: TypeAlias = "str | Atom | list[Expression]"
 
 _COMMENT = re.compile(r";[^\n]*")
 _TOKEN = re.compile(r"\([^()]*\)|[()]|[^\s()]+")
-"""An atom is one token: most of a problem is made of these."""
+"""An atom is one token, for speed: a problem consists mostly of atoms."""
 
 
 def parse_pddl(text: str) -> list[Expression]:
-    """The one expression that a PDDL file consists of."""
+    """Parse a PDDL file, which is one expression."""
     top: list[Expression] = []
     inner, outer = top, []
     for token in _TOKEN.findall(_COMMENT.sub("", text).lower()):
@@ -34,35 +34,35 @@ def parse_pddl(text: str) -> list[Expression]:
         else:
             inner.append(tuple(token[1:-1].split()) if token[0] == "(" else token)
     if outer or len(top) != 1 or not isinstance(top[0], list):
-        raise UserError("A PDDL text is not one expression in balanced parentheses.")
+        raise UserError("The PDDL text is not one expression with balanced parentheses.")
     return top[0]
 
 
 def parse_sections(text: str) -> dict[str, list[Expression]]:
-    """The parts of a problem by their heads: `problem`, `:objects`, `:init`, `:goal`, …"""
+    """Return the sections of a problem by name: `problem`, `:objects`, `:init`, `:goal`, …"""
     parts = (part for part in parse_pddl(text) if not isinstance(part, str))
     return {part[0]: [*part[1:]] for part in parts if part and isinstance(part[0], str)}
 
 
 def parse_action_names(text: str) -> set[str]:
-    """The names of a domain's actions."""
+    """Return the names of a domain's actions."""
     parts = (part for part in parse_pddl(text) if isinstance(part, list))
     return {str(part[1]) for part in parts if part[0] == ":action" and len(part) > 1}
 
 
 def iter_facts(init: Iterable[Expression]) -> Iterator[Atom]:
-    """What is true at first. The values of functions, `(= (distance …) …)`, are left out."""
+    """Yield the initial facts, without function values such as `(= (distance …) …)`."""
     return (require_atom(part) for part in init if not (isinstance(part, list) and part[0] == "="))
 
 
 def require_atom(expression: Expression) -> Atom:
-    """An expression that must be an atom."""
+    """Return the expression, which must be an atom."""
     if isinstance(expression, tuple) and expression:
         return expression
-    raise UserError(f"A PDDL fact is expected where {expression!r} stands.")
+    raise UserError(f"Expected a PDDL fact, got {expression!r}.")
 
 
-# What a game asks for, read from the goal of its PDDL problem.
+# Recognising the goal of a PDDL problem
 
 TaskType = Literal[
     "pick_and_place_simple",
@@ -79,7 +79,7 @@ PLACED: dict[TaskType, frozenset[str]] = {
     "pick_heat_then_place_in_recep": frozenset({"heatable", "ishot"}),
     "pick_cool_then_place_in_recep": frozenset({"coolable", "iscool"}),
 }
-"""What must be true of the one thing that is to be placed."""
+"""Facts that must be true of the thing to be placed."""
 
 
 @dataclass(frozen=True)
@@ -101,38 +101,38 @@ class ParsedGoal:
 
 
 GoalReading = tuple[ParsedGoal, set[Atom]]
-"""A wish that may be meant, and all that its goal would say."""
+"""A candidate goal, and all facts of its PDDL form."""
 
 
 def parse_goal(goal: Expression) -> ParsedGoal:
-    """What a goal wants, whichever of the six forms it has."""
+    """Parse a goal of any of the six forms."""
     atoms = set(_iter_atoms(goal))
     things = {name: kind for _, name, kind in _select_facts(atoms, "objecttype", 2)}
     fixtures = {name: kind for _, name, kind in _select_facts(atoms, "receptacletype", 2)}
-    for meant, said in (*_iter_placing_goals(things, fixtures), *_iter_lamp_goals(things, atoms)):
-        if said == atoms:
-            return meant
-    facts = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
-    raise UserError(f"The goal of this game is none of ALFWorld's six. It says: {facts}.")
+    for candidate, facts in (*_iter_placing_goals(things, fixtures), *_iter_lamp_goals(things, atoms)):
+        if facts == atoms:
+            return candidate
+    text = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
+    raise UserError(f"The goal of this game is none of ALFWorld's six. Its facts: {text}.")
 
 
 def _iter_placing_goals(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[GoalReading]:
-    """One thing, as it is or treated, or two alike, in or on one fixture."""
+    """Yield goals to place one thing, treated or not, or two of a kind in or on one fixture."""
     if len(fixtures) != 1 or len(set(things.values())) != 1:
         return
     [(place, fixture)], [thing] = fixtures.items(), set(things.values())
-    said: set[Atom] = {("receptacletype", place, fixture)}
+    facts: set[Atom] = {("receptacletype", place, fixture)}
     for name in things:
-        said |= {("objecttype", name, thing), ("inreceptacle", name, place)}
+        facts |= {("objecttype", name, thing), ("inreceptacle", name, place)}
     if len(things) == 1:
         for task, qualities in PLACED.items():
-            yield ParsedGoal(task, thing, fixture), said | {(quality, *things) for quality in qualities}
+            yield ParsedGoal(task, thing, fixture), facts | {(quality, *things) for quality in qualities}
     elif len(things) == 2:
-        yield ParsedGoal("pick_two_obj_and_place", thing, fixture), said | {("differ", *sorted(things))}
+        yield ParsedGoal("pick_two_obj_and_place", thing, fixture), facts | {("differ", *sorted(things))}
 
 
 def _iter_lamp_goals(things: dict[str, str], atoms: set[Atom]) -> Iterator[GoalReading]:
-    """One thing in hand, where a lamp is that was used."""
+    """Yield the goal to hold one thing next to a lamp that was turned on."""
     lamps = _select_facts(atoms, "istoggled", 1)
     holdings = _select_facts(atoms, "holds", 2)
     spots = _select_facts(atoms, "receptacleatlocation", 2)
@@ -141,15 +141,15 @@ def _iter_lamp_goals(things: dict[str, str], atoms: set[Atom]) -> Iterator[GoalR
     [(_, lamp)], [(_, agent, thing)], [(_, place, location)] = lamps, holdings, spots
     if things.keys() != {lamp, thing}:
         return
-    said: set[Atom] = {("objecttype", name, kind) for name, kind in things.items()}
-    said |= {
+    facts: set[Atom] = {("objecttype", name, kind) for name, kind in things.items()}
+    facts |= {
         ("toggleable", lamp),
         ("istoggled", lamp),
         ("inreceptacle", lamp, place),
         ("holds", agent, thing),
     }
-    said |= {("receptacleatlocation", place, location), ("atlocation", agent, location)}
-    yield ParsedGoal("look_at_obj_in_light", things[thing], lamp=things[lamp]), said
+    facts |= {("receptacleatlocation", place, location), ("atlocation", agent, location)}
+    yield ParsedGoal("look_at_obj_in_light", things[thing], lamp=things[lamp]), facts
 
 
 def _select_facts(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom]:
@@ -157,7 +157,7 @@ def _select_facts(atoms: set[Atom], predicate: str, arguments: int) -> list[Atom
 
 
 def _iter_atoms(goal: Expression) -> Iterator[Atom]:
-    """Every fact of a conjunction, whatever quantifies it; `(not (= one other))` as `differ`."""
+    """Yield every fact of a conjunction, ignoring quantifiers; `(not (= one other))` becomes `differ`."""
     match goal:
         case ["and", *parts]:
             for part in parts:

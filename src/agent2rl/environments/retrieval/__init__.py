@@ -19,43 +19,46 @@ from numpy.typing import NDArray
 
 from agent2rl.environments.retrieval.tokenizer import extract_terms
 
-# Which texts have which terms, counted part by part so that a million texts fit into memory.
+# Collecting postings in parts
 
 PART_TERMS, PART_TEXTS = 1 << 21, 1 << 16
-"""A part is complete with so many terms or texts."""
+"""A part is complete when it has this many terms or texts."""
 
 
 class _PostingsPart(NamedTuple):
     first: int
-    """The number of its first text."""
+    """The number of the part's first text."""
     terms: NDArray[np.int32]
     having: NDArray[np.int32]
-    """How many of its texts have each of the terms."""
+    """The number of texts with each term."""
     texts: NDArray[np.uint16]
-    """Counted from the first, by term."""
+    """Texts relative to `first`, grouped by term."""
     often: NDArray[np.integer]
+    """Term frequency in each of `texts`."""
 
 
 @dataclass
 class Postings:
+    """The texts that have each term, with term frequencies."""
+
     numbers: dict[str, int]
     """Term → its number."""
     lengths: "array[int]"
-    """Of every text, in terms."""
+    """Length of every text, in terms."""
     starts: NDArray[np.int64]
-    """Where each term's postings begin when all parts are put together, and where the last one's end."""
+    """Start of each term's postings when all parts are concatenated by term, and the end of the last."""
     _parts: list[_PostingsPart]
 
     def pop_parts(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]]:
-        """Of each part in turn: where its postings belong, their texts, and how often these have the term."""
+        """Yield the positions, texts and term frequencies of each part's postings, and free the part."""
         free = self.starts[:-1].copy()
         self._parts.reverse()
         while self._parts:
             part = self._parts.pop()
             before = np.cumsum(part.having) - part.having
-            where = np.repeat(free[part.terms] - before, part.having) + np.arange(len(part.texts))
+            positions = np.repeat(free[part.terms] - before, part.having) + np.arange(len(part.texts))
             free[part.terms] += part.having
-            yield where, part.first + part.texts.astype(np.int64), part.often
+            yield positions, part.first + part.texts.astype(np.int64), part.often
 
 
 class _TermNumbers(dict[str, int]):
@@ -65,19 +68,19 @@ class _TermNumbers(dict[str, int]):
 
 
 def collect_postings(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[str], Postings]:
-    """The ids of texts, and the postings of their terms."""
+    """Return the ids of the texts, and the postings of their terms."""
     ids: list[str] = []
     numbers, lengths, parts = _TermNumbers(), array("q"), list[_PostingsPart]()
-    met = array("i")
+    term_numbers = array("i")
     first = 0
     for key, terms in texts:
         ids.append(key)
         lengths.append(len(terms))
-        met.extend(map(numbers.__getitem__, terms))
-        if len(met) >= PART_TERMS or len(ids) - first >= PART_TEXTS:
-            parts.append(_build_part(first, met, lengths[first:]))
-            met, first = array("i"), len(ids)
-    parts.append(_build_part(first, met, lengths[first:]))
+        term_numbers.extend(map(numbers.__getitem__, terms))
+        if len(term_numbers) >= PART_TERMS or len(ids) - first >= PART_TEXTS:
+            parts.append(_build_part(first, term_numbers, lengths[first:]))
+            term_numbers, first = array("i"), len(ids)
+    parts.append(_build_part(first, term_numbers, lengths[first:]))
     having = np.zeros(len(numbers), dtype=np.int64)
     for part in parts:
         having[part.terms] += part.having
@@ -85,11 +88,11 @@ def collect_postings(texts: Iterable[tuple[str, Sequence[str]]]) -> tuple[list[s
     return ids, Postings(dict(numbers), lengths, starts, parts)
 
 
-def _build_part(first: int, met: "array[int]", lengths: "array[int]") -> _PostingsPart:
-    """`met` has the numbers of all terms of all its texts, one after another."""
+def _build_part(first: int, term_numbers: "array[int]", lengths: "array[int]") -> _PostingsPart:
+    """Build a part; `term_numbers` has the terms of all its texts, one after another."""
     count = max(len(lengths), 1)
     owners = np.repeat(np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
-    pairs, often = np.unique(np.array(met, dtype=np.int64) * count + owners, return_counts=True)
+    pairs, often = np.unique(np.array(term_numbers, dtype=np.int64) * count + owners, return_counts=True)
     terms, having = np.unique(pairs // count, return_counts=True)
     largest = int(often.max(initial=0))
     return _PostingsPart(
@@ -101,14 +104,14 @@ def _build_part(first: int, met: "array[int]", lengths: "array[int]") -> _Postin
     )
 
 
-# BM25 as Lucene 8 and 9 compute it, to the last bit of its single-precision scores.
+# BM25 as in Lucene 8 and 9, exact to the last bit of its single-precision scores
 
 K1, B = np.float32(0.9), np.float32(0.4)
 _EXACT = 24
-"""Lengths below it are kept as they are; from there on four significant bits are."""
+"""Lengths below this are exact; from here on only four significant bits are kept."""
 _ONE = np.float32(1)
 _LONGEST_QUERY = 1024
-"""Distinct terms, Lucene's own limit; what is beyond is left out."""
+"""Maximum number of distinct terms, as in Lucene; further terms are ignored."""
 
 
 class Hit(NamedTuple):
@@ -118,75 +121,75 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Bm25Index:
-    """Texts by their ids. Read-only once it is made, so it may be shared."""
+    """A search index of texts. Immutable, so it may be shared between threads."""
 
     ids: tuple[str, ...]
-    """In order, so that the order of places is the order among equals."""
+    """Sorted, so that ties are ordered by id."""
     _numbers: dict[str, int]
     """Term → its number."""
     _starts: "array[int]"
-    """Where a term's postings begin, by its number; they end where the next one's begin."""
+    """Start of each term's postings, by its number; they end at the start of the next."""
     _places: NDArray[np.int32]
-    """Of the texts that have the term."""
+    """Indices in `ids` of the texts that have the term."""
     _grown: NDArray[np.float32]
-    """For each of them one plus frequency over norm."""
+    """For each of them, one plus frequency over norm."""
     _rarities: NDArray[np.float32]
-    """By the term's number."""
+    """Inverse document frequency, by the term's number."""
 
     @classmethod
     def from_texts(cls, texts: Iterable[tuple[str, str]]) -> "Bm25Index":
-        """Texts are read one at a time, and none is kept."""
-        ids, found = collect_postings((key, extract_terms(text)) for key, text in texts)
+        """Index texts with their ids. Texts are read one at a time, and none is kept."""
+        ids, postings = collect_postings((key, extract_terms(text)) for key, text in texts)
         order = sorted(range(len(ids)), key=ids.__getitem__)
         rank = np.empty(len(ids), dtype=np.int32)
         rank[order] = np.arange(len(ids), dtype=np.int32)
-        lengths = np.array(found.lengths, dtype=np.int64)
+        lengths = np.array(postings.lengths, dtype=np.int64)
         filled = int(np.count_nonzero(lengths))
-        places, grown = _lay_out_postings(found, rank, _compute_inverse_norms(lengths, filled))
+        places, grown = _lay_out_postings(postings, rank, _compute_inverse_norms(lengths, filled))
         return cls(
             ids=tuple(ids[place] for place in order),
-            _numbers=found.numbers,
-            _starts=array("q", found.starts),
+            _numbers=postings.numbers,
+            _starts=array("q", postings.starts),
             _places=places,
             _grown=grown,
-            _rarities=_compute_idf(filled, np.diff(found.starts)),
+            _rarities=_compute_idf(filled, np.diff(postings.starts)),
         )
 
     def search(self, query: str, most: int) -> list[Hit]:
-        """The texts that share a term with the query, the best first."""
+        """Return at most `most` texts that share a term with the query, best first."""
         best, scores = self._rank_texts(query, most)
         return [Hit(self.ids[place], score) for place, score in zip(best, scores, strict=True)]
 
     def search_ids(self, query: str, most: int) -> list[str]:
-        """The ids alone."""
+        """Like `search`, but return only the ids."""
         return [self.ids[place] for place in self._rank_texts(query, most)[0]]
 
     def _rank_texts(self, query: str, most: int) -> tuple[list[int], list[float]]:
-        """The places of the best, and their scores."""
-        asked = list(Counter(extract_terms(query)).items())[:_LONGEST_QUERY]
-        known = {self._numbers[term]: times for term, times in asked if term in self._numbers}
-        if not known or most < 1:
+        """Return the indices and scores of the best texts."""
+        query_terms = list(Counter(extract_terms(query)).items())[:_LONGEST_QUERY]
+        counts = {self._numbers[term]: times for term, times in query_terms if term in self._numbers}
+        if not counts or most < 1:
             return [], []
         starts = self._starts
-        parts = [slice(starts[number], starts[number + 1]) for number in known]
-        each = self._rarities[list(known)] * np.array(list(known.values()), dtype=np.float32)
-        weight = np.repeat(each, [part.stop - part.start for part in parts])
-        worth = weight - weight / np.concatenate([self._grown[part] for part in parts])
-        where = np.concatenate([self._places[part] for part in parts])
-        scores = np.bincount(where, weights=worth).astype(np.float32)  # added up in double precision
+        parts = [slice(starts[number], starts[number + 1]) for number in counts]
+        term_weights = self._rarities[list(counts)] * np.array(list(counts.values()), dtype=np.float32)
+        weight = np.repeat(term_weights, [part.stop - part.start for part in parts])
+        contributions = weight - weight / np.concatenate([self._grown[part] for part in parts])
+        texts = np.concatenate([self._places[part] for part in parts])
+        scores = np.bincount(texts, weights=contributions).astype(np.float32)  # sums in double precision
         best = _select_best(scores, most)
         return best.tolist(), scores[best].tolist()
 
 
 def _select_best(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
-    """The places of the largest scores above 0, the largest first, equals in their order."""
+    """Return the indices of the largest positive scores, largest first, ties in index order."""
     least = np.partition(scores, -most)[-most] if len(scores) > most else 0
-    there = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
-    return there[np.argsort(-scores[there], kind="stable")][:most]
+    candidates = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:most]
 
 
 def quantise_length(length: int) -> int:
-    """A length as it is after it was kept in one byte."""
+    """Round a length down to what Lucene can store in one byte."""
     if length < _EXACT:
         return length
     rest = length - _EXACT
@@ -196,25 +199,25 @@ def quantise_length(length: int) -> int:
 
 def _compute_inverse_norms(lengths: NDArray[np.int64], filled: int) -> NDArray[np.float32]:
     mean = np.float32(int(lengths.sum()) / filled) if filled else _ONE
-    kept = np.array([quantise_length(int(length)) for length in lengths], dtype=np.float32)
-    inverse: NDArray[np.float32] = _ONE / (K1 * ((_ONE - B) + B * kept / mean))
+    quantised = np.array([quantise_length(int(length)) for length in lengths], dtype=np.float32)
+    inverse: NDArray[np.float32] = _ONE / (K1 * ((_ONE - B) + B * quantised / mean))
     return inverse
 
 
 def _compute_idf(texts: int, having: NDArray[np.int64]) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
-    return found
+    idf: NDArray[np.float32] = np.log(1 + (texts - having + 0.5) / (having + 0.5)).astype(np.float32)
+    return idf
 
 
 def _lay_out_postings(
-    found: Postings, rank: NDArray[np.int32], inverse: NDArray[np.float32]
+    postings: Postings, rank: NDArray[np.int32], inverse: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Term after term. The parts are given up as they are read, so that nothing is held twice."""
-    total = int(found.starts[-1])
+    """Concatenate the postings by term. Each part is freed once read, to save memory."""
+    total = int(postings.starts[-1])
     places, grown = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.float32)
-    for where, texts, often in found.pop_parts():
-        places[where] = rank[texts]
-        grown[where] = _ONE + often.astype(np.float32) * inverse[texts]
+    for positions, texts, often in postings.pop_parts():
+        places[positions] = rank[texts]
+        grown[positions] = _ONE + often.astype(np.float32) * inverse[texts]
     return places, grown
 
 

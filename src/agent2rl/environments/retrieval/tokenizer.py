@@ -1,6 +1,6 @@
-"""Splits a text into index terms: words without possessives and stop words, each reduced to its Porter stem.
+"""Split a text into index terms: words without possessives and stop words, each reduced to its Porter stem.
 
-Words are those of Unicode's annex 29 as Lucene's StandardTokenizer breaks them, simplified for Hebrew
+Words follow Unicode's annex 29 as in Lucene's StandardTokenizer, simplified for Hebrew
 quotes, key caps, flags, skin tones and marks of rarer scripts. The stemmer is Porter's of 1980 with its
 author's two amendments (-bli, -logi), as in Lucene; not Porter 2.
 """
@@ -8,7 +8,7 @@ author's two amendments (-bli, -logi), as in Lucene; not Porter 2.
 import re
 from itertools import chain
 
-# Porter's stemmer of 1980 with its author's two later amendments (-bli, -logi), as Lucene has it.
+# Porter's stemmer
 
 _DOUBLE = (
     *(("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize")),
@@ -29,7 +29,7 @@ _REPLACED = tuple(suffix for suffix, _ in (*_DOUBLE, *_SINGLE))
 
 
 def stem(word: str) -> str:
-    """Of a word in small letters; one of fewer than three letters is its own stem."""
+    """Return the stem of a lower-case word; a word of fewer than three letters is its own stem."""
     if len(word) < 3:
         return word
     word = _strip_past_tense(_strip_plural(word))
@@ -57,7 +57,7 @@ def _strip_past_tense(word: str) -> str:
 
 
 def _restore_ending(rest: str) -> str:
-    """What is left of a verb without its -ed or -ing."""
+    """Repair the ending of a verb after its -ed or -ing was stripped."""
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
     if _ends_in_double_consonant(rest):
@@ -66,7 +66,7 @@ def _restore_ending(rest: str) -> str:
 
 
 def _replace_suffix(word: str, pairs: tuple[tuple[str, str], ...]) -> str:
-    """With the first suffix that it has replaced, if enough stands before it."""
+    """Replace the first suffix that the word has, if enough letters remain before it."""
     for suffix, other in pairs:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -92,7 +92,7 @@ def _strip_final_e(word: str) -> str:
 
 
 def _classify_letters(word: str) -> str:
-    """Each letter's kind: `v` for a vowel, `c` for a consonant. A y after a consonant is a vowel."""
+    """Map each letter to `v` for a vowel or `c` for a consonant. A y after a consonant is a vowel."""
     shape = ""
     for letter in word:
         vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
@@ -101,7 +101,7 @@ def _classify_letters(word: str) -> str:
 
 
 def _measure(word: str) -> int:
-    """How often a vowel is followed by a consonant."""
+    """Count how often a consonant follows a vowel."""
     return _classify_letters(word).count("vc")
 
 
@@ -114,7 +114,7 @@ def _ends_in_double_consonant(word: str) -> bool:
 
 
 def _ends_in_short_syllable(word: str) -> bool:
-    """Ends in consonant, vowel, consonant, the last of them not w, x or y: hop(e), but not snow."""
+    """Check for an ending consonant, vowel, consonant other than w, x, y: hop(e), but not snow."""
     return _classify_letters(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
@@ -126,7 +126,7 @@ STOP_WORDS = frozenset(
     )
 )
 LONGEST = 255
-"""Letters in a word; a longer one is cut into several."""
+"""Maximum letters of a word; a longer one is cut into several."""
 
 _EXTEND = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
@@ -161,14 +161,14 @@ _MID_BOTH = "'.\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _MID_LETTER = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a" + _MID_BOTH
 _MID_NUMBER = ",;\u037e\u0589\u060c\u060d\u066c\u07f8\u2044\ufe10\ufe14\ufe50\ufe54\uff0c\uff1b" + _MID_BOTH
 _ALWAYS = "abcdefghijklmnopqrstuvwxyz0123456789_:.',;"
-"""The ASCII letters that a word may have; at every other one a text can be cut without looking further."""
+"""The ASCII characters that a word may have. A text can be split at all others without further checks."""
 _JOIN = "_\u202f\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
 
 
 def _build_word_pattern(
     letter: str, number: str, join: str, mid_letter: str, mid_number: str, after: str = ""
 ) -> str:
-    """The pattern of a word. What follows a first letter or number may be absent, so nothing backtracks."""
+    """Build the pattern of a word. Everything after a first letter or number is optional: no backtracking."""
     one, digit, low = f"{letter}{after}", f"{number}{after}", f"[{join}]{after}"
     letters = f"(?:{one})++(?:[{mid_letter}]{after}(?:{one})++)*"
     numbers = f"(?:{digit})++(?:[{mid_number}]{after}(?:{digit})++)*"
@@ -189,19 +189,19 @@ _ANY = re.compile(
 )
 _POSSESSIVES = ("'s", "\u2019s", "\uff07s")
 _CUT = bytes(ord(" ") if code < 128 and chr(code) not in _ALWAYS else code for code in range(256))
-"""For UTF-8, whose other letters have no byte below 128."""
+"""Translation table for UTF-8, in which non-ASCII characters have no byte below 128."""
 _KEPT, _SHORT = 1 << 17, 40
-"""So many short pieces are remembered with their terms: most of a text has been met before."""
+"""Size of the cache of short pieces, and their maximum length. Most pieces of a text occur before."""
 
 
 def extract_terms(text: str) -> list[str]:
-    """What is indexed of a text, and what a query asks for: in order, repeated as they occur."""
+    """Return the index terms of a text or a query, in order, with repetitions."""
     cut = text.lower().encode("utf-8", "surrogatepass").translate(_CUT).decode("utf-8", "surrogatepass")
     return list(chain.from_iterable(map(_TERMS.__getitem__, cut.split(" "))))
 
 
 class _TermCache(dict[str, tuple[str, ...]]):
-    """A piece of a text, from one sign that is in no word to the next → its terms."""
+    """Cache: piece of a text between characters that are in no word → its terms."""
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         words = (_ASCII if piece.isascii() else _ANY).findall(piece)
@@ -218,7 +218,7 @@ _TERMS = _TermCache({"": ()})
 
 
 def _stem_word(word: str) -> str:
-    """The stem of a word; nothing for a stop word."""
+    """Return the stem of a word; empty for a stop word."""
     if word.endswith(_POSSESSIVES):
         word = word[:-2]
     return "" if word in STOP_WORDS else stem(word)

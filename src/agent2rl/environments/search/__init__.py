@@ -1,14 +1,14 @@
-"""Search: questions that are answered by searching and reading, one step after another.
+"""Search environment: answer questions by searching and reading documents, step by step.
 
-    play = Research(lambda example: Local(documents))
-    print(play.reset(example).observation)
-    print(play.step("Thought: who founded it?\\nAction: search[founder of Orin Foods]").observation)
-    print(play.step("answer[Ada Lorn; Bo Marr]").reward)
+    environment = SearchEnvironment(lambda example: LocalCorpus(documents))
+    print(environment.reset(example).observation)
+    print(environment.step("Thought: who founded it?\\nAction: search[founder of Orin Foods]").observation)
+    print(environment.step("answer[Ada Lorn; Bo Marr]").reward)
 
-What is searched is a `Backend`: `LocalCorpus` for documents, `live` for search engines, `DeskBackend` for
-what the harness searches, `RecordingBackend` and `ReplayBackend` for whatever should be the same again;
-`backend_names` finds one by its name. `answer_matching` says what is right without a judge, `actions` finds
-the action in what a model wrote. Not covered: prompts, judges.
+A `Backend` does the searching: `LocalCorpus` for documents, `search_engines` for live engines, `DeskBackend`
+for searches through the harness, `RecordingBackend` and `ReplayBackend` for reproducible searches;
+`backend_names` opens one by its name. `answer_matching` scores answers without a judge, `actions` parses the
+action out of a model's reply. Not covered: prompts, judges.
 """
 
 from agent2rl.core.environment import OpenWorld

@@ -1,13 +1,13 @@
-"""Finds the action in what a model wrote: `search[…]`, `open[…]` or `answer[…]`, wherever the lines break.
+"""Parse the action out of a model's reply: `search[…]`, `open[…]` or `answer[…]`, also across lines.
 
     Thought: I need the founder first.
     Action 1: **search[founder of Orin Foods]**          → search[founder of Orin Foods]
 
-The first action counts; what follows it, such as observations that the model makes up, does not. Where a
-reply labels its action, one that it only thinks about before does not count either, and nothing counts up to
-a `</think>`, whether the reply or its prompt has the `<think>`. Without brackets, the
-forms of other harnesses are understood: `search("…")`, `Action: search` with `Action Input: …`,
-`Final Answer: …`, and a tool call in JSON. What is left is no action, and the world says so.
+The first action counts; text after it, such as made-up observations, is ignored. If a reply labels its
+action, earlier mentions in its thoughts are ignored too, and so is everything up to a `</think>`, whether
+the reply or its prompt has the `<think>`. Without brackets, the forms of other harnesses are accepted:
+`search("…")`, `Action: search` with `Action Input: …`, `Final Answer: …`, and a tool call in JSON. Anything
+else is no action, and the environment answers so.
 """
 
 import json
@@ -19,9 +19,9 @@ from typing import Literal
 Verb = Literal["search", "open", "answer"]
 
 MOST_CHARACTERS = {"search": 400, "open": 400, "answer": 4000}
-"""What is longer is cut."""
+"""Longer arguments are cut."""
 REPLY_CHARACTERS = 20_000
-"""Of a reply, thoughts aside; an action is not looked for behind them."""
+"""How much of a reply, without its thoughts, is searched for an action."""
 NONE = "(no action)"
 
 _VERBS: dict[str, Verb] = {
@@ -41,7 +41,7 @@ _ROUND = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(rf"(?im){_ACTION}")
-_SAID = re.compile(
+_ACTION_INPUT = re.compile(
     rf"(?im){_ACTION}[\W_]*+{_VERB}\b[\s*_`]*\n{_EDGE}"
     r"(?:action[ \t]*+)?input[ \t]*+\d*+[^\w\n:]*+:(?P<text>.*)$"
 )
@@ -61,35 +61,35 @@ _OPENING, _CLOSING = "[［【", "]］】"
 class SearchAction:
     verb: Verb
     text: str
-    """What stands between the brackets, in one line."""
+    """The text between the brackets, as one line."""
 
     def __str__(self) -> str:
         return f"{self.verb}[{self.text}]"
 
 
 def normalize_action(reply: str) -> str:
-    """The action of a reply as the world takes it, in one line. Read again it is the same."""
-    found = parse_action(reply)
-    return str(found) if found else NONE
+    """Return the action of a reply in canonical form, as one line. Idempotent."""
+    action = parse_action(reply)
+    return str(action) if action else NONE
 
 
 def parse_action(reply: str) -> SearchAction | None:
-    """The action of a reply."""
+    """Return the action of a reply, or None."""
     text = _TAG.split(_THINKING.sub("\n", reply))[-1][:REPLY_CHARACTERS]
     if made_up := next(
-        (found for found in _OBSERVATION.finditer(text) if text[: found.start()].strip()), None
+        (match for match in _OBSERVATION.finditer(text) if text[: match.start()].strip()), None
     ):
         text = text[: made_up.start()]
     label = _LABEL.search(text)
     parts = [text[label.start() :], text] if label else [text]
     for part in parts:
-        for found in _iter_actions(part):
-            return found
+        for action in _iter_actions(part):
+            return action
     return None
 
 
 def _iter_actions(text: str) -> Iterator[SearchAction]:
-    """The action by each way to write one, the surest first."""
+    """Yield the action that each notation finds, the most reliable notation first."""
     call, round_call = _CALL.search(text), _ROUND.search(text)
     if call and not (round_call and round_call.start() < call.start()):
         yield _make_action(call["verb"], _read_brackets(text[call.end() :]))
@@ -98,34 +98,35 @@ def _iter_actions(text: str) -> Iterator[SearchAction]:
             round_call["verb"], round_call["double"] or round_call["single"] or round_call["bare"] or ""
         )
     yield from _parse_tool_call(text)
-    for form in (_SAID, _LABELLED, _COLON):
-        if found := form.search(text):
-            yield _make_action(found["verb"], found["text"])
+    for pattern in (_ACTION_INPUT, _LABELLED, _COLON):
+        if match := pattern.search(text):
+            yield _make_action(match["verb"], match["text"])
 
 
 def _read_brackets(text: str) -> str:
-    """Up to the bracket that closes; where none does, to the end of the line."""
+    """Return the text up to the closing bracket, or to the end of the line if there is none."""
     depth = 1
-    for place, letter in enumerate(text[: 2 * MOST_CHARACTERS["answer"]]):
+    for index, letter in enumerate(text[: 2 * MOST_CHARACTERS["answer"]]):
         depth += (letter in _OPENING) - (letter in _CLOSING)
         if not depth:
-            return text[:place].removesuffix("\\")
+            return text[:index].removesuffix("\\")
     return text.lstrip().partition("\n")[0].rstrip(" *_`\\")
 
 
 def _parse_tool_call(text: str) -> Iterator[SearchAction]:
-    """A call as JSON, as models that were trained on tools write it."""
-    for found in re.finditer(r"\{", text[: 2 * MOST_CHARACTERS["answer"]]):
+    """Parse a JSON tool call, as models trained on tools write it."""
+    for brace in re.finditer(r"\{", text[: 2 * MOST_CHARACTERS["answer"]]):
         try:
-            call, _ = json.JSONDecoder().raw_decode(text, found.start())
+            call, _ = json.JSONDecoder().raw_decode(text, brace.start())
         except (ValueError, RecursionError):
             continue
         name = _find_value(call, "name", "action", "tool")
-        given = _find_value(call, "arguments", "action_input", "parameters", "input", "query", "id")
-        if isinstance(given, dict):
-            given = next(iter(given.values()), "")
+        argument = _find_value(call, "arguments", "action_input", "parameters", "input", "query", "id")
+        if isinstance(argument, dict):
+            argument = next(iter(argument.values()), "")
         if isinstance(name, str) and name.lower() in _VERBS:
-            yield _make_action(name, "; ".join(map(str, given)) if isinstance(given, list) else str(given))
+            joined = "; ".join(map(str, argument)) if isinstance(argument, list) else str(argument)
+            yield _make_action(name, joined)
         return
 
 
@@ -134,45 +135,47 @@ def _find_value(call: dict[str, object], *keys: str) -> object:
 
 
 def _make_action(verb: str, text: str) -> SearchAction:
-    """What it says is stripped until nothing can be, so that it reads the same the next time."""
-    named = _VERBS[verb.lower()]
-    text = text.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can tell it
+    """Build an action, stripping its text until nothing changes, so that it parses to itself again."""
+    canonical_verb = _VERBS[verb.lower()]
+    text = text.encode("utf-8", "replace").decode("utf-8")  # JSON can contain lone surrogates
     before = None
     while before != text:
         before, text = (
             text,
             _strip_quotes(
-                _drop_unmatched_brackets(_join_lines(_TAG.sub(" ", text))[: MOST_CHARACTERS[named]])
+                _drop_unmatched_brackets(_join_lines(_TAG.sub(" ", text))[: MOST_CHARACTERS[canonical_verb]])
             ),
         )
-    return SearchAction(named, text)
+    return SearchAction(canonical_verb, text)
 
 
 def _join_lines(text: str) -> str:
-    """In one line: what was a list stays one."""
+    """Join lines into one; the items of a list are joined with semicolons."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     listed = len(lines) > 1 and any(map(_BULLET.match, lines))
     bare = [_BULLET.sub("", line) for line in lines]
-    whole = "; ".join(line.rstrip(" ;,") for line in bare) if listed else " ".join(bare)
-    return " ".join(whole.split())
+    joined = "; ".join(line.rstrip(" ;,") for line in bare) if listed else " ".join(bare)
+    return " ".join(joined.split())
 
 
 def _drop_unmatched_brackets(text: str) -> str:
-    """Without brackets that have no other half: they would end the action too early or never."""
-    opened, lone = [], set()
+    """Drop unmatched brackets: they would end the action too early or never."""
+    opened, unmatched = [], set()
     for bracket in _BRACKET.finditer(text):
         if bracket[0] in _OPENING:
             opened.append(bracket.start())
         elif opened:
             opened.pop()
         else:
-            lone.add(bracket.start())
-    lone.update(opened)
-    return "".join(letter for place, letter in enumerate(text) if place not in lone) if lone else text
+            unmatched.add(bracket.start())
+    unmatched.update(opened)
+    return (
+        "".join(letter for index, letter in enumerate(text) if index not in unmatched) if unmatched else text
+    )
 
 
 def _strip_quotes(text: str) -> str:
-    """Without emphasis or quotes around it."""
+    """Strip emphasis and quotes around a text."""
     text = text.strip("*` ").rstrip("*` \\")
     quoted = len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("“", "”"))
     return text[1:-1] if quoted and text[0] not in text[1:-1] else text

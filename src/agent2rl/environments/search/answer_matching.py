@@ -1,12 +1,13 @@
-"""Whether an answer is right, without a judge: one item, or a set of them in any order and any common form.
+"""Score an answer without a judge: one item, or a set of items in any order and any common notation.
 
-    marks = mark("Lyon; Paris and Metz", gold("Paris, Lyon"))
+    marks = mark_answer("Lyon; Paris and Metz", parse_gold_answer("Paris, Lyon"))
     marks.recall == 1.0 and not marks.correct            # one too many
 
-Two items are the same where they agree without case, accents, articles and punctuation, as numbers or as
-dates, or where one only tells more: a title, a company's legal form, a middle initial, something in brackets.
-Nothing is guessed: a misspelling, a translation or another name is right only as an alias of the gold answer.
-An empty answer is never correct. It stands here and not with the evaluators, since the world itself rewards.
+Two items are the same if they agree without case, accents, articles and punctuation, as numbers or as dates,
+or if one only adds a title, a company's legal form, a middle initial or something in brackets. Nothing is
+guessed: a misspelling, a translation or another name is right only as an alias of the gold answer. An empty
+answer is never correct. This module is here and not with the evaluators because the environment computes
+rewards with it.
 
 Lists are split at commas, semicolons, lines and `and`, but not within brackets or quotes.
 """
@@ -20,17 +21,17 @@ from itertools import combinations
 
 from agent2rl.environments.search.quantities import Date, Quantity, parse_dates, parse_quantity
 
-# Takes lists apart as people write them: commas, semicolons, lines, `and`; not in brackets or quotes.
+# Splitting lists
 
 _LIST = r"[;\n|•]|(?:(?<!\d),|,(?!\d{3}(?!\d)))(?!\s*(?i:inc|ltd|llc|plc|corp|co|jr|sr)\b)"
-"""Neither the comma of a number nor that of a company parts a list."""
+"""The comma in a number, or before a company's legal form, does not separate items."""
 COMMA = re.compile(rf"\s*(?:{_LIST})\s*")
 SEPARATOR = re.compile(rf"\s*(?:{_LIST}|(?<=\s)(?:and|or|&|/)(?=\s))\s*")
 _AND = re.compile(r"^(?:and|or|&)(?:\s+|$)")
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a list that is well written: `and` only parts the last two."""
+    """Split a well-formed list, in which `and` separates only the last two items."""
     parts = [text[start:end] for start, end in iter_pieces(text, COMMA)]
     if len(parts) > 1 and not _AND.match(parts[-1]):
         halves = re.split(r"\s+and\s+", parts[-1])
@@ -40,21 +41,21 @@ def split_list(text: str) -> list[str]:
 
 
 def iter_pieces(text: str, separator: re.Pattern[str] = SEPARATOR) -> Iterator[tuple[int, int]]:
-    """Where the pieces between separators begin and end."""
+    """Yield the start and end of each piece between separators."""
     depth = _measure_depths(text)
     start = 0
-    for found in separator.finditer(text):
-        if depth[found.start()]:
+    for match in separator.finditer(text):
+        if depth[match.start()]:
             continue
-        if text[start : found.start()].strip():
-            yield start, found.start()
-        start = found.end()
+        if text[start : match.start()].strip():
+            yield start, match.start()
+        start = match.end()
     if text[start:].strip():
         yield start, len(text)
 
 
 def _measure_depths(text: str) -> list[int]:
-    """How deep in brackets or quotes each place is; nowhere, where they do not match."""
+    """Return the nesting depth in brackets or quotes at each character; all 0 if they are unbalanced."""
     depths, depth, quoted = [], 0, False
     for letter in text:
         depth = depth + (letter in "([“") - (letter in ")]”")
@@ -64,14 +65,16 @@ def _measure_depths(text: str) -> list[int]:
     return [*depths, 0] if balanced else [0] * (len(text) + 1)
 
 
+# Matching
+
 MATCHER = "matcher-2"
-"""Changes whenever the same answer could be marked otherwise."""
+"""Must change whenever the same answer could get other marks."""
 SET = "Set Answer"
 MOST_CHARACTERS = 4000
-"""Of an answer; what is longer is cut."""
+"""A longer answer is cut."""
 MOST_ITEMS = 200
 _RUN = 6
-"""How many pieces between separators one item may consist of."""
+"""Maximum number of pieces between separators that form one item."""
 
 _LETTERS = str.maketrans(
     {
@@ -121,7 +124,7 @@ _LEAD_IN = re.compile(
 _SENTENCE = re.compile(
     r"(?:the|these|those|all|both)\s+(?:[\w'’-]+\s+){1,9}?(?:is|are|was|were)\b\s*:?\s+", re.I
 )
-"""Such as `The founder of the company was `."""
+"""Matches e.g. `The founder of the company was `."""
 _HEADING = re.compile(r"^[^\n,;]{1,200}:[ \t*]*\n+(?=\s*\S)")
 _BULLET = re.compile(r"(?m)(?:^|(?<=[;,])[ \t]*)[ \t]*(?:[-*•–]|\(?\d{1,3}[.)])[ \t]+(?=\S)")
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
@@ -129,7 +132,7 @@ _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """What is right: items, each under all its names. The first of them is the one that it is shown by."""
+    """The correct answer: items, each with all its names. The first name is the one shown."""
 
     items: tuple[tuple[str, ...], ...]
 
@@ -145,12 +148,12 @@ class AnswerMarks:
     precision: float
     recall: float
     correct: bool
-    """Every item is there, and nothing else."""
+    """The answer has every item, and nothing else."""
 
     @property
     def f1(self) -> float:
-        both = self.precision + self.recall
-        return 2 * self.precision * self.recall / both if both else 0.0
+        total = self.precision + self.recall
+        return 2 * self.precision * self.recall / total if total else 0.0
 
 
 NOTHING = AnswerMarks(0.0, 0.0, False)
@@ -159,21 +162,21 @@ NOTHING = AnswerMarks(0.0, 0.0, False)
 def parse_gold_answer(
     answer: str, answer_type: str = SET, aliases: Mapping[str, Sequence[str]] | None = None
 ) -> GoldAnswer:
-    """The gold answer of an official record. Its list is taken apart at commas, semicolons and line breaks.
+    """Parse the gold answer of an official record. A list is split at commas, semicolons and line breaks.
 
-    An item with a comma of its own is best given as `GoldAnswer` itself; read from a list it becomes two
-    items, but an answer that has both is right all the same.
+    If an item contains a comma, better build the `GoldAnswer` directly: here it becomes two items, but an
+    answer that has both is still correct.
     """
-    whole = clean_answer(answer)
-    items = split_list(whole) if answer_type == SET else [whole]
-    more = aliases or {}
+    text = clean_answer(answer)
+    items = split_list(text) if answer_type == SET else [text]
+    aliases = aliases or {}
     return GoldAnswer(
-        tuple((item, *more.get(item, ()), *_parse_aliases(item)) for item in dict.fromkeys(items))
+        tuple((item, *aliases.get(item, ()), *_parse_aliases(item)) for item in dict.fromkeys(items))
     )
 
 
 def mark_answer(predicted: str, right: GoldAnswer) -> AnswerMarks:
-    """How a predicted answer stands to the right one: as it is, or as the end of a sentence."""
+    """Mark a predicted answer, as it is or as the end of a sentence, whichever is better."""
     text = clean_answer(predicted)
     marks = _mark_text(text, right)
     sentence = _SENTENCE.match(text)
@@ -183,17 +186,17 @@ def mark_answer(predicted: str, right: GoldAnswer) -> AnswerMarks:
 
 
 def _mark_text(text: str, right: GoldAnswer) -> AnswerMarks:
-    said = AnswerPieces(text)
-    if not normalize_text(said.text) or len(said.pieces) > MOST_ITEMS:
+    pieces = AnswerPieces(text)
+    if not normalize_text(pieces.text) or len(pieces.pieces) > MOST_ITEMS:
         return NOTHING
-    found = sum(map(said.take_item, sorted(right.items, key=lambda names: -max(map(len, names)))))
-    excess = said.count_left_over([name for item in right.items for name in item])
+    found = sum(map(pieces.take_item, sorted(right.items, key=lambda names: -max(map(len, names)))))
+    excess = pieces.count_left_over([name for item in right.items for name in item])
     recall, precision = found / len(right.items), found / (found + excess) if found else 0.0
     return AnswerMarks(precision, recall, found == len(right.items) and not excess)
 
 
 def is_same_item(one: str, other: str) -> bool:
-    """Whether two texts name one thing."""
+    """Return whether two texts name the same thing."""
     first, second = normalize_text(one), normalize_text(other)
     if not first or not second:
         return False
@@ -209,8 +212,8 @@ def is_same_item(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def normalize_text(text: str) -> str:
-    """Without case, accents, articles and punctuation; numbers in figures keep their points."""
-    if not (text.isascii() and text.replace(" ", "").isalpha()):  # most names need none of this
+    """Remove case, accents, articles and punctuation; numbers in digits keep their decimal points."""
+    if not (text.isascii() and text.replace(" ", "").isalpha()):  # a shortcut for most names
         text = _fold_letters(text)
     text = _ARTICLE.sub("", " ".join(text.lower().split()))
     text = " ".join(_WORDS.get(word, word) for word in text.split())
@@ -229,7 +232,7 @@ def _fold_letters(text: str) -> str:
 
 
 def clean_answer(answer: str) -> str:
-    """What is left of an answer without its lead-in, its heading and the marks of a list."""
+    """Strip an answer's lead-in, heading and list markers."""
     text = answer[:MOST_CHARACTERS].strip()
     text = _BOXED.sub(r"\1", text)
     text = re.sub(r"\*\*|__|`+|^#+\s", "", text)
@@ -241,7 +244,7 @@ def clean_answer(answer: str) -> str:
 
 
 class AnswerPieces:
-    """An answer in pieces. An item is one of them or some in a row, and is taken out when it is found."""
+    """An answer split into pieces. An item is a run of one or more pieces, and is removed when found."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -254,85 +257,85 @@ class AnswerPieces:
                 self._runs.setdefault(normalize_text(self._join_run(run)), []).append(run)
 
     def take_item(self, names: Sequence[str]) -> bool:
-        """Whether an item is there, under any of its names."""
+        """Find an item by any of its names, and remove it. Returns whether it was found."""
         run = next((run for run in self._iter_matches(names) if self._taken.isdisjoint(run)), None)
         self._taken.update(run or ())
         return run is not None
 
     def count_left_over(self, names: Sequence[str]) -> int:
-        """How many things are left; an item that is said again is nothing new."""
-        found, before = 0, -2
-        for place in range(len(self.pieces)):
-            said = self._join_run(range(place, place + 1))
+        """Count the remaining items that are not in the gold answer; repeated items do not count."""
+        count, previous = 0, -2
+        for index in range(len(self.pieces)):
+            text = self._join_run(range(index, index + 1))
             if (
-                place in self._taken
-                or not normalize_text(said)
-                or any(is_same_item(said, name) for name in names)
+                index in self._taken
+                or not normalize_text(text)
+                or any(is_same_item(text, name) for name in names)
             ):
                 continue
-            # "Trinidad and Tobago" is one thing too many, not two; what a further `and` joins is another.
-            joined = before == place - 1 and self._is_joined(before)
-            found += not joined
-            before = -2 if joined else place
-        return found
+            # "Trinidad and Tobago" counts as one extra item, not two; after a further `and` a new one begins.
+            joined = previous == index - 1 and self._is_joined(previous)
+            count += not joined
+            previous = -2 if joined else index
+        return count
 
     def _iter_matches(self, names: Sequence[str]) -> Iterator[range]:
         keys = dict.fromkeys(
             key for name in names for key in (normalize_text(name), *sorted(_shorten_name(name)))
         )
-        alike = [run for key in keys for run in self._runs.get(key, ())]
+        candidates = [run for key in keys for run in self._runs.get(key, ())]
         yield from self._iter_value_matches(names)
-        for run in sorted(alike, key=len, reverse=True):
+        for run in sorted(candidates, key=len, reverse=True):
             if len(run) > 1 or any(is_same_item(self._join_run(run), name) for name in names):
                 yield run
-        for place in range(len(self.pieces)):
-            run = range(place, place + 1)
-            if place not in self._taken and any(is_same_item(self._join_run(run), name) for name in names):
+        for index in range(len(self.pieces)):
+            run = range(index, index + 1)
+            if index not in self._taken and any(is_same_item(self._join_run(run), name) for name in names):
                 yield run
 
     def _iter_value_matches(self, names: Sequence[str]) -> Iterator[range]:
-        """Dates with commas of their own, and numbers in words with their `and`."""
+        """Yield runs that are dates with commas, or numbers in words with `and`."""
         days = frozenset[Date]().union(*map(parse_dates, names))
         amounts = [amount for amount in map(parse_quantity, names) if amount]
         for length in (3, 2) if days or amounts else ():
             for first in range(len(self.pieces) - length + 1):
                 run = range(first, first + length)
-                said = self._join_run(run)
-                amount = parse_quantity(said)
-                if days & parse_dates(said) or (amount and any(map(amount.agrees_with, amounts))):
+                text = self._join_run(run)
+                amount = parse_quantity(text)
+                if days & parse_dates(text) or (amount and any(map(amount.agrees_with, amounts))):
                     yield run
 
     def _join_run(self, run: range) -> str:
         return self.text[self.pieces[run[0]][0] : self.pieces[run[-1]][1]]
 
-    def _is_joined(self, place: int) -> bool:
-        """Whether `and` stands behind a piece."""
-        return "and" in self.text[self.pieces[place][1] : self.pieces[place + 1][0]].lower()
+    def _is_joined(self, index: int) -> bool:
+        """Return whether `and` follows a piece."""
+        return "and" in self.text[self.pieces[index][1] : self.pieces[index + 1][0]].lower()
 
 
 @lru_cache(maxsize=65536)
 def _shorten_name(text: str) -> frozenset[str]:
-    """The same name, telling less."""
+    """Return shorter forms of a name, without titles, legal forms, initials or brackets."""
     cuts = (_TITLE, _FORM, _INITIAL)
-    found = set()
-    for told in {text, _BRACKETS.sub("", text)}:
-        plain = normalize_text(told)
+    forms = set()
+    for name in {text, _BRACKETS.sub("", text)}:
+        plain = normalize_text(name)
         for number in range(len(cuts) + 1):
             for chosen in combinations(cuts, number):
                 short = plain
                 for cut in chosen:
                     short = cut.sub("", short).strip()
-                found.add(short)
-    return frozenset(found) - {""}
+                forms.add(short)
+    return frozenset(forms) - {""}
 
 
 def _parse_aliases(item: str) -> list[str]:
-    """Other names that an item brings along in brackets."""
+    """Return the other names that an item gives in brackets."""
     return [name.strip() for name in (*_ALSO.findall(item), *_INITIALS.findall(item))]
 
 
 def _parse_amount(text: str) -> Quantity | None:
-    """`fourteen (14)` is as good as either."""
+    """Parse a number, also one that is repeated in brackets as in `fourteen (14)`."""
     return parse_quantity(text) or parse_quantity(_BRACKETS.sub("", text))
 
 

@@ -1,12 +1,12 @@
-"""Backends by name, for the harness: it has the network, and the keys that some of them want.
+"""Open search backends by name, in the harness, which has the network and the API keys.
 
-ddgs                 public search pages, by the package of that name; no key
+ddgs                 public search pages, through the package ddgs; no key
 tavily               TAVILY_API_KEY
 brave                BRAVE_API_KEY
 serpapi              SERPAPI_API_KEY
-searxng:URL          an instance of SearXNG
+searxng:URL          a SearXNG instance
 local:FOLDER         documents.jsonl, or .txt and .md files
-replay:FILE          what --record-searches kept, and nothing else
+replay:FILE          only what --record-searches recorded
 """
 
 from collections.abc import Mapping
@@ -22,24 +22,24 @@ from agent2rl.environments.search.search_engines import (
 )
 
 KEYS = tuple(engine.key for engine in ENGINES.values() if engine.key)
-"""The environment variables that may hold one."""
+"""The environment variables that hold API keys."""
 NAMES = ("ddgs", *ENGINES, "searxng:URL", "local:FOLDER", "replay:FILE")
 KNOWN = f"Backends: {', '.join(NAMES)}."
 
 
 def resolve_name(name: str) -> str:
-    """The name that means the same from anywhere: with a whole path."""
+    """Make a path in the name absolute, so that it is valid from any directory."""
     head, _, argument = name.partition(":")
     return f"{head}:{Path(argument).resolve()}" if head in ("local", "replay") and argument else name
 
 
 def is_live(name: str) -> bool:
-    """Whether it may answer otherwise tomorrow."""
+    """Return whether the backend's answers can change over time."""
     return name.partition(":")[0] not in ("local", "replay")
 
 
 def open_backend(name: str, keys: Mapping[str, str]) -> Backend:
-    """The backend of this name, ready to be asked; `keys` are the variables of `KEYS` that are set."""
+    """Open the backend with this name; `keys` are the variables of `KEYS` that are set."""
     head, _, argument = name.partition(":")
     match head:
         case "searxng" if argument:
@@ -55,7 +55,7 @@ def open_backend(name: str, keys: Mapping[str, str]) -> Backend:
             key = keys.get(engine.key or "", "").strip()
             if not key or not key.isascii() or not key.isprintable():
                 raise UserError(
-                    f"The search backend {head} wants a key.", f"Set {engine.key} for the harness."
+                    f"The search backend {head} needs an API key.", f"Set {engine.key} for the harness."
                 )
             return EngineBackend(engine, key)
     raise UserError(f"There is no search backend {name!r}.", KNOWN)

@@ -1,7 +1,8 @@
 """The search `Backend` protocol, and the backends without a network: corpus, grading proxy, replay.
 
-A backend that cannot answer raises `WorldError`, whose message the model sees. Results that name the
-benchmark itself are withheld. A recording is JSON lines of one backend, with one writer at a time:
+A backend that cannot answer raises `WorldError`. The model reads its message, so the texts of these errors
+are part of the measurement. Results that name the benchmark itself are withheld. A recording is JSON lines
+of one backend, with one writer at a time:
 
     {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
     {"kind": "open", "text": <id>, …, "page": …}          or "error": … if the backend failed
@@ -13,6 +14,7 @@ misspellings, fields.
 import fcntl
 import hashlib
 import json
+import logging
 import re
 import threading
 import time
@@ -31,19 +33,21 @@ from agent2rl.core.records import Record
 from agent2rl.environments.retrieval import Bm25Index
 from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyError
 
-# What a search stands on: something that finds documents for a query and opens one of them.
+# The backend protocol, and the backend that searches through the grading proxy
+
+logger = logging.getLogger(__name__)
 
 PAGE_CHARACTERS = 20_000
-"""As much of a page as anybody is given."""
+"""A page is cut to this length."""
 NOT_RECORDED = "not recorded"
-"""How the desk calls what `NotRecorded` is here."""
+"""The grading proxy's error kind for `NotRecorded`."""
 REFUSED = "refused"
-"""And what `QueryRefused` is."""
+"""The grading proxy's error kind for `QueryRefused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A document as a search shows it."""
+    """One entry in the results of a search."""
 
     id: str
     title: str
@@ -58,34 +62,34 @@ class SearchDocument:
 
 
 class NotRecorded(WorldError):
-    """A replay was asked for what it does not hold."""
+    """A replay has no answer to this query."""
 
 
 class QueryRefused(WorldError):
-    """A backend does not take this query: that is the query's fault, and no failure of the backend."""
+    """A backend rejects this query: the query is at fault, the backend works."""
 
 
 class Backend(Protocol):
-    """May be asked by several threads at once."""
+    """Find documents for a query, and open one of them. Must be thread-safe."""
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
-        """The best documents first."""
+        """Return matching documents, best first."""
         ...
 
     def open(self, id: str) -> str:  # noqa: A002
-        """The text of a document that a search has found."""
+        """Return the text of a document that a search has found."""
         ...
 
 
 @dataclass(frozen=True)
 class DeskBackend:
-    """A backend of the harness, asked over its desk."""
+    """Search with the harness's backend, through the grading proxy ("desk")."""
 
     desk: GradingProxyClient
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
         try:
-            return tuple(SearchResult(*found) for found in self.desk.search(query).results)
+            return tuple(SearchResult(*row) for row in self.desk.search(query).results)
         except ProxyError as error:
             raise _to_world_error(error) from error
 
@@ -101,13 +105,13 @@ def _to_world_error(error: ProxyError) -> WorldError:
     return kinds.get(error.kind, WorldError)(error.message)
 
 
-# Keeps the benchmark's own pages out of what a search shows: they have the questions with their answers.
+# Withholding the benchmark's own pages, which contain the questions with their answers
 
 _NAME = re.compile(r"deep[\s_.+-]{0,3}search[\s_.+-]{0,3}qa|dsqa[\s_.+-]{0,3}full", re.IGNORECASE)
 
 
 def names_the_benchmark(text: str) -> bool:
-    """Whether a text or an address does, however that is written."""
+    """Return whether a text or URL names the benchmark, in any spelling."""
     return bool(_NAME.search(unquote(text)))
 
 
@@ -115,61 +119,65 @@ def is_withheld(result: SearchResult) -> bool:
     return any(map(names_the_benchmark, (result.id, result.title, result.snippet)))
 
 
-# Searches documents that fit into memory, ranked as Lucene ranks them; the beginning of one is its
-# snippet.
+# Local corpus: documents in memory, ranked as Lucene does, with the beginning of each as its snippet
 
 SHOWN = 5
-"""Results of a search."""
+"""Default number of results of a search."""
 SNIPPET_WORDS = 24
 CORPUS = "documents.jsonl"
 SHAPE = "search.json"
-"""{"shown": …, "snippet_words": …}, where they are not the usual ones."""
+"""{"shown": …, "snippet_words": …}, if they differ from the defaults."""
 TEXT_SUFFIXES = (".txt", ".md")
 
 
 class LocalCorpus:
-    """Of documents that are equally good, the first by its id comes first."""
+    """Search documents in memory. Ties are ordered by document id."""
 
     def __init__(
         self, documents: Sequence[SearchDocument], shown: int = SHOWN, snippet_words: int = SNIPPET_WORDS
     ) -> None:
         self.documents = tuple(documents)
         self.shown, self.snippet_words = shown, snippet_words
-        self._found = {document.id: document for document in self.documents}
-        # A page on something has its name as the title, and may not repeat it: the title counts twice.
-        texts = ((one.id, _strip_accents(f"{one.title} {one.title} {one.text}")) for one in self.documents)
+        self._by_id = {document.id: document for document in self.documents}
+        # The title counts twice: the text of a page may not repeat the name of its subject.
+        texts = (
+            (document.id, _strip_accents(f"{document.title} {document.title} {document.text}"))
+            for document in self.documents
+        )
         self._index = Bm25Index.from_texts(texts)
 
     @property
     def sha256(self) -> str:
-        """Of all that its answers depend on."""
-        rows = [(one.id, one.title, one.text) for one in self.documents]
+        """Hash of everything that the answers depend on."""
+        rows = [(document.id, document.title, document.text) for document in self.documents]
         return hashlib.sha256(json.dumps([self.shown, self.snippet_words, rows]).encode()).hexdigest()
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
         hits = self._index.search(_strip_accents(query), self.shown)
-        return tuple(self._make_result(self._found[hit.id]) for hit in hits)
+        return tuple(self._make_result(self._by_id[hit.id]) for hit in hits)
 
     def open(self, id: str) -> str:  # noqa: A002
-        if id not in self._found:
+        if id not in self._by_id:
             raise WorldError(f"There is no document {id!r}.")
-        return self._found[id].text
+        return self._by_id[id].text
 
     def _make_result(self, document: SearchDocument) -> SearchResult:
-        told = document.text.split(maxsplit=self.snippet_words)
-        more = " …" if len(told) > self.snippet_words else ""
-        return SearchResult(document.id, document.title, " ".join(told[: self.snippet_words]) + more)
+        words = document.text.split(maxsplit=self.snippet_words)
+        ellipsis = " …" if len(words) > self.snippet_words else ""
+        return SearchResult(document.id, document.title, " ".join(words[: self.snippet_words]) + ellipsis)
 
 
 def _strip_accents(text: str) -> str:
     if text.isascii():
         return text
-    apart = unicodedata.normalize("NFKD", text)
-    return "".join(letter for letter in apart if not unicodedata.combining(letter))
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
 
 def write_corpus(folder: Path, corpus: LocalCorpus) -> None:
-    rows = ({"id": one.id, "title": one.title, "text": one.text} for one in corpus.documents)
+    rows = (
+        {"id": document.id, "title": document.title, "text": document.text} for document in corpus.documents
+    )
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / CORPUS).write_text(text, encoding="utf-8")
     shape = {"shown": corpus.shown, "snippet_words": corpus.snippet_words}
@@ -178,30 +186,31 @@ def write_corpus(folder: Path, corpus: LocalCorpus) -> None:
 
 @lru_cache(maxsize=8)
 def read_corpus(folder: Path) -> LocalCorpus:
-    """The documents of a folder, read once: `documents.jsonl`, or else every .txt and .md file below it."""
+    """Read the documents of a folder: `documents.jsonl`, or else all .txt and .md files below it. Cached."""
     try:
-        found = list(_read_rows(folder / CORPUS) if (folder / CORPUS).exists() else _read_files(folder))
+        documents = list(_read_rows(folder / CORPUS) if (folder / CORPUS).exists() else _read_files(folder))
         shape = json.loads((folder / SHAPE).read_bytes()) if (folder / SHAPE).exists() else {}
-        corpus = LocalCorpus(found, **shape)
+        corpus = LocalCorpus(documents, **shape)
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder} cannot be read: {type(error).__name__}: {error}.") from error
-    if not found:
+        raise UserError(f"Cannot read {folder}: {type(error).__name__}: {error}.") from error
+    if not documents:
         raise UserError(
             f"There is nothing to search in {folder}.",
-            f"It wants {CORPUS}, or files *{', *'.join(TEXT_SUFFIXES)}.",
+            f"Add {CORPUS}, or files *{', *'.join(TEXT_SUFFIXES)}.",
         )
-    if len({document.id for document in found}) < len(found):
-        raise UserError(f"{folder} has two documents with one id.")
+    if len({document.id for document in documents}) < len(documents):
+        raise UserError(f"{folder} has two documents with the same id.")
+    logger.debug("Indexed %d documents of %s", len(documents), folder)
     return corpus
 
 
 def _read_rows(path: Path) -> Iterator[SearchDocument]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line:
-            found = SearchDocument(**json.loads(line))
-            if not all(isinstance(part, str) for part in (found.id, found.title, found.text)):
-                raise ValueError(f"line {number} has something other than text")
-            yield found
+            document = SearchDocument(**json.loads(line))
+            if not all(isinstance(part, str) for part in (document.id, document.title, document.text)):
+                raise ValueError(f"line {number} has a value that is not text")
+            yield document
 
 
 def _read_files(folder: Path) -> Iterator[SearchDocument]:
@@ -211,14 +220,13 @@ def _read_files(folder: Path) -> Iterator[SearchDocument]:
             yield SearchDocument(str(name), str(name.with_suffix("")), path.read_text("utf-8", "replace"))
 
 
-# Records what a backend answers, and answers from the record: what is played again is the same to the
-# byte.
+# Recording and replaying a backend's answers, so that a repeated run is the same to the byte
 
 Kind = Literal["search", "open"]
 
 
 class RecordedAnswer(Record):
-    """One answer of a backend."""
+    """One answer of a backend, as a line of the recording."""
 
     kind: Kind
     text: str
@@ -229,9 +237,9 @@ class RecordedAnswer(Record):
     results: tuple[tuple[str, str, str], ...] = ()
     page: str = ""
     error: str = ""
-    """Why there is no answer."""
+    """Why the backend failed; else empty."""
     refused: bool = False
-    """Whether the query is at fault."""
+    """The backend rejected the query."""
 
     def require_answer(self) -> "RecordedAnswer":
         if self.error:
@@ -240,71 +248,71 @@ class RecordedAnswer(Record):
 
 
 class RecordingBackend:
-    """Answers as another backend does, and writes down each answer as it comes, until it is closed."""
+    """Pass queries on to another backend, and record each answer as it comes, until closed."""
 
     def __init__(
         self, backend: Backend, name: str, path: Path, clock: Callable[[], float] = time.time
     ) -> None:
         self._backend, self._name, self._path, self._clock = backend, name, path, clock
         self._lock = threading.Lock()
-        self._held = _lock_record(path)
+        self._lock_file = _lock_record(path)
         try:
             self._entries = _resume_record(path)
             if others := {entry.backend for entry in self._entries.values()} - {name}:
-                raise UserError(f"{path} was recorded from {min(others)}, not {name}.", "Name another file.")
+                raise UserError(f"{path} was recorded from {min(others)}, not {name}.", "Use another file.")
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        self._held.close()
+        self._lock_file.close()
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
-        return tuple(
-            SearchResult(*found) for found in self._get_entry("search", query).require_answer().results
-        )
+        return tuple(SearchResult(*row) for row in self._get_entry("search", query).require_answer().results)
 
     def open(self, id: str) -> str:  # noqa: A002
         return self._get_entry("open", id).require_answer().page
 
     def _get_entry(self, kind: Kind, text: str) -> RecordedAnswer:
         with self._lock:
-            if (known := self._entries.get((kind, text))) and not known.error:
-                return known
-        asked = self._ask_backend(kind, text)  # others need not wait for it
+            if (recorded := self._entries.get((kind, text))) and not recorded.error:
+                return recorded
+        entry = self._ask_backend(kind, text)  # without the lock, so that other queries need not wait
         with self._lock:
-            if (known := self._entries.get((kind, text))) and not known.error:
-                return known
-            self._entries[kind, text] = asked
+            if (recorded := self._entries.get((kind, text))) and not recorded.error:
+                return recorded
+            self._entries[kind, text] = entry
             with self._path.open("a", encoding="utf-8") as record:
-                record.write(asked.model_dump_json() + "\n")
-        return asked
+                record.write(entry.model_dump_json() + "\n")
+        return entry
 
     def _ask_backend(self, kind: Kind, text: str) -> RecordedAnswer:
         entry = RecordedAnswer(kind=kind, text=text, backend=self._name, time=self._clock())
         try:
             if kind == "open":
                 return entry.model_copy(update={"page": self._backend.open(text)})
-            found = self._backend.search(text)
+            results = self._backend.search(text)
         except WorldError as error:
-            why = {"error": str(error) or type(error).__name__, "refused": isinstance(error, QueryRefused)}
-            return entry.model_copy(update=why)
-        return entry.model_copy(update={"results": tuple((one.id, one.title, one.snippet) for one in found)})
+            failure = {
+                "error": str(error) or type(error).__name__,
+                "refused": isinstance(error, QueryRefused),
+            }
+            return entry.model_copy(update=failure)
+        rows = tuple((result.id, result.title, result.snippet) for result in results)
+        return entry.model_copy(update={"results": rows})
 
 
 class ReplayBackend:
-    """Answers from a record alone."""
+    """Answer from a recording alone."""
 
     def __init__(self, path: Path) -> None:
         self._entries = read_search_record(path)
         self._lock = threading.Lock()
         self.missing = 0
-        """How often it was asked for what it does not hold."""
+        """Number of queries that the recording has no answer to."""
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
-        return tuple(
-            SearchResult(*found) for found in self._get_entry("search", query).require_answer().results
-        )
+        return tuple(SearchResult(*row) for row in self._get_entry("search", query).require_answer().results)
 
     def open(self, id: str) -> str:  # noqa: A002
         return self._get_entry("open", id).require_answer().page
@@ -319,32 +327,32 @@ class ReplayBackend:
 
 
 def read_search_record(path: Path) -> dict[tuple[Kind, str], RecordedAnswer]:
-    """The answers of a record: the last to each question holds. A last line that was cut off is left out."""
+    """Read the answers of a recording, the last one per query. A truncated last line is ignored."""
     try:
         lines = path.read_bytes().split(b"\n")
         entries = [RecordedAnswer.model_validate_json(line) for line in lines[:-1] if line]
     except (OSError, ValidationError) as error:
-        raise UserError(f"{path} is no record of searches: {error}") from error
+        raise UserError(f"{path} is not a search recording: {error}") from error
     return {(entry.kind, entry.text): entry for entry in entries}
 
 
 def _lock_record(path: Path) -> BinaryIO:
-    """The record, which is nobody else's to write until this is closed."""
+    """Open a recording and lock it for writing until it is closed."""
     try:
         file = path.open("ab")
     except OSError as error:
-        raise UserError(f"Searches cannot be recorded in {path}: {error.strerror}.") from error
+        raise UserError(f"Cannot record searches in {path}: {error.strerror}.") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise UserError(f"Another run records its searches in {path}.", "Name another file.") from error
+        raise UserError(f"Another run is recording its searches in {path}.", "Use another file.") from error
     return file
 
 
 def _resume_record(path: Path) -> dict[tuple[Kind, str], RecordedAnswer]:
-    """The answers of a record that is to grow, without a last line that was cut off."""
-    found = read_search_record(path)
+    """Read a recording that is to be continued, and remove a truncated last line from the file."""
+    entries = read_search_record(path)
     with path.open("r+b") as record:
         record.truncate(record.read().rfind(b"\n") + 1)
-    return found
+    return entries

@@ -1,12 +1,13 @@
-"""Reads a web page that a search has found, as text.
+"""Read a web page that a search has found, as text.
 
-A model chooses what is opened, so a page must not lead into the network of whoever grades: every address
-that is connected to, after each redirect too, is a public one, and the one that was looked at is the one that
-is used. Size and time have limits, however it trickles. Not covered: proxies, scripts, PDF files; how long
-it takes to find the address of a name.
+A model chooses which page to open, so a page must not lead into the grader's private network: every address
+that is connected to, also after a redirect, must be public, and the checked address is the one that is used.
+Size and total time are limited, also for a slow trickle of bytes. Not covered: proxies, scripts, PDF files;
+the duration of DNS lookups.
 
-The text is the page without scripts, styles and menus, one line for each block. A page is parsed in parts
-and only as far as needed, because it may be made to be slow.
+The text is the page without scripts, styles and menus, with one line per block. A page is parsed in parts and
+only as far as needed, because it may be crafted to be slow. The model reads the messages of `WorldError`, so
+they are part of the measurement.
 """
 
 import http.client
@@ -29,7 +30,7 @@ from agent2rl import __version__
 from agent2rl.core.errors import WorldError
 from agent2rl.environments.search.backends import PAGE_CHARACTERS, names_the_benchmark
 
-# The words of a web page: without scripts, styles and menus, a line for each block.
+# Extracting the text of a page
 
 _SILENT = {"script", "style", "noscript", "template", "svg", "head", "nav", "footer", "iframe", "select"}
 _BLOCKS = {
@@ -38,24 +39,24 @@ _BLOCKS = {
 }
 
 PART = 1 << 16
-"""Characters that are read at a time, at least."""
+"""Minimum number of characters parsed at a time."""
 MOST_OPEN = 1 << 12
 
 
 class _TextParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self.length = 0
         self._silent: list[str] = []
         self._count = Counter[str]()
-        """How often each is in it."""
+        """Number of occurrences of each tag in `_silent`."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
         if tag in _SILENT:
             self._silent.append(tag)
             self._count[tag] += 1
-        elif tag == "body":  # whatever was not closed before it
+        elif tag == "body":  # also if tags before it were not closed
             self._silent.clear()
             self._count.clear()
         self._add_separator(tag)
@@ -69,35 +70,35 @@ class _TextParser(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._silent:
-            self.said.append(data)
+            self.texts.append(data)
             self.length += sum(map(len, data.split()))
 
     def _add_separator(self, tag: str) -> None:
         if tag in ("td", "th"):
-            self.said.append(" ")
+            self.texts.append(" ")
         elif tag in _BLOCKS:
-            self.said.append("\0")
+            self.texts.append("\0")
 
 
 def extract_text(page: str, most: int | None = None, go_on: Callable[[], object] = lambda: None) -> str:
-    """The text of a page, at least `most` characters of it where it has so many, however broken its HTML is.
+    """Extract the text of a page, at least its first `most` characters, also from broken HTML.
 
-    `go_on` is called between its parts, and may raise.
+    `go_on` is called between the parts, and may raise.
     """
-    words = _TextParser()
+    parser = _TextParser()
     start = 0
-    while start < len(page) and (most is None or words.length < most):
-        end = start + max(PART, len(words.rawdata))  # it looks through what is still open anew
-        words.feed(page[start:end])
+    while start < len(page) and (most is None or parser.length < most):
+        end = start + max(PART, len(parser.rawdata))  # larger parts: it rescans pending text each time
+        parser.feed(page[start:end])
         start = end
         go_on()
-    if len(words.rawdata) <= MOST_OPEN:
-        words.close()
-    lines = (" ".join(line.split()) for line in "".join(words.said).split("\0"))
+    if len(parser.rawdata) <= MOST_OPEN:
+        parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.texts).split("\0"))
     return "\n".join(line for line in lines if line)
 
 
-# Reads a web page that a search has found, as text.
+# Fetching a page
 
 MOST_BYTES = 2 << 20
 SECONDS = 15.0
@@ -115,12 +116,12 @@ _INSIDE = tuple(
         "2001::/32",
     )
 )
-"""Beside those that are private by name: of the machines' own providers, or on the way to an IPv4 address."""
+"""Non-public networks besides those that `ipaddress` knows: cloud providers' own, or tunnels to IPv4."""
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """A server by its name and port."""
+    """Host name and port of a server."""
 
     host: str
     port: int
@@ -139,7 +140,7 @@ class ServerAddress:
 @dataclass(frozen=True)
 class PageReader:
     own: ServerAddress | None = None
-    """A server that may be reached though it is in a private network: the backend that the user named."""
+    """A server that is allowed although it is in a private network: the backend that the user media_type."""
     most_bytes: int = MOST_BYTES
     seconds: float = SECONDS
 
@@ -156,20 +157,20 @@ class PageReader:
         raise WorldError("the page leads from address to address without end")
 
     def _request_page(self, url: str, end: float) -> str | tuple[bytes, str]:
-        """Where it leads, or its content and of what type that is."""
-        place, parts = ServerAddress.from_url(url), urlsplit(url)
+        """Return the target of a redirect, or the content and its type."""
+        server, parts = ServerAddress.from_url(url), urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection = http.client.HTTPConnection(place.host, place.port, timeout=self._check_time_left(end))
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=self._check_time_left(end))
         path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
         try:
-            with self._open_connection(place, end) as line:
-                connection.sock = _wrap_tls(line, parts.scheme, place)
+            with self._open_connection(server, end) as stream:
+                connection.sock = _wrap_tls(stream, parts.scheme, server)
                 connection.request("GET", path, headers=_make_headers())
                 answer = connection.getresponse()
-                self._check_time_left(end)  # or else its headers may be cut off
-                leads = answer.getheader("Location")
-                if answer.status in (301, 302, 303, 307, 308) and leads:
-                    return leads
+                self._check_time_left(end)  # after the timeout the headers may be incomplete
+                target = answer.getheader("Location")
+                if answer.status in (301, 302, 303, 307, 308) and target:
+                    return target
                 if answer.status != 200:
                     raise WorldError(f"the page answered with status {answer.status}")
                 body = self._read_body(answer, end)
@@ -183,25 +184,25 @@ class PageReader:
             connection.close()
 
     @contextmanager
-    def _open_connection(self, place: ServerAddress, end: float) -> Iterator[socket.socket]:
-        """A line that is cut when the time is over; its own limit of time begins anew with each byte."""
-        line = self._connect_public(place, end)
-        with line, line.dup() as handle:  # which stays when the line is wrapped
-            cutting = threading.Timer(max(0.0, end - time.monotonic()), _shut_down_socket, (handle,))
-            cutting.daemon = True
-            cutting.start()
+    def _open_connection(self, server: ServerAddress, end: float) -> Iterator[socket.socket]:
+        """Open a connection that is shut down at the end; a socket's own timeout restarts with each byte."""
+        stream = self._connect_public(server, end)
+        with stream, stream.dup() as handle:  # stays valid when the stream is wrapped
+            timer = threading.Timer(max(0.0, end - time.monotonic()), _shut_down_socket, (handle,))
+            timer.daemon = True
+            timer.start()
             try:
-                yield line
+                yield stream
             finally:
-                cutting.cancel()
-                cutting.join()
+                timer.cancel()
+                timer.join()
 
-    def _connect_public(self, place: ServerAddress, end: float) -> socket.socket:
-        """A connection to an address that was found to be public, and to no other that the name may have."""
-        for *_, address in socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM):
-            if place == self.own or is_public(str(address[0])):
+    def _connect_public(self, server: ServerAddress, end: float) -> socket.socket:
+        """Connect to the address that was checked to be public, not to the name, which may have others."""
+        for *_, address in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM):
+            if server == self.own or is_public(str(address[0])):
                 return socket.create_connection(
-                    (str(address[0]), place.port), timeout=self._check_time_left(end)
+                    (str(address[0]), server.port), timeout=self._check_time_left(end)
                 )
         raise WorldError("the page lies in a private network and is not opened")
 
@@ -222,23 +223,23 @@ class PageReader:
         return left
 
 
-def _shut_down_socket(line: socket.socket) -> None:
-    with suppress(OSError):  # the other side was faster
-        line.shutdown(socket.SHUT_RDWR)
+def _shut_down_socket(stream: socket.socket) -> None:
+    with suppress(OSError):  # the other side may have closed it already
+        stream.shutdown(socket.SHUT_RDWR)
 
 
-def _wrap_tls(line: socket.socket, scheme: str, place: ServerAddress) -> socket.socket:
+def _wrap_tls(stream: socket.socket, scheme: str, server: ServerAddress) -> socket.socket:
     if scheme == "http":
-        return line
-    return ssl.create_default_context().wrap_socket(line, server_hostname=place.host)
+        return stream
+    return ssl.create_default_context().wrap_socket(stream, server_hostname=server.host)
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the internet at large, however it is wrapped."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        return is_public(str(found.ipv4_mapped))
-    return found.is_global and not found.is_multicast and not any(found in net for net in _INSIDE)
+    """Return whether an address is on the public internet, also if it is mapped or tunnelled."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        return is_public(str(ip.ipv4_mapped))
+    return ip.is_global and not ip.is_multicast and not any(ip in net for net in _INSIDE)
 
 
 def _make_headers() -> dict[str, str]:
@@ -251,7 +252,7 @@ def _make_headers() -> dict[str, str]:
 
 
 def _decompress_body(body: bytes, coding: str, most: int) -> bytes:
-    """At most so much of it: a small answer may unpack to a large one."""
+    """Decompress at most `most` bytes: a small answer may unpack to a very large one."""
     if coding.lower() in ("", "identity"):
         return body
     if coding.lower() not in ("gzip", "x-gzip", "deflate"):
@@ -263,9 +264,11 @@ def _decompress_body(body: bytes, coding: str, most: int) -> bytes:
 
 
 def _decode_page(body: bytes, kind: str, go_on: Callable[[], object]) -> str:
-    named = kind.partition(";")[0].strip().lower()
-    if not (named.startswith("text/") or named in ("application/json", "application/xhtml+xml", "")):
-        raise WorldError(f"the page is no text but {named[:40]}")
+    media_type = kind.partition(";")[0].strip().lower()
+    if not (
+        media_type.startswith("text/") or media_type in ("application/json", "application/xhtml+xml", "")
+    ):
+        raise WorldError(f"the page is no text but {media_type[:40]}")
     charset = re.search(r"charset=[\"']?([\w-]+)", kind) or re.search(
         r"<meta[^>]{0,200}charset=[\"']?([\w-]+)", body[:2048].decode("latin-1")
     )
@@ -273,4 +276,4 @@ def _decode_page(body: bytes, kind: str, go_on: Callable[[], object]) -> str:
         text = body.decode(charset[1] if charset else "utf-8", "replace")
     except (LookupError, ValueError):
         text = body.decode("utf-8", "replace")
-    return (extract_text(text, PAGE_CHARACTERS, go_on) if "html" in named else text)[:PAGE_CHARACTERS]
+    return (extract_text(text, PAGE_CHARACTERS, go_on) if "html" in media_type else text)[:PAGE_CHARACTERS]

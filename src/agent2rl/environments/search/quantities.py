@@ -1,6 +1,6 @@
-"""Numbers and dates as people write them: 1,000, one thousand, 1.0k; July 7, 1972, 1972-07-07.
+"""Parse numbers and dates as people write them: 1,000, one thousand, 1.0k; July 7, 1972, 1972-07-07.
 
-A text is read as a whole or not at all: `12 monkeys` is twelve of something, `the 12 of May` is nothing.
+The whole text must match: `12 monkeys` is twelve of something, `the 12 of May` is nothing.
 Not covered: ranges, fractions with a slash, two-digit years, other languages.
 """
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 Date = tuple[int, int, int | None]
-"""Year, month, day; no day where only the month is told."""
+"""Year, month, day; the day is None if only the month is given."""
 
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -38,7 +38,7 @@ _SCALES = {
     "tn": 10**12,
 }
 _LETTERS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-"""Scales that only an upper-case letter, or a currency before it, tells from a unit."""
+"""Scales that differ from a unit only by their upper case, or by a currency before them."""
 _CURRENCIES = {"$": "usd", "us$": "usd", "€": "eur", "£": "gbp", "¥": "jpy"}
 _UNITS = {
     "%": "percent",
@@ -79,7 +79,7 @@ _NUMBER = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _NAMED = re.compile(r"(?!.*\b(?:and|or)\b)[%A-Za-z][\w .²%'-]*")
-"""What may be a unit."""
+"""Possible units."""
 _LEAD = re.compile(
     r"(?:(?:the year|in|exactly|about|approximately|approx\.?|around|roughly|nearly|circa|c\.|a total of"
     r"|total of|total:|the number is)\s+|~\s*|≈\s*)+",
@@ -108,39 +108,39 @@ _EITHER = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})")
 class Quantity:
     value: Fraction
     unit: str = ""
-    """Empty where none is told."""
+    """Empty if none is given."""
 
     def agrees_with(self, other: "Quantity") -> bool:
-        """The same amount; a unit that only one of them tells is no difference."""
+        """Return whether the amounts are equal; a unit that only one of them has is ignored."""
         return self.value == other.value and (not self.unit or not other.unit or self.unit == other.unit)
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Quantity | None:
-    """The number that a text is, with its unit."""
+    """Parse a text as a number with an optional unit."""
     text = _LEAD.sub("", text.strip(), count=1) if _LEAD.match(text.strip()) else text.strip()
     text = text.rstrip(".")
-    if found := _NUMBER.fullmatch(text):
-        return _parse_figures(found)
+    if match := _NUMBER.fullmatch(text):
+        return _parse_figures(match)
     return _parse_number_words(text)
 
 
-def _parse_figures(found: re.Match[str]) -> Quantity | None:
-    value = Fraction("0" + re.sub(r"\D", "", found["digits"]) + (found["decimals"] or ""))
-    rest, currency = found["rest"].strip(), _CURRENCIES.get((found["currency"] or "").lower(), "")
-    if rest.lower() in ("st", "nd", "rd", "th") and not found["gap"]:
+def _parse_figures(match: re.Match[str]) -> Quantity | None:
+    value = Fraction("0" + re.sub(r"\D", "", match["digits"]) + (match["decimals"] or ""))
+    rest, currency = match["rest"].strip(), _CURRENCIES.get((match["currency"] or "").lower(), "")
+    if rest.lower() in ("st", "nd", "rd", "th") and not match["gap"]:
         return Quantity(value, "ordinal")
-    if rest.lower() == "s" and not found["gap"]:  # the 1990s are no year
+    if rest.lower() == "s" and not match["gap"]:  # a decade such as 1990s is not a year
         return None
-    scale, unit = _parse_scale(rest, attached=not found["gap"], money=bool(currency))
+    scale, unit = _parse_scale(rest, attached=not match["gap"], money=bool(currency))
     if unit and not _NAMED.fullmatch(unit):
         return None
-    sign = -1 if found["sign"] in ("-", "\u2212") else 1
+    sign = -1 if match["sign"] in ("-", "\u2212") else 1
     return Quantity(sign * value * scale, currency or _normalize_unit(unit))
 
 
 def _parse_scale(rest: str, attached: bool, money: bool) -> tuple[int, str]:
-    """What stands behind a number, as a factor and a unit."""
+    """Parse the text after a number as a factor and a unit."""
     word, _, unit = rest.partition(" ")
     if (attached or money) and word.upper() in _LETTERS and (word.isupper() or money):
         return _LETTERS[word.upper()], unit
@@ -193,7 +193,7 @@ def _parse_number_words(text: str) -> Quantity | None:
 
 
 def _can_follow(value: int, part: int) -> bool:
-    """Whether a word may follow: `twenty three` may, `three twenty` may not."""
+    """Return whether a number word may follow: `twenty three` is valid, `three twenty` is not."""
     if not part:
         return True
     return 0 < value < (10 if part % 100 else 100) and not part % 10 and part % 100 != 10
@@ -201,26 +201,26 @@ def _can_follow(value: int, part: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def parse_dates(text: str) -> frozenset[Date]:
-    """Every date that a text may be: 03/04/1999 is two of them."""
+    """Return every date that a text may mean: 03/04/1999 may mean two."""
     text = re.sub(r"^on\s+", "", text.strip().rstrip("."), flags=re.IGNORECASE)
     text = _WEEKDAY.sub("", text, count=1)
-    if found := _FIGURES.fullmatch(text):
-        year, month, day = map(int, found.groups())
+    if match := _FIGURES.fullmatch(text):
+        year, month, day = map(int, match.groups())
         return _keep_valid((year, month, day))
-    if found := _EITHER.fullmatch(text):
-        first, second, year = int(found[1]), int(found[3]), int(found[4])
+    if match := _EITHER.fullmatch(text):
+        first, second, year = int(match[1]), int(match[3]), int(match[4])
         return _keep_valid((year, first, second), (year, second, first))
-    for form in _DATES:
-        found = form.fullmatch(text)
-        if found and (named := _MONTHS.get(found["month"].lower())):
-            day_told = found.groupdict().get("day")
-            return _keep_valid((int(found["year"]), named, int(day_told) if day_told else None))
+    for pattern in _DATES:
+        match = pattern.fullmatch(text)
+        if match and (month_number := _MONTHS.get(match["month"].lower())):
+            day_text = match.groupdict().get("day")
+            return _keep_valid((int(match["year"]), month_number, int(day_text) if day_text else None))
     return frozenset()
 
 
-def _keep_valid(*found: Date) -> frozenset[Date]:
+def _keep_valid(*dates: Date) -> frozenset[Date]:
     return frozenset(
         (year, month, day)
-        for year, month, day in found
+        for year, month, day in dates
         if month in range(1, 13) and day in (None, *range(1, 32))
     )

@@ -2,9 +2,11 @@
 
 Requests are rate limited and retried after transient failures. A key is sent only to its engine: messages
 contain the engine's name and status, never an address or the answer's text, since both may hold the key.
+The model reads the messages of `WorldError`, so they are part of the measurement.
 """
 
 import importlib
+import logging
 import re
 import threading
 import time
@@ -18,72 +20,78 @@ from agent2rl.core.errors import TransientError, UserError, WorldError, parse_re
 from agent2rl.environments.search.backends import QueryRefused, SearchResult
 from agent2rl.environments.search.page_reader import PageReader, ServerAddress
 
-# Asks somebody else's server: not faster than it likes, and again where a failure may pass by itself.
+# Rate limit and retries
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 @dataclass
 class RateLimitedRetry:
+    """Limit the request rate to a server, and retry requests that fail transiently."""
+
     per_second: float = 1.0
-    """Requests, all threads together."""
+    """Requests per second, over all threads."""
     attempts: int = 4
     first_seconds: float = 1.0
     """The first pause; each further one is twice as long."""
     longest_seconds: float = 30.0
+    """The longest pause."""
     answer_seconds: float = 20.0
-    """The time of one request."""
+    """Timeout of one request."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _next: float = 0.0
 
-    def call_with_retries(self, who: str, request: Callable[[], T]) -> T:
-        """What a request gives in the end; it raises `TransientError` for what may be tried again."""
+    def call_with_retries(self, engine: str, request: Callable[[], T]) -> T:
+        """Return the result of a request. It raises `TransientError` for failures that may be retried."""
         for attempt in range(self.attempts):
             self._wait_for_turn()
             try:
                 return request()
             except TransientError as failure:
                 last = failure
+                reason = str(failure).partition(":")[0]  # the rest may quote the query
+                logger.debug("%s: attempt %d of %d failed: %s", engine, attempt + 1, self.attempts, reason)
             if attempt + 1 < self.attempts:
                 pause = max(self.first_seconds * 2.0**attempt, last.seconds)
                 time.sleep(min(pause, self.longest_seconds))
-        raise WorldError(f"{who} was asked {self.attempts} times without success: {last}")
+        raise WorldError(f"{engine} was asked {self.attempts} times without success: {last}")
 
     def _wait_for_turn(self) -> None:
-        """Wait for the next place in the line."""
+        """Reserve the next free moment, and sleep until then."""
         with self._lock:
             now = time.monotonic()
-            mine = max(now, self._next)
-            self._next = mine + 1 / self.per_second
-        time.sleep(mine - now)
+            turn = max(now, self._next)
+            self._next = turn + 1 / self.per_second
+        time.sleep(turn - now)
 
 
-# Search engines over HTTP, one row of a table each: how it is asked, and where its answer has the
-# results.
+# Search engines over HTTP: a table of their request and response formats
 
 SHOWN = 5
-"""Results of a search."""
+"""Number of results of a search."""
 ANSWER_BYTES = 4 << 20
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")
 
 
 @dataclass(frozen=True)
 class SearchEngine:
-    """A search engine, as its own documentation has it."""
+    """Request and response format of a search engine, from its documentation."""
 
     name: str
     url: str
     key: str | None
-    """The environment variable of its key."""
+    """The environment variable with its API key."""
     ask: Callable[[str, str], dict[str, Any]]
-    """A query and the key → what httpx is to send; with `json` it is a POST."""
+    """Query and key → arguments of the httpx request; with `json` it is a POST."""
     rows: tuple[str, ...]
-    """Where in the answer the list of results is."""
+    """Path of the list of results in the answer."""
     fields: tuple[str, str, str] = ("url", "title", "content")
-    """A result's address, title and snippet."""
+    """Names of a result's URL, title and snippet."""
     per_second: float = 1.0
     most_words: int | None = None
-    """Of a query, where the engine has such a limit."""
+    """The engine's limit on the words of a query, if any."""
 
 
 ENGINES: Mapping[str, SearchEngine] = {
@@ -129,13 +137,13 @@ ENGINES: Mapping[str, SearchEngine] = {
 
 
 def make_searxng_engine(url: str) -> SearchEngine:
-    """An instance of SearXNG; its settings must allow the format json."""
+    """Describe a SearXNG instance; its settings must allow the format json."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise UserError(f"{url!r} is no URL: {error}.", "Write searxng:https://HOST.") from None
+        raise UserError(f"Invalid URL {url!r}: {error}.", "Use searxng:https://HOST.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query:
-        raise UserError(f"{url!r} is no address of an instance.", "Write searxng:https://HOST.")
+        raise UserError(f"Invalid SearXNG URL: {url!r}.", "Use searxng:https://HOST.")
     return SearchEngine(
         "searxng",
         f"{url.rstrip('/')}/search",
@@ -147,27 +155,27 @@ def make_searxng_engine(url: str) -> SearchEngine:
 
 @dataclass
 class EngineBackend:
-    """A search engine as a backend; the ids of its results are their addresses."""
+    """Search with a search engine; the ids of its results are their URLs."""
 
     engine: SearchEngine
     key: str = field(default="", repr=False)
     patience: RateLimitedRetry | None = None
     pages: PageReader | None = None
     url: str | None = None
-    """Another address than the engine's own."""
+    """Overrides the engine's own URL."""
 
     def __post_init__(self) -> None:
         self._patience = self.patience or RateLimitedRetry(self.engine.per_second)
         self._url = self.url or self.engine.url
         self._client = httpx.Client(timeout=self._patience.answer_seconds)
-        # Only an instance of one's own may lie in one's own network, and then its pages may, too.
+        # Only an instance that the user runs may be in a private network, and then its pages may be too.
         own = ServerAddress.from_url(self._url) if self.engine.key is None else None
         self._pages = self.pages or PageReader(own)
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
         answer = self._patience.call_with_retries(self.engine.name, lambda: self._send_request(query))
-        found = (_parse_result(row, self.engine.fields) for row in _find_rows(answer, self.engine))
-        return tuple(result for result in found if result)[:SHOWN]
+        results = (_parse_result(row, self.engine.fields) for row in _find_rows(answer, self.engine))
+        return tuple(result for result in results if result)[:SHOWN]
 
     def open(self, id: str) -> str:  # noqa: A002
         return self._pages.read(id)
@@ -175,10 +183,10 @@ class EngineBackend:
     def _send_request(self, query: str) -> Any:
         if self.engine.most_words:
             query = " ".join(query.split()[: self.engine.most_words])
-        sent = self.engine.ask(query, self.key)
-        method = "POST" if "json" in sent else "GET"
+        arguments = self.engine.ask(query, self.key)
+        method = "POST" if "json" in arguments else "GET"
         try:
-            with self._client.stream(method, self._url, **sent) as answer:
+            with self._client.stream(method, self._url, **arguments) as answer:
                 self._check_status(answer)
                 body = b""
                 for part in answer.iter_bytes():
@@ -198,8 +206,8 @@ class EngineBackend:
         if status == 429 or status >= 500:
             raise TransientError(f"status {status}", parse_retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
-            of = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
-            raise WorldError(f"{self.engine.name} refuses {of} (status {status})")
+            refused = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
+            raise WorldError(f"{self.engine.name} refuses {refused} (status {status})")
         if status in (400, 414, 422):
             raise QueryRefused(f"{self.engine.name} does not take this query (status {status})")
         if status != 200:
@@ -207,20 +215,20 @@ class EngineBackend:
 
 
 def _check_engines_answered(answer: Any) -> Any:
-    """SearXNG says that nothing was found, too, where the engines behind it did not answer."""
+    """Raise if SearXNG reports no results only because the engines behind it did not answer."""
     if isinstance(answer, dict) and not answer.get("results") and answer.get("unresponsive_engines"):
         raise TransientError("the engines behind it do not answer")
     return answer
 
 
 def _find_rows(answer: Any, engine: SearchEngine) -> list[Any]:
-    """No list where one should be is a list of none, but an answer that is no object is a failure."""
+    """Return the list of results. A missing list counts as empty, but an answer must be an object."""
     if not isinstance(answer, dict):
         raise WorldError(f"{engine.name} answered with something else than results")
-    found: Any = answer
+    rows: Any = answer
     for key in engine.rows:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, list) else []
+        rows = rows.get(key) if isinstance(rows, dict) else None
+    return rows if isinstance(rows, list) else []
 
 
 def _parse_result(row: Any, fields: tuple[str, str, str]) -> SearchResult | None:
@@ -230,7 +238,7 @@ def _parse_result(row: Any, fields: tuple[str, str, str]) -> SearchResult | None
     return SearchResult(row[fields[0]], title or row[fields[0]], snippet)
 
 
-# Searches without a key, by the package ddgs (the extra `search`), which asks public search pages.
+# Search without a key, through the package ddgs (the extra `search`), which queries public search pages
 
 DDGS_RESULTS = 5
 
@@ -249,12 +257,12 @@ class DdgsBackend:
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
         rows = self.patience.call_with_retries("ddgs", lambda: self._send_request(query))
-        found = (
+        results = (
             SearchResult(str(row["href"]), str(row.get("title") or row["href"]), str(row.get("body") or ""))
             for row in rows
             if row.get("href")
         )
-        return tuple(found)[:DDGS_RESULTS]
+        return tuple(results)[:DDGS_RESULTS]
 
     def open(self, id: str) -> str:  # noqa: A002
         return self.pages.read(id)
@@ -268,14 +276,11 @@ class DdgsBackend:
         except (self._errors.RatelimitException, self._errors.TimeoutException) as error:
             raise TransientError(type(error).__name__) from error
         except self._errors.DDGSException as error:
-            # "No results found", too: it says so as well where every page that it asked refused to answer.
+            # Also "No results found": ddgs raises it too if every search page refused to answer.
             raise TransientError(f"{type(error).__name__}: {str(error)[:100]}") from error
-        except Exception as error:  # of the many libraries below it
+        except Exception as error:  # from any of the libraries that ddgs uses
             raise WorldError(f"ddgs failed: {type(error).__name__}") from error
         return rows
 
-
-# Search engines of the world outside: ddgs, Tavily, Brave, SerpAPI, SearXNG, and the pages that they
-# find.
 
 __all__ = ["ENGINES", "DdgsBackend", "EngineBackend", "make_searxng_engine"]

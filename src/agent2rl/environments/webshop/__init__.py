@@ -1,14 +1,14 @@
 """WebShop: shopping in text, from the official files without Java, Flask or spaCy.
 
     shop = Shop.load(Path("data"))                # items_shuffle*.json, items_ins_v2*.json, …
-    visit = Visit(shop, shop.goals[0])
-    print(visit.observation)
-    print(visit.step("search[red shoes]"), visit.available, visit.score)
+    episode = WebshopEpisode(shop, shop.goals[0])
+    print(episode.observation)
+    print(episode.step("search[red shoes]"), episode.available, episode.score)
 
-`Shop` is read once and shared; `WebshopEpisode` is one episode; `WebshopEnvironment` is both of them behind
+`Shop` is read once and shared; `WebshopEpisode` is one episode; `WebshopEnvironment` wraps both as a
 `core.environment.Environment`. Pages, actions, goals, rewards and rankings are those of the official text
-environment in its `text` mode, but for what `reward`, `goal` and `episode` say. Not covered: pictures, the
-modes `html`, `url` and `text_rich`, and WebShop's web site.
+environment in its `text` mode, with the exceptions that `reward`, `shop` and `episode` document. Not covered:
+pictures, the modes `html`, `url` and `text_rich`, and WebShop's web site.
 """
 
 from agent2rl.core.environment import OpenWorld

@@ -1,11 +1,12 @@
-"""WebShop as an environment, and a run's training goals as a world with tools and an expert.
+"""The WebShop environment, and a run's training goals as a world with tools and an expert.
 
-    data/train.jsonl      {"id": …, "question": …, "goal": {…}, "steps": …} a line
+    data/train.jsonl      {"id": …, "question": …, "goal": {…}, "steps": …} per line
     data/shop/            the products, in the official files
 
-The tools' docstrings are what a model reads. Not covered: prompts, and finding the action in a model's reply.
+Models read the docstrings of the tools. Not covered: prompts, and parsing the action out of a model's reply.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -19,7 +20,9 @@ from agent2rl.environments.webshop.episode import WebshopEpisode
 from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
 from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
 
-# WebShop's actions as functions, for models that call tools.
+logger = logging.getLogger(__name__)
+
+# The actions as functions, for models that call tools. The model reads these docstrings.
 
 
 def search(words: str) -> str:
@@ -43,51 +46,56 @@ def click(name: str) -> str:
 TOOLS = (search, click)
 
 SHOP = "shop"
-"""The folder of the products, beside the examples that score and in the data that is trained on."""
+"""The folder of the products, next to the examples for scoring and in the training data."""
 STEPS = 15
-"""In an episode, actions that do nothing included, unless an example's `read_step_limit` says otherwise."""
+"""Default step limit of an episode; actions without effect count. An example's `steps` overrides it."""
 
 Find = Callable[[Example], Shop]
-"""Where the shop is that an example plays in."""
+"""Returns the shop of an example."""
 
 
 @lru_cache(maxsize=4)
 def load_shop(folder: Path) -> Shop:
-    """The shop in a folder of official files, without what is asked for in it; read once."""
-    return Shop.load(folder, kind=None)
+    """Load the shop in a folder of official files, without goals. Cached."""
+    shop = Shop.load(folder, kind=None)
+    logger.debug("Loaded a shop with %d products from %s", len(shop.products), folder)
+    return shop
 
 
 def find_graded_shop(_: Example) -> Shop:
-    """The shop that lies beside the examples of a grading."""
+    """Return the shop next to the examples of a grading."""
     return load_shop(require_evaluator_folder(SHOP))
 
 
 @dataclass
 class WebshopEnvironment:
-    """The step that buys has the purchase's reward; 1 wins. After the end nothing happens any more."""
+    """Shop in WebShop. The step that buys has the reward of the purchase; 1 wins.
+
+    Steps after the end change nothing.
+    """
 
     find: Find = find_graded_shop
     visit: WebshopEpisode | None = field(default=None, init=False)
-    taken: int = field(default=0, init=False)
+    steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
         self.visit = WebshopEpisode(self.find(example), read_goal(example), layout=read_layout(example))
-        self.taken, self.limit = 0, read_step_limit(example, STEPS)
+        self.steps_taken, self.limit = 0, read_step_limit(example, STEPS)
         return EnvironmentStep(self.visit.observation)
 
     def step(self, action: str) -> EnvironmentStep:
         if self.visit is None:
-            raise RuntimeError("An episode is begun with reset() before it can go on.")
+            raise RuntimeError("Call reset() before step().")
         bought = self.visit.score is not None
-        if bought or self.taken >= self.limit:
+        if bought or self.steps_taken >= self.limit:
             return self._make_step(self.visit, reward=0.0)
-        self.taken += 1
+        self.steps_taken += 1
         self.visit.step(action)
         return self._make_step(self.visit, self.visit.score.reward if self.visit.score else 0.0)
 
     def commands(self) -> tuple[str, ...]:
-        """The clicks. Searching works everywhere, and the button for it does nothing by itself."""
+        """Return the possible clicks. Searching works on every page; its button does nothing by itself."""
         shown = self.visit.available.clickables if self.visit else ()
         return tuple(click(name) for name in shown if name != "search")
 
@@ -96,32 +104,31 @@ class WebshopEnvironment:
 
     def _make_step(self, visit: WebshopEpisode, reward: float) -> EnvironmentStep:
         bought = visit.score is not None
-        cut = not bought and self.taken >= self.limit
+        cut = not bought and self.steps_taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
         return EnvironmentStep(visit.observation, reward, done=bought or cut, won=won, cut=cut)
 
 
 def read_layout(example: Example) -> PageLayout:
-    """What an example's `read_layout` says of its pages, and the official one where it says nothing."""
-    said = example.meta.get("layout", {})
-    if not isinstance(said, dict):
-        raise UserError(f"The example {example.id!r} has no layout.")
-    whole = {**asdict(OFFICIAL), **said}
-    match whole:
+    """Return the page layout in an example's `layout`; missing values are the official ones."""
+    values = example.meta.get("layout", {})
+    if not isinstance(values, dict):
+        raise UserError(f"Example {example.id!r} has an invalid layout: {values!r}.")
+    match {**asdict(OFFICIAL), **values}:
         case {"separator": str(separator), "shown": int(shown), "head": bool(head)} if shown > 0:
             return PageLayout(separator, shown, head)
-    raise UserError(f"The example {example.id!r} has pages that cannot be laid out: {said!r}.")
+    raise UserError(f"Example {example.id!r} has an invalid layout: {values!r}.")
 
 
 def read_goal(example: Example) -> ShoppingGoal:
-    """The goal that an example carries in its `goal`."""
+    """Return the goal in an example's `goal`."""
     record = example.meta.get("goal")
     if not isinstance(record, dict):
-        raise UserError(f"The example {example.id!r} carries no goal.")
+        raise UserError(f"Example {example.id!r} has no goal.")
     return ShoppingGoal.from_record(record)
 
 
-# The training goals of a run as a world: `train.jsonl` holds them, `shop/` the products.
+# A run's training goals as a world: `train.jsonl` has the goals, `shop/` the products
 
 try:
     from agent2rl.environments.webshop.expert import WebshopExpert

@@ -1,10 +1,11 @@
-"""A visit: one episode in a shop, from the search page to the purchase.
+"""One episode in a shop, from the search page to the purchase.
 
-Actions are `search[words]` and `click[what is shown]`; `choose[…]` is `click[…]`. Any other text, and a click
-on what is not there, changes nothing. Searching works from every page. The official search has back doors for
-its authors (`<r>`, `<a>`, `<c>` and `<q>` before the words); here these are words like any others.
+Actions are `search[words]` and `click[name on the page]`; `choose[…]` is the same as `click[…]`. Any other
+text, and a click on something that is not on the page, changes nothing. Searching works from every page. The
+official search has special prefixes for its authors (`<r>`, `<a>`, `<c>` and `<q>` before the words); here
+they are ordinary words.
 
-Not covered: addresses that look like another page's because a query holds that page's name.
+Not covered: URLs that look like those of another page because a query contains the page's name.
 """
 
 import re
@@ -22,26 +23,26 @@ _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
 
 
 class AvailableActions(NamedTuple):
-    """What can be done."""
+    """Actions that the page offers."""
 
     search_bar: bool
-    """Whether a search bar is seen; searching works without one."""
+    """Whether the page has a search bar; searching works without one."""
     clickables: tuple[str, ...]
 
 
 class PageContents(NamedTuple):
-    """What the page shows, for those who draw it."""
+    """Contents of the page, for user interfaces that draw it."""
 
     found: int
-    """Results of the last search."""
+    """Number of results of the last search."""
     number: int
-    """Which page of them it is."""
+    """Number of the page of results."""
     listed: tuple[Product, ...]
     """The results on this page."""
     product: Product | None
-    """What is looked at."""
+    """The product on the page."""
     sub_page: str
-    """Of a product; its title as `pages` has it."""
+    """Title of the product's sub-page, as in `pages`."""
 
 
 class WebshopEpisode:
@@ -59,14 +60,14 @@ class WebshopEpisode:
         as_published: bool = False,
         layout: pages.PageLayout = pages.OFFICIAL,
     ) -> None:
-        """`with_attributes` shows a product's attributes on a page of their own, officially `show_attrs`."""
+        """Begin an episode. `with_attributes` adds a sub-page of attributes, officially `show_attrs`."""
         self.shop, self.goal = shop, goal
         self._attributes, self._published, self._layout = with_attributes, as_published, layout
         self.page: Page = "start"
         self.options: dict[str, str] = {}
-        """Chosen for the product that is looked at: name → value."""
+        """Options chosen for the product on the page: name → value."""
         self.score: PurchaseScore | None = None
-        """Of the purchase, once it is made."""
+        """Score of the purchase, once it is made."""
         self._found: tuple[Product, ...] = ()
         self._number = 1
         self._product: Product | None = None
@@ -76,10 +77,10 @@ class WebshopEpisode:
 
     @property
     def available(self) -> AvailableActions:
-        """What is there to click, in the official order and spelling."""
+        """The actions that the page offers, in the official order and spelling."""
         if self._available is None:
             buttons = [button.lower() for button in self._list_buttons()]
-            links = [one.asin.lower() for one in self._list_products()]
+            links = [product.asin.lower() for product in self._list_products()]
             names = tuple(dict.fromkeys([*buttons, *links, *self._list_options()]))
             self._available = AvailableActions(self.page == "start", names)
         return self._available
@@ -90,7 +91,7 @@ class WebshopEpisode:
         return PageContents(len(self._found), self._number, self._list_products(), self._product, sub_page)
 
     def step(self, action: str) -> str:
-        """Act, and see what is seen then. After the purchase nothing happens any more."""
+        """Take an action, and return the observation. After the purchase nothing changes."""
         if self.page != "done":
             name, argument = _parse_action(action)
             if name == "search" and argument:
@@ -100,7 +101,7 @@ class WebshopEpisode:
         return self.observation
 
     def _show_page(self) -> None:
-        """At a page; what can be clicked there is found out when it is asked for."""
+        """Render the current page. Its available actions are computed on demand."""
         self._available = None
         self.observation = self._layout.text(self._render_page())
 
@@ -109,12 +110,12 @@ class WebshopEpisode:
         self._turn_page(1)
 
     def _turn_page(self, number: int) -> None:
-        """To a page of the results; what was chosen before is forgotten."""
+        """Go to a page of the results, and forget the chosen options."""
         self.page, self._number, self._product, self.options = "results", number, None, {}
         self._show_page()
 
     def _click_button(self, name: str) -> None:
-        """Buttons first, as officially: an option that is called like one is one."""
+        """Handle a click. As officially, buttons come first: an option with the name of a button is one."""
         product = self._product
         if name == pages.BUY.lower() and product is not None:
             self._buy_product(product)
@@ -134,12 +135,12 @@ class WebshopEpisode:
             self._open_product(name)
 
     def _open_product(self, name: str) -> None:
-        """At a product of the results, or again at the one that is looked at, with an option more."""
-        if self.page == "item":  # which looks the same whatever is chosen
+        """Open a product of the results, or choose an option of the product on the page."""
+        if self.page == "item":  # looks the same whatever is chosen, so it is not rendered again
             self.options[self._list_options()[name]] = name
             return
         if self.page == "results":
-            self._product = next(one for one in self._list_products() if one.asin.lower() == name)
+            self._product = next(product for product in self._list_products() if product.asin.lower() == name)
         self.page = "item"
         self._show_page()
 
@@ -156,7 +157,7 @@ class WebshopEpisode:
         return self._found[first : first + self._layout.shown] if self.page == "results" else ()
 
     def _list_options(self) -> dict[str, str]:
-        """Value → name of the options that are shown; of names that share a value, the last."""
+        """Return value → name of the options on the page. If names share a value, the last one wins."""
         if self.page != "item" or self._product is None:
             return {}
         return {value: name for name, values in self._product.options.items() for value in values}
@@ -184,6 +185,6 @@ class WebshopEpisode:
 
 
 def _parse_action(action: str) -> tuple[str, str]:
-    """The name and the argument in small letters; nothing to do with for any other text."""
+    """Return the name and the lower-cased argument, both empty if the text is no action."""
     match = _ACTION.match(action)
     return (match[1], match[2].lower()) if match else ("", "")

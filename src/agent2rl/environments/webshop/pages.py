@@ -1,7 +1,7 @@
-"""The pages of the shop as the official text mode shows them: what is visible, joined by a separator.
+"""Render the shop's pages as the official text mode does: the visible texts, joined by a separator.
 
-The official pages are HTML that is rendered and taken apart again; what is left of it is here. A text of
-blanks alone is kept as an empty piece, one with a line break in it is dropped, as BeautifulSoup does.
+The official code renders HTML and extracts its text; here that text is written directly. A text of blanks
+alone is kept as an empty piece, and one with a line break in it is dropped, as BeautifulSoup does.
 """
 
 import json
@@ -20,13 +20,13 @@ Texts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Officially as it is here; a tiny model's pages may be shorter."""
+    """Layout of the pages. The defaults are official; pages for a tiny model may be shorter."""
 
     separator: str = " [SEP] "
     shown: int = 10
-    """Results on a page."""
+    """Number of results on a page."""
     head: bool = True
-    """Whether every page says again what is asked for, and shows the way back to the search."""
+    """Whether every page repeats the instruction and the button back to the search."""
 
     def text(self, texts: Iterable[str]) -> str:
         return self.separator.join(_keep_visible(texts))
@@ -41,7 +41,7 @@ def render_start(instruction: str) -> Texts:
 
 def render_results(instruction: str | None, products: Sequence[Product], page: int, total: int) -> Texts:
     turn = (PREVIOUS, NEXT) if page > 1 else (NEXT,)
-    listed = [text for one in products for text in (one.asin, one.title, one.price)]
+    listed = [text for product in products for text in (product.asin, product.title, product.price)]
     return (*_render_head(instruction), f"Page {page} (Total results: {total})", *turn, *listed)
 
 
@@ -67,7 +67,7 @@ def render_sub_page(instruction: str | None, product: Product, name: str) -> Tex
 
 
 def render_done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
-    """With all that the official page hides from a browser, but not from the text mode."""
+    """Render the last page, with everything that the official page hides only from browsers."""
     bought = json.dumps(dict(options), sort_keys=True)
     for letter, code in _UNSAFE.items():
         bought = bought.replace(letter, code)
@@ -83,7 +83,7 @@ def render_done(asin: str, options: Mapping[str, str], reward: float) -> Texts:
 
 
 def _render_head(instruction: str | None, *buttons: str) -> Texts:
-    """What a page begins with; its buttons alone where the instruction is not said again."""
+    """Render the beginning of a page; without an instruction, only its buttons."""
     return buttons if instruction is None else ("Instruction:", instruction, BACK, *buttons)
 
 
@@ -101,5 +101,5 @@ def _render_body(product: Product, name: str) -> Iterator[str]:
 
 
 def _keep_visible(texts: Iterable[str]) -> list[str]:
-    bare = [(text.strip(), text) for text in texts]
-    return [one for one, text in bare if one or (text and (text.strip(_BLANKS) or "\n" not in text))]
+    pairs = [(text.strip(), text) for text in texts]
+    return [bare for bare, text in pairs if bare or (text and (text.strip(_BLANKS) or "\n" not in text))]

@@ -1,9 +1,9 @@
-"""Products as the official files have them, and what the official loader makes of them.
+"""Load products from the official files, as the official loader does.
 
 items_shuffle*.json      every product: asin, name, full_description, small_description, pricing, options, …
 items_ins_v2*.json       asin → attributes and, for most, a generated instruction
-items_human_ins*.json    asin → instructions that people wrote
-reviews*.json            what buyers said; the official shop has long been without it
+items_human_ins*.json    asin → human-written instructions
+reviews*.json            buyers' reviews; the official shop no longer has them
 
 Each may be compressed (`.xz`). A pricing is "$8.5" or "$19.99$27.99"; without one a product costs 100.
 """
@@ -20,19 +20,19 @@ from agent2rl.core.errors import UserError
 
 PRODUCTS, INSTRUCTIONS, HUMAN, REVIEWS = "items_shuffle", "items_ins_v2", "items_human_ins", "reviews"
 UNKNOWN = ("DUMMY_ATTR",)
-"""The attributes of a product that the files say nothing about."""
+"""The attributes of a product without attributes in the files."""
 _LONGEST_ID = 10
 _COST = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShoppingInstruction:
-    """What somebody wants: the words, and what they come down to."""
+    """An instruction: its text, and the attributes and options that it asks for."""
 
     text: str
     attributes: tuple[str, ...]
     options: tuple[str, ...] = ()
-    """Values of options, where a person named them."""
+    """Values of options; only human-written instructions have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Product:
     attributes: tuple[str, ...]
     category: str
     query: str
-    """What somebody searched for when it was collected."""
+    """The search query with which the product was collected."""
     product_category: str
     rating: str = "N.A."
     reviews: tuple[ProductReview, ...] = ()
@@ -63,59 +63,61 @@ class Product:
 
     @property
     def price(self) -> str:
-        """As it is shown."""
+        """The price as shown on pages."""
         return " to ".join([f"${price}" for price in self.pricing])
 
     @property
     def text(self) -> str:
-        """As it is searched: of what it is made of, only the first bullet."""
+        """The text for the search index; it has only the first bullet."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first = self.bullets[0] if self.bullets else ""
         return " ".join([self.title, self.description, first, options]).lower()
 
 
-def load_products(folder: Path, most: int | None = None) -> tuple[Product, ...]:
-    """The products of a folder of official files, in their order; the first so many rows, if it is said."""
+def load_products(folder: Path, limit: int | None = None) -> tuple[Product, ...]:
+    """Load the products of a folder of official files in order, at most the first `limit` rows."""
     files = {
-        PRODUCTS: _read_official_file(folder, PRODUCTS, list)[:most],
+        PRODUCTS: _read_official_file(folder, PRODUCTS, list)[:limit],
         INSTRUCTIONS: _read_official_file(folder, INSTRUCTIONS, dict),
-        HUMAN: _read_official_file(folder, HUMAN, dict, needed=False),
-        REVIEWS: _read_official_file(folder, REVIEWS, list, needed=False),
+        HUMAN: _read_official_file(folder, HUMAN, dict, required=False),
+        REVIEWS: _read_official_file(folder, REVIEWS, list, required=False),
     }
     return read_products(files, str(folder))
 
 
-def read_products(files: Mapping[str, Any], where: str) -> tuple[Product, ...]:
-    """The products that files hold, by the files' names."""
-    known, human = files[INSTRUCTIONS], files.get(HUMAN, {})
+def read_products(files: Mapping[str, Any], source: str) -> tuple[Product, ...]:
+    """Build the products from the contents of the files, by the files' names."""
+    generated, human = files[INSTRUCTIONS], files.get(HUMAN, {})
     reviews = {row["asin"]: row for row in files.get(REVIEWS, ()) if isinstance(row, dict) and "asin" in row}
-    found: dict[str, Product] = {}
+    products: dict[str, Product] = {}
     for row in files[PRODUCTS]:
         try:
             asin = row["asin"]
-            if asin == "nan" or len(asin) > _LONGEST_ID or asin in found:
+            if asin == "nan" or len(asin) > _LONGEST_ID or asin in products:
                 continue
-            found[asin] = build_product(row, known.get(asin, {}), human.get(asin, ()), reviews.get(asin, {}))
+            products[asin] = build_product(
+                row, generated.get(asin, {}), human.get(asin, ()), reviews.get(asin, {})
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            named = row.get("asin") if isinstance(row, dict) else row
+            name = row.get("asin") if isinstance(row, dict) else row
             raise UserError(
-                f"The product {named!r} in {where} cannot be read: {type(error).__name__}: {error}.",
+                f"Cannot read the product {name!r} in {source}: {type(error).__name__}: {error}.",
                 "Use the official files.",
             ) from error
-    return tuple(found.values())
+    return tuple(products.values())
 
 
 def build_product(
-    row: Mapping[str, Any], known: Mapping[str, Any], human: Any, said: Mapping[str, Any]
+    row: Mapping[str, Any], generated: Mapping[str, Any], human: Any, reviews: Mapping[str, Any]
 ) -> Product:
-    """Of a row of each file."""
+    """Build a product from its row of each file."""
     bullets = row["small_description"]
-    text = known.get("instruction")
+    text = generated.get("instruction")
     for name in ("name", "full_description"):
         if not isinstance(row[name], str):
-            raise ValueError(f"its {name} is no text")
+            raise ValueError(f"its {name} is not text")
     if isinstance(bullets, list) and not all(isinstance(bullet, str) for bullet in bullets):
-        raise ValueError("its small_description holds what is no text")
+        raise ValueError("its small_description has an entry that is not text")
     return Product(
         asin=row["asin"],
         title=row["name"],
@@ -123,18 +125,20 @@ def build_product(
         bullets=tuple(bullets) if isinstance(bullets, list) else (str(bullets),),
         pricing=_parse_pricing(row.get("pricing")),
         options=_parse_options(row["customization_options"]),
-        attributes=tuple(known.get("attributes", UNKNOWN)),
+        attributes=tuple(generated.get("attributes", UNKNOWN)),
         category=row["category"],
         query=row["query"].lower().strip(),
         product_category=row["product_category"],
-        rating=str(said.get("average_rating", "N.A.")),
-        reviews=tuple(_parse_review(one) for one in said.get("reviews", ())),
-        generated=None if text is None else ShoppingInstruction(text, tuple(known["instruction_attributes"])),
+        rating=str(reviews.get("average_rating", "N.A.")),
+        reviews=tuple(_parse_review(review) for review in reviews.get("reviews", ())),
+        generated=None
+        if text is None
+        else ShoppingInstruction(text, tuple(generated["instruction_attributes"])),
         human=tuple(
             ShoppingInstruction(
-                one["instruction"], tuple(one["instruction_attributes"]), _read_option_values(one)
+                entry["instruction"], tuple(entry["instruction_attributes"]), _read_option_values(entry)
             )
-            for one in human
+            for entry in human
         ),
     )
 
@@ -149,8 +153,8 @@ def _parse_review(row: Mapping[str, Any]) -> ProductReview:
     )
 
 
-def _parse_pricing(written: str | None) -> tuple[float, ...]:
-    parts = written.split("$")[1:] if written else []
+def _parse_pricing(pricing: str | None) -> tuple[float, ...]:
+    parts = pricing.split("$")[1:] if pricing else []
     return tuple(float(re.sub(r"[^\d.]", "", part)) for part in parts[:2]) or (_COST,)
 
 
@@ -163,20 +167,20 @@ def _parse_options(rows: Any) -> dict[str, tuple[str, ...]]:
 
 
 def find_official_file(folder: Path, name: str) -> Path | None:
-    """The one file of a name, compressed or not; None where there is none."""
+    """Return the only file with this name, compressed or not, or None."""
     paths = sorted(path for path in folder.glob(f"{name}*") if path.name.endswith((".json", ".json.xz")))
     if len(paths) > 1:
         raise UserError(
-            f"There are {len(paths)} files {name}*.json in {folder}.", "Name a folder with one of each."
+            f"There are {len(paths)} files {name}*.json in {folder}.", "Use a folder with one of each."
         )
     return paths[0] if paths else None
 
 
 def _read_official_file(
-    folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], needed: bool = True
+    folder: Path, name: str, kind: type[list[Any]] | type[dict[str, Any]], required: bool = True
 ) -> Any:
     path = find_official_file(folder, name)
-    if path is None and needed:
+    if path is None and required:
         raise UserError(f"There is no file {name}*.json in {folder}.", "Put WebShop's own files there.")
     return kind() if path is None else read_json_file(path, kind)
 
@@ -184,9 +188,9 @@ def _read_official_file(
 def read_json_file(path: Path, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     try:
         data = path.read_bytes()
-        read = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
+        contents = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
     except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
-    if not isinstance(read, kind):
-        raise UserError(f"{path} holds no {kind.__name__}.")
-    return read
+        raise UserError(f"Cannot read {path}: {type(error).__name__}: {error}.") from error
+    if not isinstance(contents, kind):
+        raise UserError(f"{path} is not a JSON {kind.__name__}.", "Use the official files.")
+    return contents

@@ -1,18 +1,18 @@
-"""What a purchase is worth: the official reward.
+"""Score a purchase with the official reward.
 
     (attributes hit + options hit + [price within the bound]) / (attributes + options + 1) x type factor
 
-An attribute is hit if the product has one much like it, or if its text says it; an option, if one that was
-chosen is much like it, both by the colour in them if there is one. "Much like" is thefuzz's `token_set_ratio`
-above 85. The type factor asks whether it is the kind of thing that was wanted.
+An attribute is hit if the product has a similar one, or if its text contains it; an option is hit if a chosen
+one is similar. Options with a colour in them are compared by that colour. "Similar" is a `token_set_ratio` of
+thefuzz above 85. The type factor tells whether the product is of the requested kind.
 
-The official code reads the colour on the chosen side alone where a goal names its options (`items()` for
-`values()`), and 458 of the 6,910 generated goals of the small catalogue can then be won by nobody. Here both
-sides are read, as they officially are for human goals; `as_published=True` scores as the published code does.
+The official code extracts the colour only from the chosen option if a goal names its options (`items()` for
+`values()`), so 458 of the 6,910 generated goals of the small catalogue cannot be won. Here it is extracted on
+both sides, as officially for human goals; `as_published=True` scores as the published code does.
 
-Nouns of a title come from spaCy's model, as officially, if it is installed, else from a rule. Which of the
-two is part of a score, since the type factor can depend on it. The colour names are WebShop's own (MIT), in
-the order they are tried in.
+Nouns of a title come from spaCy's model, as officially, if it is installed, else from a rule. A score records
+which one, since the type factor can depend on it. The colour names are WebShop's own (MIT), in the order in
+which they are tried.
 """
 
 import importlib.util
@@ -28,17 +28,17 @@ from rapidfuzz import fuzz, utils
 from agent2rl.environments.webshop.product import Product
 from agent2rl.environments.webshop.shop import ShoppingGoal
 
-# The names of colours that options are read by: WebShop's own (MIT), in the order they are tried in.
+# Colour names in options
 
 COLOURS = tuple(Path(__file__).with_name("colours.txt").read_text(encoding="utf-8").split())
 
 
 def find_colour(option: str) -> str:
-    """The first name that is anywhere in an option's value ("fashion" has ash), or the value itself."""
+    """Return the first colour name anywhere in an option's value ("fashion" has ash), or the value."""
     return next((name for name in COLOURS if name in option), option)
 
 
-# The nouns of a product's title: by spaCy's model, as officially, where it is installed; else by a rule.
+# Nouns of a product's title
 
 NounTagger = Literal["spacy", "rule"]
 SPACY_MODEL = "en_core_web_sm"
@@ -47,12 +47,12 @@ FUNCTION_WORDS = frozenset(Path(__file__).with_name("function_words.txt").read_t
 
 
 def extract_nouns(title: str) -> list[str]:
-    """In small letters, in order, repeated as they occur."""
+    """Return the nouns of a title in lower case, in order, with repetitions."""
     return _load_spacy_tagger()(title) if get_noun_tagger() == "spacy" else extract_nouns_by_rule(title)
 
 
 def get_noun_tagger() -> NounTagger:
-    """Which of the two says what a noun is here."""
+    """Return which of the two extracts nouns in this installation."""
     return "spacy" if _is_spacy_installed() else "rule"
 
 
@@ -89,7 +89,7 @@ def _load_spacy_tagger() -> Callable[[str], list[str]]:
 
 ALIKE = 85
 _DROPPED = dict.fromkeys(range(128, 256))
-"""Letters that thefuzz leaves out before it compares."""
+"""Characters that thefuzz drops before comparing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +103,25 @@ class PurchaseScore:
     kind: float
     """The type factor."""
     nouns_by: NounTagger
-    """What said which words of the titles are nouns."""
+    """How the nouns of the titles were extracted."""
 
 
 def score_purchase(
     product: Product, goal: ShoppingGoal, price: float, chosen: Iterable[str], *, as_published: bool = False
 ) -> PurchaseScore:
     attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
-    picked = [find_colour(value) for value in chosen]
-    options = sum(_has_option(option, picked, as_published) for option in goal.options)
-    cheap = price <= goal.price_upper
+    chosen_names = [find_colour(value) for value in chosen]
+    options = sum(_has_option(option, chosen_names, as_published) for option in goal.options)
+    within_bound = price <= goal.price_upper
     kind = compute_type_factor(product, goal)
-    share = (attributes + options + cheap) / (len(goal.attributes) + len(goal.options) + 1)
-    return PurchaseScore(share * kind, attributes, options, cheap, kind, get_noun_tagger())
+    share = (attributes + options + within_bound) / (len(goal.attributes) + len(goal.options) + 1)
+    return PurchaseScore(share * kind, attributes, options, within_bound, kind, get_noun_tagger())
 
 
 def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:
-    """1 for the same query, two shared levels of category or enough shared nouns, else 0.5.
+    """Return 1 for the same query, two shared levels of category or enough shared nouns, else 0.5.
 
-    Whatever else they share, titles without a common noun give 0, and almost without one 0.1.
+    Titles without a common noun always give 0, and almost without one 0.1.
     """
     shared = _compute_noun_overlap(product.title, goal.title)
     if shared == 0:
@@ -145,24 +145,24 @@ def _has_attribute(product: Product, attribute: str) -> bool:
     return any(attribute in text.lower() for text in texts)
 
 
-def _has_option(option: tuple[str, str], picked: list[str], as_published: bool) -> bool:
+def _has_option(option: tuple[str, str], chosen: list[str], as_published: bool) -> bool:
     name, value = option
-    wanted = _format_published_option(name, value) if as_published and name else find_colour(value)
-    return any(is_alike(one, wanted) for one in picked)
+    requested = _format_published_option(name, value) if as_published and name else find_colour(value)
+    return any(is_alike(choice, requested) for choice in chosen)
 
 
 def _format_published_option(name: str, value: str) -> str:
-    """A colour only if the name or the value is nothing else, and otherwise the pair as Python prints it."""
-    return next((one for one in COLOURS if one in (name, value)), str((name, value)))
+    """Return a colour if it is the whole name or value, else the pair as Python prints it."""
+    return next((colour for colour in COLOURS if colour in (name, value)), str((name, value)))
 
 
-def _compute_noun_overlap(bought: str, wanted: str) -> float:
-    named = extract_nouns(wanted)
-    return len({*named} & {*extract_nouns(bought)}) / len(named) if named else 0.2
+def _compute_noun_overlap(bought: str, requested: str) -> float:
+    nouns = extract_nouns(requested)
+    return len({*nouns} & {*extract_nouns(bought)}) / len(nouns) if nouns else 0.2
 
 
-def _split_category(one: Product | ShoppingGoal) -> set[str]:
-    return {level.strip() for level in one.product_category.split("›")}
+def _split_category(item: Product | ShoppingGoal) -> set[str]:
+    return {level.strip() for level in item.product_category.split("›")}
 
 
 def _normalize_text(text: str) -> str:

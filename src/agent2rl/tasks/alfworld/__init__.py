@@ -1,13 +1,13 @@
 """ALFWorld: six kinds of household tasks, played in text.
 
-The official games, from the release or a folder. The training games are the agent's; valid_seen answers
-submissions and valid_unseen is held out; under the paper's protocol valid_unseen is the test set.
+The official games, from the release or a folder. The training games are for the agent; valid_seen gives the
+feedback on submissions and valid_unseen is held out; under the paper's protocol valid_unseen is the test set.
 
-A model with a chat template is told the commands; one without goes on after two episodes of the same kind of
-task (prompts.toml), which are our own and in no part of the data.
+The prompt of a model with a chat template lists the commands; a model without one gets two example episodes
+of the same kind of task (prompts.toml), which we wrote ourselves and are in no part of the data.
 
-Games are found in the official layout, `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, or downloaded. An
-example that scores carries its game (82 KB); one for training names it, and the agent is given the folder.
+Games are read in the official layout, `json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`, or downloaded. An
+example for scoring contains its game (82 KB); one for training names it, and the agent gets the folder.
 """
 
 import hashlib
@@ -26,27 +26,27 @@ from agent2rl.environments.alfworld.environment import GAME_FILE, GAMES, STEPS, 
 from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
 
-# Official games as examples: found in a folder of the official layout, or downloaded from the release.
+# Loading the official games as examples, from a folder or the release
 
 RELEASE = "https://github.com/alfworld/alfworld/releases/download/0.4.0/json_2.1.2_tw-pddl.zip"
 FOLDER = "json_2.1.1"
 HOME = Path("~/.cache/alfworld")
-"""Where ALFWorld's own download puts them, so that neither is done twice."""
+"""Where ALFWorld's own download puts the games, so that they are downloaded only once."""
 TRAIN, SEEN, UNSEEN = "train", "valid_seen", "valid_unseen"
 
 
 def find_games_root(data_dir: Path | None) -> Path:
-    """The folder that holds the splits."""
+    """Return the folder with the splits; download it if no directory is given."""
     if data_dir is None:
         return fetch_archive(RELEASE, HOME.expanduser(), FOLDER, f"*/{GAME_FILE}")
-    found = data_dir / FOLDER if (data_dir / FOLDER).is_dir() else data_dir
+    root = data_dir / FOLDER if (data_dir / FOLDER).is_dir() else data_dir
     for split in (TRAIN, SEEN, UNSEEN):
-        if not (found / split).is_dir():
+        if not (root / split).is_dir():
             raise UserError(
-                f"There is no {split} in {found}.",
-                f"--data-dir wants the official {FOLDER} with {TRAIN}, {SEEN} and {UNSEEN}.",
+                f"There is no {split} in {root}.",
+                f"--data-dir must be the official {FOLDER} with {TRAIN}, {SEEN} and {UNSEEN}.",
             )
-    return found
+    return root
 
 
 def load_training_examples(folder: Path) -> tuple[Example, ...]:
@@ -58,10 +58,10 @@ def load_scoring_examples(folder: Path) -> tuple[Example, ...]:
 
 
 def build_example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) -> Example:
-    """A game as an example: it asks with what is seen first, and commands that win are its answer."""
+    """Turn a game into an example: the first observation is its prompt, commands that win its target."""
     try:
         game = AlfworldGame.from_data(data, name)
-    except UserError as error:  # which does not say which of thousands
+    except UserError as error:  # add the name: there are thousands of games
         raise UserError(f"{name}: {error.message}", error.hint) from error
     if not game.walkthrough:
         raise UserError(f"The game {name!r} has no walkthrough.", "Use the games of the official release.")
@@ -78,51 +78,53 @@ def build_example(data: Mapping[str, JsonValue], name: str, steps: int = STEPS) 
     )
 
 
-def attach_game(one: Example, data: Mapping[str, JsonValue]) -> Example:
-    return replace(one, meta={**one.meta, "game": dict(data)})
+def attach_game(example: Example, data: Mapping[str, JsonValue]) -> Example:
+    return replace(example, meta={**example.meta, "game": dict(data)})
 
 
 def withhold_walkthroughs(splits: Splits) -> Splits:
-    """The training games without the commands that win them."""
-    shown = splits.folders[GAMES]
+    """Remove the commands that win from the training games."""
+    games = splits.folders[GAMES]
 
-    def write(place: Path) -> None:
-        if not isinstance(shown, Path):
-            shown(place)
-        for name, data in _iterate_games(shown if isinstance(shown, Path) else place):
-            write_game(place, name, {**data, "walkthrough": []})
+    def write(folder: Path) -> None:
+        if not isinstance(games, Path):
+            games(folder)
+        for name, data in _iterate_games(games if isinstance(games, Path) else folder):
+            write_game(folder, name, {**data, "walkthrough": []})
 
     return replace(
         splits,
-        train=tuple(replace(one, target="") for one in splits.train),
+        train=tuple(replace(example, target="") for example in splits.train),
         folders={**splits.folders, GAMES: write},
     )
 
 
 def write_game(folder: Path, name: str, data: Mapping[str, JsonValue]) -> None:
-    """Write a game where its name says."""
+    """Write a game to the path that its name gives."""
     path = folder / name / GAME_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data), encoding="utf-8")
 
 
 def _iterate_games(folder: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
-    """Every game below a folder, by its name `<task>/<trial>`, in order."""
+    """Yield every game below a folder with its name `<task>/<trial>`, in order."""
     paths = sorted(folder.glob(f"*/*/{GAME_FILE}"))
     if not paths:
-        raise UserError(f"There are no games in {folder}.", f"Each is a file <task>/<trial>/{GAME_FILE}.")
+        raise UserError(
+            f"There are no games in {folder}.", f"Each game is a file <task>/<trial>/{GAME_FILE}."
+        )
     for path in paths:
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read as a game: {error}.") from error
+            raise UserError(f"Cannot read the game {path}: {error}.") from error
         if not isinstance(data, dict):
-            raise UserError(f"{path} holds no game.")
+            raise UserError(f"{path} is not a game.")
         yield f"{path.parent.parent.name}/{path.parent.name}", data
 
 
 RULE = "alfworld-1"
-"""Changes whenever the same actions could score otherwise."""
+"""Must change whenever the same actions could get another score."""
 
 EVALUATOR = Episodes(
     rule=RULE,

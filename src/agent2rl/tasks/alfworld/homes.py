@@ -1,10 +1,11 @@
-"""Generates the miniature's homes, the same each time, in the official file format.
+"""Generate the miniature's homes in the official file format. Deterministic.
 
     for home in generate_homes("train", 100):
         game = AlfworldGame.from_data(home.data, home.id)
 
-A home is a PDDL problem in domain.pddl, with the texts of grammar.txt, a task sentence, and the shortest
-sequence of commands that wins. Not covered: several fixtures in one place, and things in other things.
+A home is a PDDL problem in the domain of domain.pddl, with the texts of grammar.txt, a task sentence, and the
+shortest sequence of commands that wins. Not covered: several fixtures in one place, and things in other
+things.
 """
 
 import random
@@ -36,7 +37,7 @@ from agent2rl.tasks.alfworld.layout import (
     pick_one,
 )
 
-# Writes a home as a PDDL problem, in the domain of all of them (domain.pddl).
+# Writing a home as a PDDL problem
 
 _QUALITIES = {
     "clean": "(cleanable ?o) (isClean ?o)",
@@ -55,12 +56,12 @@ _ABLE = {
 
 @cache
 def read_domain() -> str:
-    """In one line, since every file has a copy."""
+    """Read the domain as one line, to save space: every file has a copy."""
     return " ".join(Path(__file__).with_name("domain.pddl").read_text(encoding="utf-8").split())
 
 
 def write_goal(goal: HomeGoal) -> str:
-    """A goal as PDDL states it."""
+    """Write a goal as PDDL."""
     thing, place = _name_type(goal.thing), _name_type(goal.place)
     if goal.type == "look_at_obj_in_light":
         return f"""(and
@@ -77,7 +78,7 @@ def write_goal(goal: HomeGoal) -> str:
 
 
 def write_problem(layout: HomeLayout) -> str:
-    """A home and its goal. What the domain speaks of must be declared, whether it is there or not."""
+    """Write a home and its goal as PDDL. Everything in the domain must be declared, present or not."""
     ids = _assign_ids(layout)
     things = {"knife", *map(kind_of, layout.things)}
     fixtures = {*APPLIANCES.values(), *map(kind_of, layout.fixtures)}
@@ -103,7 +104,7 @@ def _name_type(kind: str) -> str:
 
 
 def _assign_ids(layout: HomeLayout) -> dict[str, str]:
-    """Of one kind, the first id in order has the highest number in its name."""
+    """Assign ids. The first id of a kind has the highest number in its name, as in the official files."""
     ids = {}
     for name in (*layout.fixtures, *layout.things):
         kind, _, number = name.partition(" ")
@@ -112,17 +113,17 @@ def _assign_ids(layout: HomeLayout) -> dict[str, str]:
 
 
 def _iterate_facts(layout: HomeLayout, ids: dict[str, str]) -> Iterator[str]:
-    where = {name: f"loc_bar_{number}" for number, name in enumerate(layout.fixtures, start=1)}
+    locations = {name: f"loc_bar_{number}" for number, name in enumerate(layout.fixtures, start=1)}
     for name in layout.fixtures:
         yield f"(receptacleType {ids[name]} {_name_type(kind_of(name))})"
-        yield f"(receptacleAtLocation {ids[name]} {where[name]})"
+        yield f"(receptacleAtLocation {ids[name]} {locations[name]})"
         if kind_of(name) in OPENABLE:
             yield f"(openable {ids[name]})"
             yield from () if name in layout.shut else (f"(opened {ids[name]})",)
     for name, fixture in layout.things.items():
         yield f"(objectType {ids[name]} {_name_type(kind_of(name))})"
         yield f"(inReceptacle {ids[name]} {ids[fixture]})"
-        yield f"(objectAtLocation {ids[name]} {where[fixture]})"
+        yield f"(objectAtLocation {ids[name]} {locations[fixture]})"
         yield from (f"({_ABLE[use]} {ids[name]})" for use in sorted(THINGS[kind_of(name)].uses))
     present = {*map(kind_of, layout.fixtures)}
     for thing in sorted({*map(kind_of, layout.things)}):
@@ -130,18 +131,18 @@ def _iterate_facts(layout: HomeLayout, ids: dict[str, str]) -> Iterator[str]:
         yield from (f"(canContain {_name_type(place)} {_name_type(thing)})" for place in fitting)
 
 
-# How a home's task is done by one who knows where everything is, in as few commands as can be.
+# The shortest walkthrough, with full knowledge of the home
 
 
 def find_walkthrough(layout: HomeLayout) -> list[str]:
-    """The commands; of several shortest ways, the first in the alphabet."""
+    """Return the commands; of several shortest walkthroughs, the first in alphabetical order."""
     goal = layout.goal
     choices = permutations(layout.list_of_kind(goal.thing), goal.count)
     walks = (
         _HomeWalk(layout).carry_things(things, place)
         for things, place in product(choices, layout.list_of_kind(goal.place))
     )
-    return min(walks, key=lambda said: (len(said), said))
+    return min(walks, key=lambda commands: (len(commands), commands))
 
 
 class _HomeWalk:
@@ -149,41 +150,41 @@ class _HomeWalk:
         self.layout = layout
         self.here = ""
         self.shut = set(layout.shut)
-        self.said: list[str] = []
+        self.commands: list[str] = []
 
     def carry_things(self, things: Sequence[str], place: str) -> list[str]:
-        """Bring things to a place, or show one to a lamp, each treated as the task wants it."""
+        """Bring things to a place, or hold one next to a lamp, each treated as the task requires."""
         goal = self.layout.goal
         for thing in things:
             source = self.layout.things[thing]
             self._go_and_open(source)
-            self.said.append(f"take {thing} from {source}")
+            self.commands.append(f"take {thing} from {source}")
             if goal.verb:
                 [appliance] = self.layout.list_of_kind(goal.appliance)
                 self._go_to(appliance)
-                self.said.append(f"{goal.verb} {thing} with {appliance}")
+                self.commands.append(f"{goal.verb} {thing} with {appliance}")
             if goal.place == LAMP:
                 self._go_to(self.layout.things[place])
-                self.said.append(f"use {place}")
+                self.commands.append(f"use {place}")
             else:
                 self._go_and_open(place)
-                self.said.append(f"move {thing} to {place}")
-        return self.said
+                self.commands.append(f"move {thing} to {place}")
+        return self.commands
 
     def _go_to(self, fixture: str) -> None:
         if fixture != self.here:
             self.here = fixture
-            self.said.append(f"go to {fixture}")
+            self.commands.append(f"go to {fixture}")
 
     def _go_and_open(self, fixture: str) -> None:
         """Go there and, if it is closed, open it. Appliances work closed."""
         self._go_to(fixture)
         if fixture in self.shut:
             self.shut.remove(fixture)
-            self.said.append(f"open {fixture}")
+            self.commands.append(f"open {fixture}")
 
 
-# The words in which a home is played: its grammar (grammar.txt), and the sentence that states its task.
+# Texts: the grammar (grammar.txt), and the sentence that states the task
 
 SENTENCES: dict[TaskType, tuple[str, ...]] = {
     "pick_and_place_simple": ("put {a} {thing} {in_} the {place}",),
@@ -211,7 +212,7 @@ SENTENCES: dict[TaskType, tuple[str, ...]] = {
 
 
 def write_grammar(task: str) -> str:
-    """With the sentence that states the task."""
+    """Write the grammar with the sentence that states the task."""
     return _read_grammar().replace("TASK", f"Your task is to: {task}.")
 
 
@@ -221,7 +222,7 @@ def _read_grammar() -> str:
 
 
 def write_task_sentence(dice: random.Random, goal: HomeGoal) -> str:
-    """What is to be done, in one of the ways to say it."""
+    """Write the task sentence in one of its phrasings."""
     return pick_one(dice, SENTENCES[goal.type]).format(
         a="an" if goal.thing[0] in "aeiou" else "a",
         thing=goal.thing,
@@ -233,30 +234,30 @@ def write_task_sentence(dice: random.Random, goal: HomeGoal) -> str:
 @dataclass(frozen=True)
 class GeneratedHome:
     id: str
-    """`<task>/<trial>`, after the official ones."""
+    """`<task>/<trial>`, like the official ones."""
     data: Mapping[str, JsonValue] = field(repr=False)
-    """What goes into its file."""
+    """The contents of its file."""
 
 
 def generate_homes(split: Part, count: int, difficulty: HomeDifficulty = EASY) -> tuple[GeneratedHome, ...]:
-    """The first `count` homes of a split, no two alike; the types of tasks take turns."""
+    """Generate the first `count` homes of a split, all different; the types of tasks alternate."""
     dice = random.Random(f"alfworld-mini:{split}")
-    found: dict[str, GeneratedHome] = {}
-    while len(found) < count:
-        layout = furnish_home(dice, TASK_TYPES[len(found) % len(TASK_TYPES)], split, difficulty)
-        stated = write_problem(layout)
+    homes: dict[str, GeneratedHome] = {}
+    while len(homes) < count:
+        layout = furnish_home(dice, TASK_TYPES[len(homes) % len(TASK_TYPES)], split, difficulty)
+        problem = write_problem(layout)
         data: dict[str, JsonValue] = {
             "pddl_domain": read_domain(),
             "grammar": write_grammar(write_task_sentence(dice, layout.goal)),
-            "pddl_problem": stated,
+            "pddl_problem": problem,
             "solvable": True,
             "walkthrough": [*find_walkthrough(layout)],
         }
-        found.setdefault(stated, GeneratedHome(f"{_name_task(layout.goal)}/trial_{len(found):04d}", data))
-    return tuple(found.values())
+        homes.setdefault(problem, GeneratedHome(f"{_name_task(layout.goal)}/trial_{len(homes):04d}", data))
+    return tuple(homes.values())
 
 
 def _name_task(goal: HomeGoal) -> str:
-    """Its name after the official ones, which end with the number of the room."""
+    """Name a task like the official ones, which end with the number of the room."""
     room = 1 + [*ROOMS].index(goal.room)
     return f"{goal.type}-{goal.thing.title()}-None-{goal.place.title()}-{room}"

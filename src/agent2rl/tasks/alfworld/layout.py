@@ -1,11 +1,12 @@
-"""Furnishes the homes of the miniature: what stands where, what lies in it, and what is asked for.
+"""Furnish the homes of the miniature: fixtures, things in and on them, and the goal.
 
-Each split has rooms and goals of its own. A room is told by the kinds of its fixtures, each as often as it is
-there, and a goal by the thing and the place that it pairs; either belongs to one split, by the places of its
-kinds in the tables. So what is learnt by heart, "mugs go on shelves" or where the drawers were, helps nowhere
-else, while every kind is met in training.
+Each split has its own rooms and goals. A room is identified by the multiset of its fixtures' kinds, and a
+goal by its pair of thing and place; each belongs to one split, by the positions of its kinds in the tables.
+So nothing learnt by heart, such as "mugs go on shelves" or the positions of drawers, helps in another split,
+while every kind occurs in training.
 
-The kinds of rooms, fixtures and things are in kinds.txt: words that the seedling has read, one token each.
+The kinds of rooms, fixtures and things are in kinds.txt: words from the seedling's training data, each a
+single token.
 """
 
 import random
@@ -19,7 +20,7 @@ from typing import Literal, TypeVar, get_args
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld.pddl import TaskType
 
-# What there is in the homes of the miniature: kinds of rooms, fixtures and things (kinds.txt).
+# Kinds of rooms, fixtures and things (kinds.txt)
 
 OPENABLE = frozenset({"drawer", "cabinet", "fridge", "microwave", "box", "safe"})
 HOLLOW = OPENABLE | {"sink", "basket", "bin"}
@@ -31,19 +32,19 @@ VERBS: dict[TaskType, str] = {
     "pick_heat_then_place_in_recep": "heat",
     "pick_cool_then_place_in_recep": "cool",
 }
-"""What is to be done to a thing before it is put away."""
+"""The treatment of a thing before it is put away."""
 APPLIANCES = {"clean": "sink", "heat": "microwave", "cool": "fridge"}
 
 
 @dataclass(frozen=True)
 class ThingKind:
-    """A kind of things."""
+    """A kind of thing."""
 
     rooms: frozenset[str]
     places: tuple[str, ...]
-    """The kinds of fixtures where one lies, and where one may be put."""
+    """The kinds of fixtures where such a thing may be, and may be put."""
     uses: frozenset[str]
-    """What can be done to one."""
+    """The possible actions on such a thing."""
 
 
 def _read_kinds() -> tuple[dict[str, dict[str, int]], dict[str, ThingKind]]:
@@ -55,8 +56,8 @@ def _read_kinds() -> tuple[dict[str, dict[str, int]], dict[str, ThingKind]]:
         if line.startswith("#") or not line:
             continue
         if "|" in rest:
-            where, places, uses = (part.split() for part in rest.split("|"))
-            things[name] = ThingKind(frozenset(where), tuple(places), frozenset(uses))
+            thing_rooms, places, uses = (part.split() for part in rest.split("|"))
+            things[name] = ThingKind(frozenset(thing_rooms), tuple(places), frozenset(uses))
         else:
             pairs = (entry.partition(" ") for entry in rest.split(", "))
             rooms[name] = {kind: int(most or 1) for kind, _, most in pairs}
@@ -65,13 +66,13 @@ def _read_kinds() -> tuple[dict[str, dict[str, int]], dict[str, ThingKind]]:
 
 _rooms, _things = _read_kinds()
 ROOMS: Mapping[str, Mapping[str, int]] = _rooms
-"""Room → its kinds of fixtures → how many of the kind there may be."""
+"""Room → its kinds of fixtures → the maximum number of each."""
 FIXTURES = tuple(dict.fromkeys(kind for room in ROOMS.values() for kind in room))
 THINGS: Mapping[str, ThingKind] = _things
 
 Part = Literal["train", "feedback", "heldout"]
 Range = tuple[int, int]
-"""The least and the most."""
+"""Minimum and maximum."""
 T = TypeVar("T")
 
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
@@ -80,27 +81,27 @@ SHARES: tuple[Part, ...] = ("train", "train", "train", "feedback", "heldout")
 
 @dataclass(frozen=True)
 class HomeDifficulty:
-    """How large a home is and how much of it misleads."""
+    """Size of a home, and how much of it distracts."""
 
     fixtures: Range = (4, 6)
-    """Where things can be; more where the task needs more."""
+    """Number of fixtures; more if the task needs more."""
     things: Range = (3, 6)
-    """All that lies about, what is wanted included; more where that alone is more."""
+    """Number of things, including those of the goal; more if the goal needs more."""
     alike: Range = (0, 1)
-    """How many more things of the wanted kind there are than the task needs."""
+    """Number of extra things of the goal's kind."""
     openable: float = 0.35
-    """The share of fixtures that can be opened, among those that the task does not ask for."""
+    """The share of fixtures that can be opened, among those that the task does not need."""
     shut: float = 0.75
-    """How likely a fixture that can be opened is closed at first."""
+    """Probability that a fixture that can be opened is closed at first."""
 
     def __post_init__(self) -> None:
         limits = {"fixtures": (3, 12), "things": (3, 20), "alike": (0, 3)}
         for name, (least, most) in limits.items():
             low, high = getattr(self, name)
             if not least <= low <= high <= most:
-                raise UserError(f"A home has from {least} to {most} {name}, and not {low} to {high}.")
+                raise UserError(f"A home can have {least} to {most} {name}, not {low} to {high}.")
         if not (0 <= self.openable <= 1 and 0 <= self.shut <= 1):
-            raise UserError("The shares of a difficulty are between 0 and 1.")
+            raise UserError("The shares of a difficulty must be between 0 and 1.")
 
 
 EASY = HomeDifficulty()
@@ -113,7 +114,7 @@ LEVELS: Mapping[str, HomeDifficulty] = {
 
 @dataclass(frozen=True)
 class HomeGoal:
-    """Things of a kind are wanted in a kind of fixture, or one in hand under a lamp."""
+    """Put things of a kind in a kind of fixture, or hold one under a lamp."""
 
     type: TaskType
     room: str
@@ -123,7 +124,7 @@ class HomeGoal:
 
     @property
     def verb(self) -> str:
-        """What is to be done to the thing before; nothing: it is taken as it is."""
+        """The treatment of the thing; empty if there is none."""
         return VERBS.get(self.type, "")
 
     @property
@@ -137,17 +138,17 @@ class HomeGoal:
 
 @dataclass(frozen=True)
 class HomeLayout:
-    """A home by names, "drawer 2" or "mug 1"; of each kind they are numbered from 1."""
+    """A home, with names such as "drawer 2" or "mug 1"; each kind is numbered from 1."""
 
     goal: HomeGoal
     fixtures: tuple[str, ...]
     shut: frozenset[str]
     """The fixtures that are closed at first."""
     things: Mapping[str, str]
-    """Each thing, and the fixture that it is in or on."""
+    """Thing → the fixture that it is in or on."""
 
     def list_of_kind(self, kind: str) -> list[str]:
-        """The fixtures or things of a kind."""
+        """Return the fixtures or things of a kind."""
         return [name for name in (*self.fixtures, *self.things) if kind_of(name) == kind]
 
 
@@ -156,27 +157,27 @@ def kind_of(name: str) -> str:
 
 
 def split_of_room(fixtures: Iterable[str]) -> Part:
-    """By the kinds of its fixtures."""
+    """Return the split of a room, by the kinds of its fixtures."""
     return SHARES[sum(map(FIXTURES.index, fixtures)) % len(SHARES)]
 
 
 def split_of_pair(thing: str, place: str) -> Part:
-    """As in a Latin square: each thing is met with three in five places in training, each place so too."""
+    """Return the split of a pair. As in a Latin square, training has 3/5 of the pairs of each kind."""
     return SHARES[([*THINGS].index(thing) + [*FIXTURES, LAMP].index(place)) % len(SHARES)]
 
 
 @cache
 def list_goals(task: TaskType, split: Part) -> tuple[HomeGoal, ...]:
-    """All that a split may ask for. The thing could lie somewhere other than where it is wanted."""
-    found = []
+    """Return all goals of a split. The thing must be able to start somewhere else than in its target."""
+    goals = []
     for room, fixtures in ROOMS.items():
         for thing, kind in THINGS.items():
             places = (LAMP,) if task == "look_at_obj_in_light" else kind.places
             for place in places:
                 goal = HomeGoal(task, room, thing, place)
                 if split_of_pair(thing, place) == split and _is_sensible_goal(goal, fixtures):
-                    found.append(goal)
-    return tuple(found)
+                    goals.append(goal)
+    return tuple(goals)
 
 
 def _is_sensible_goal(goal: HomeGoal, fixtures: Mapping[str, int]) -> bool:
@@ -191,12 +192,12 @@ def _is_sensible_goal(goal: HomeGoal, fixtures: Mapping[str, int]) -> bool:
 
 
 def _list_source_kinds(goal: HomeGoal) -> list[str]:
-    """The kinds of fixtures where a wanted thing may lie at first."""
+    """Return the kinds of fixtures where a thing of the goal may be at first."""
     return [kind for kind in THINGS[goal.thing].places if kind in ROOMS[goal.room] and kind != goal.place]
 
 
 def furnish_home(dice: random.Random, task: TaskType, split: Part, difficulty: HomeDifficulty) -> HomeLayout:
-    """A home of a split in which a task can be done, and is not done yet."""
+    """Generate a home of a split in which a task can be done, and is not done yet."""
     while True:
         goal = pick_one(dice, list_goals(task, split))
         kinds = _choose_fixture_kinds(dice, goal, difficulty)
@@ -208,7 +209,7 @@ def furnish_home(dice: random.Random, task: TaskType, split: Part, difficulty: H
 
 
 def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeDifficulty) -> list[str]:
-    """The kinds of a home's fixtures: first what the task needs, then others."""
+    """Choose the kinds of a home's fixtures: first those that the task needs, then others."""
     needs = {pick_one(dice, _list_source_kinds(goal)), goal.place, goal.appliance} - {LAMP, ""}
     kinds = sorted(needs)
     if goal.place == LAMP and not needs.intersection(THINGS[LAMP].places):
@@ -217,9 +218,9 @@ def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeD
     left.subtract(kinds)
     size = _draw_between(dice, difficulty.fixtures)
     while len(kinds) < size:
-        wanted = dice.random() < difficulty.openable
+        openable = dice.random() < difficulty.openable
         free = [kind for kind, count in left.items() if count > 0]
-        kind = pick_one(dice, [kind for kind in free if (kind in OPENABLE) == wanted] or free)
+        kind = pick_one(dice, [kind for kind in free if (kind in OPENABLE) == openable] or free)
         left[kind] -= 1
         kinds.append(kind)
     return kinds
@@ -228,7 +229,7 @@ def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeD
 def _place_things(
     dice: random.Random, goal: HomeGoal, fixtures: Sequence[str], difficulty: HomeDifficulty
 ) -> dict[str, str]:
-    """What lies where: the wanted things, others of their kind, and what has nothing to do with the task."""
+    """Place the things of the goal, others of their kind, and unrelated ones."""
 
     def spots(thing: str) -> list[str]:
         return [name for name in fixtures if kind_of(name) in THINGS[thing].places]
@@ -241,21 +242,21 @@ def _place_things(
         for kind, thing in THINGS.items()
         if goal.room in thing.rooms and kind not in (goal.thing, LAMP) and spots(kind)
     ]
-    lying = [(goal.thing, pick_one(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
+    placed = [(goal.thing, pick_one(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
     for _ in range(_draw_between(dice, difficulty.alike)):
-        # One that must be treated first may lie where it is wanted.
-        lying.append((goal.thing, pick_one(dice, (spots if goal.verb else elsewhere)(goal.thing))))
+        # A thing that must be treated first may already be at its target.
+        placed.append((goal.thing, pick_one(dice, (spots if goal.verb else elsewhere)(goal.thing))))
     if goal.place == LAMP:
-        lying.append((LAMP, pick_one(dice, spots(LAMP))))
-    for _ in range(_draw_between(dice, difficulty.things) - len(lying)):
+        placed.append((LAMP, pick_one(dice, spots(LAMP))))
+    for _ in range(_draw_between(dice, difficulty.things) - len(placed)):
         kind = pick_one(dice, others)
-        lying.append((kind, pick_one(dice, spots(kind))))
-    lying.sort(key=lambda one: one[0])
-    return dict(zip(_number_names([kind for kind, _ in lying]), (place for _, place in lying), strict=True))
+        placed.append((kind, pick_one(dice, spots(kind))))
+    placed.sort(key=lambda pair: pair[0])
+    return dict(zip(_number_names([kind for kind, _ in placed]), (place for _, place in placed), strict=True))
 
 
 def _number_names(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Numbered by kind, from 1."""
+    """Number names by kind, from 1."""
     seen: Counter[str] = Counter()
     names = []
     for kind in kinds:
@@ -269,5 +270,5 @@ def _draw_between(dice: random.Random, limits: Range) -> int:
 
 
 def pick_one(dice: random.Random, choices: Sequence[T]) -> T:
-    """By `random()`, the only method whose numbers every Python promises to keep."""
+    """Pick a value with `random()`, the only method with the same numbers in every Python version."""
     return choices[int(dice.random() * len(choices))]

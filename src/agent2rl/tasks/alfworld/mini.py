@@ -1,7 +1,7 @@
 """ALFWorld in miniature: generated homes in the official format, small enough for a tiny model.
 
 alfworld-mini           four to six places to look
-alfworld-mini:hard      more of everything: `layout.LEVELS` has the names
+alfworld-mini:hard      larger homes with more things; `layout.LEVELS` lists the levels
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
             train=tuple(alfworld.build_example(home.data, home.id, steps) for home in train),
             feedback=feedback,
             heldout=heldout,
-            folders={GAMES: lambda place: _write_homes(place, train)},
+            folders={GAMES: lambda folder: _write_homes(folder, train)},
         )
 
     return replace(
@@ -60,18 +60,19 @@ thing and a place, in the same words.
         load=load,
         evaluator=replace(
             EVALUATOR.prompted(PROMPTS),
-            # A command is one line; what a small model says beyond it would only fill its context.
+            # A command is one line; more text of a small model would only fill its context.
             sampling=Sampling(max_tokens=24, stop=("\n",)),
         ),
     )
 
 
-def _write_homes(place: Path, train: tuple[GeneratedHome, ...]) -> None:
+def _write_homes(folder: Path, train: tuple[GeneratedHome, ...]) -> None:
     for home in train:
-        alfworld.write_game(place, home.id, home.data)
+        alfworld.write_game(folder, home.id, home.data)
 
 
 def parse(argument: str) -> Task:
+    """Build the task with homes of a level of difficulty."""
     if argument not in LEVELS:
         raise UserError(f"There is no difficulty {argument!r}.", f"Known: {', '.join(LEVELS)}.")
     return build_mini_task(f"alfworld-mini-{argument}", LEVELS[argument], STEPS)

@@ -1,17 +1,18 @@
-"""AlpacaEval 2.0: 805 instructions, answers held against GPT-4-turbo's by a judge, at equal length.
+"""AlpacaEval 2.0: 805 instructions; a judge compares answers with GPT-4-turbo's, with length control.
 
-The official instructions, reference outputs and difficulties, from the hub or a directory; the judge is for
-the run to name (`--judge`). A model with a chat template gets the bare instruction; one without goes on after
-two of our own that are answered.
+The official instructions, reference outputs and difficulties, from the hub or a directory; `--judge` names
+the judge. A model with a chat template gets the bare instruction; one without gets two answered ones of our
+own first.
 
 From the hub at pinned revisions, or from a directory:
 
     alpaca_eval_gpt4_baseline.json   the instructions and GPT-4-turbo's outputs
     df_gamed.csv                     the instructions' difficulties, which must be the official ones
-    df_gamed.NAME.csv                others in their place, if that is wanted: the result says that they are
+    df_gamed.NAME.csv                other difficulties instead; the result marks them as not official
     alpaca_data.json                 instructions with answers, of which the first 2,000 are for training
 
-Without difficulties the raw win rate is the score. gpt4_1106_preview.outputs.json.xz does for the first file.
+Without difficulties the score is the raw win rate. gpt4_1106_preview.outputs.json.xz can replace the first
+file.
 """
 
 import shutil
@@ -38,7 +39,7 @@ from agent2rl.evaluators.win_rates import (
     require_sklearn,
 )
 
-# The official files: 805 instructions with the reference's outputs, and what length control knows.
+# The official files: 805 instructions with reference outputs, and the difficulties for length control
 
 HUB_DATASET = "tatsu-lab/alpaca_eval"
 HUB_REVISION = "2edc6fad8be6b14ea7230aabfd08188da6b8b814"
@@ -65,7 +66,7 @@ def load(data_dir: Path | None) -> Splits:
         load_training_examples(data_dir),
         feedback,
         heldout,
-        beside={FOLDER: lambda place: _write_difficulties(difficulties, place)},
+        beside={FOLDER: lambda folder: _write_difficulties(difficulties, folder)},
     )
 
 
@@ -75,73 +76,77 @@ def get_reference(example: Example) -> str:
 
 @dataclass(frozen=True)
 class AlpacaAnnotations:
-    """Preferences in the official format; in a directory those of several models lie in `annotations/`."""
+    """Published preferences in the official format; a directory has one file per model in `annotations/`."""
 
     def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
         rows = read_instructions(find_references_file(data_dir))
-        known = find_difficulties_file(data_dir)
+        path = find_difficulties_file(data_dir)
         texts = {row.prompt: row.target for row in rows}
-        return compute_win_rates(file, texts, InstructionDifficulties.from_csv(known) if known else None)
+        return compute_win_rates(file, texts, InstructionDifficulties.from_csv(path) if path else None)
 
     def preferences(self, data_dir: Path | None) -> Sequence[JudgePreference]:
         files = sorted((data_dir / ANNOTATIONS).glob("*.json*")) if data_dir else []
         if not files:
             raise UserError(
                 f"There are no preferences in {ANNOTATIONS}/ of {data_dir}.",
-                "--data-dir wants a directory that has a file for each model there, in the official format.",
+                "--data-dir must have a file for each model there, in the official format.",
             )
-        known = {row.prompt: row for row in read_instructions(find_references_file(data_dir))}
+        examples = {row.prompt: row for row in read_instructions(find_references_file(data_dir))}
         return [
-            JudgePreference(known[row.instruction], row.output_2, row.share)
+            JudgePreference(examples[row.instruction], row.output_2, row.share)
             for file in files
             for row in read_annotations(file)
-            if row.share is not None and row.instruction in known
+            if row.share is not None and row.instruction in examples
         ]
 
 
 def find_references_file(data_dir: Path | None) -> Path:
     if data_dir is None:
         return task_data.download_file(HUB_DATASET, HUB_REVISION, REFERENCES[0])
-    found = _find_first_file(data_dir, REFERENCES)
-    if found is None:
-        raise UserError(f"There is no {REFERENCES[0]} in {data_dir}.", "--data-dir wants the official file.")
-    return found
+    path = _find_first_file(data_dir, REFERENCES)
+    if path is None:
+        raise UserError(
+            f"There is no {REFERENCES[0]} in {data_dir}.", "--data-dir must have the official file."
+        )
+    return path
 
 
 def find_difficulties_file(data_dir: Path | None) -> Path | None:
-    """The official file, and nothing else under its name; or, in a directory, one that the user named."""
+    """Return the official file, checked, or another one that the user put into the directory, if any."""
     if data_dir is None:
         return _require_official(task_data.download_file(HUB_DATASET, HUB_REVISION, DIFFICULTIES))
     if (data_dir / DIFFICULTIES).is_file():
         return _require_official(data_dir / DIFFICULTIES)
     others = sorted(data_dir.glob(OTHERS))
     if len(others) > 1:
-        raise UserError(f"{data_dir} has several difficulties: {', '.join(one.name for one in others)}.")
+        raise UserError(
+            f"{data_dir} has several difficulties: {', '.join(path.name for path in others)}.", "Keep one."
+        )
     return others[0] if others else None
 
 
 def _require_official(path: Path) -> Path:
-    found = InstructionDifficulties.from_csv(path)
-    if not found.official:
+    difficulties = InstructionDifficulties.from_csv(path)
+    if not difficulties.official:
         raise UserError(
-            f"{path} is not the official file: its sha256 is {found.sha256}.",
-            f"Fetch it again; or name it {OTHERS.replace('*', 'MINE')} where other difficulties are meant.",
+            f"{path} is not the official file: its sha256 is {difficulties.sha256}.",
+            f"Download it again, or rename it to {OTHERS.replace('*', 'MINE')} to use other difficulties.",
         )
     return path
 
 
 def read_instructions(path: Path) -> tuple[Example, ...]:
-    found = []
+    examples = []
     for row, entry in enumerate(_read_entries(path, ("instruction", "output"))):
         meta: dict[str, JsonValue] = {"row": row, "dataset": str(entry.get("dataset", ""))}
-        found.append(Example(f"alpacaeval-{row:04d}", entry["instruction"], entry["output"], meta))
-    if len(found) < FEWEST:
+        examples.append(Example(f"alpacaeval-{row:04d}", entry["instruction"], entry["output"], meta))
+    if len(examples) < FEWEST:
         raise UserError(f"{path} has fewer than {FEWEST} instructions.")
-    return tuple(found)
+    return tuple(examples)
 
 
 def load_training_examples(data_dir: Path | None) -> tuple[Example, ...]:
-    """Instructions with answers; an input belongs to its instruction."""
+    """Load instructions with answers. An input is appended to its instruction."""
     columns = ("instruction", "input", "output")
     if data_dir is None:
         rows = task_data.read_parquet_rows(TRAIN_DATASET, TRAIN_REVISION, TRAIN_PARQUET, columns)
@@ -151,7 +156,7 @@ def load_training_examples(data_dir: Path | None) -> tuple[Example, ...]:
     else:
         raise UserError(
             f"There is no {TRAIN} in {data_dir}.",
-            "It is a JSON list of objects with instruction, input and output.",
+            "It must be a JSON list of objects with instruction, input and output.",
         )
     return tuple(
         Example(f"alpaca-{row:04d}", f"{entry['instruction']}\n\n{entry['input']}".strip(), entry["output"])
@@ -160,26 +165,26 @@ def load_training_examples(data_dir: Path | None) -> tuple[Example, ...]:
 
 
 def _read_entries(path: Path, columns: Sequence[str]) -> list[Any]:
-    form = f"It is a JSON list of objects with the texts {', '.join(columns)}."
-    found = load_json(path, form)
-    if not isinstance(found, list):
-        raise UserError(f"{path} is no list.", form)
-    for place, entry in enumerate(found):
+    hint = f"It must be a JSON list of objects with the texts {', '.join(columns)}."
+    entries = load_json(path, hint)
+    if not isinstance(entries, list):
+        raise UserError(f"{path} is not a list.", hint)
+    for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in columns):
-            raise UserError(f"{path}, entry {place} has not the texts {', '.join(columns)}.", form)
-    return found
+            raise UserError(f"{path}, entry {index} does not have the texts {', '.join(columns)}.", hint)
+    return entries
 
 
 def _find_first_file(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _write_difficulties(difficulties: Path | None, place: Path) -> None:
-    """What gradings see beside the instructions."""
+def _write_difficulties(difficulties: Path | None, folder: Path) -> None:
+    """Write the folder that gradings see besides the instructions."""
     if difficulties:
-        shutil.copyfile(difficulties, place / FILE)
+        shutil.copyfile(difficulties, folder / FILE)
     else:
-        (place / "none.txt").write_text("There are no instruction difficulties.\n", encoding="utf-8")
+        (folder / "none.txt").write_text("There are no instruction difficulties.\n", encoding="utf-8")
 
 
 PLAIN = Path(__file__).with_name("shots.txt").read_text(encoding="utf-8")

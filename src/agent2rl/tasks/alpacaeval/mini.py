@@ -1,8 +1,8 @@
-"""AlpacaEval in miniature: generated instructions, the same evaluator, and a judge that is a rule.
+"""AlpacaEval in miniature: generated instructions, the same evaluator, and a rule as the judge.
 
-An instruction gives two facts about somebody and asks about one. Its answer has all qualities of the
-rubric, its reference lacks one. Which name goes with which value belongs to one split. Difficulties have
-the form of the official df_gamed.csv.
+An instruction gives two facts about a person and asks about one. Its answer has all qualities of the rubric,
+its reference lacks one. Each pair of a name and a value belongs to one split. Difficulties have the format of
+the official df_gamed.csv.
 """
 
 import hashlib
@@ -26,23 +26,22 @@ from agent2rl.evaluators.win_rates import COLUMNS, require_sklearn
 from agent2rl.tasks.alpacaeval import EVALUATOR
 from agent2rl.tasks.alpacaeval import TASK as ALPACAEVAL
 
-# Generates the miniature's instructions: two facts about somebody, a question about one, and how to
-# answer.
+# Generating the instructions: two facts about a person, a question about one, and how to answer
 
 Part = Literal["train", "feedback", "heldout"]
 T = TypeVar("T")
 SHARES: dict[Part, range] = {"train": range(4), "feedback": range(4, 6), "heldout": range(6, 8)}
-"""Which eighths of all pairs of a name and a value belong to a split."""
+"""Split → its eighths of all pairs of a name and a value."""
 
 NAMES = ("Ada", "Ben", "Carla", "Dan", "Eva", "Finn", "Grace", "Hugo", "Ida", "Jon", "Kim", "Leo", "Mia")
 TOWNS = ("Alton", "Brook", "Carlow", "Dover", "Elm", "Ford", "Gale", "Hill", "Kent", "Lake", "March", "Stone")
 
 
 class FactKind(NamedTuple):
-    """A fact that can be asked for."""
+    """A kind of fact that can be asked about."""
 
-    told: str
-    asked: str
+    statement: str
+    question: str
     english: str
     german: str
     values: Sequence[str]
@@ -91,47 +90,48 @@ OTHER = {"English": "German", "German": "English"}
 
 
 def generate_instructions(split: Part, count: int) -> tuple[Example, ...]:
-    """The first `count` of a split, no two alike; kinds, languages, lengths and forms take turns."""
+    """Generate the first `count` of a split, all different; kinds, languages, lengths and forms alternate."""
     dice = random.Random(f"alpacaeval-mini:{split}")
     ways = [(language, length, form) for language in LANGUAGES for length in LENGTHS for form in FORMS]
-    found: dict[str, Example] = {}
-    while len(found) < count:
-        kind = KINDS[len(found) % len(KINDS)]
-        way = ways[len(found) // len(KINDS) % len(ways)]
+    examples: dict[str, Example] = {}
+    while len(examples) < count:
+        kind = KINDS[len(examples) % len(KINDS)]
+        way = ways[len(examples) // len(KINDS) % len(ways)]
         name, value = _draw_name_and_value(dice, kind, split)
-        other = _pick_one(dice, [one for one in KINDS if one is not kind])
-        beside = _pick_one(dice, [one for one in other.values if one not in (name, value)])
-        prompt = _write_prompt(dice, (kind, value), (other, beside), name, way)
-        others = [one for one in (beside, *kind.values) if one not in (name, value) and not one.isdigit()]
+        other_kind = _pick_one(dice, [candidate for candidate in KINDS if candidate is not kind])
+        other = _pick_one(dice, [text for text in other_kind.values if text not in (name, value)])
+        prompt = _write_prompt(dice, (kind, value), (other_kind, other), name, way)
+        others = [text for text in (other, *kind.values) if text not in (name, value) and not text.isdigit()]
         meta: dict[str, JsonValue] = {"value": value, "others": [*dict.fromkeys(others)]}
         meta |= dict(zip(("language", "length", "form"), way, strict=True))
         meta["reference"] = _write_answer(kind, name, value, _change_one_quality(dice, way))
         answer = _write_answer(kind, name, value, way)
-        found.setdefault(prompt, Example(f"alpacaeval-mini-{split}-{len(found):04d}", prompt, answer, meta))
-    return tuple(found.values())
+        example_id = f"alpacaeval-mini-{split}-{len(examples):04d}"
+        examples.setdefault(prompt, Example(example_id, prompt, answer, meta))
+    return tuple(examples.values())
 
 
 def _draw_name_and_value(dice: random.Random, kind: FactKind, split: Part) -> tuple[str, str]:
     while True:
         name = _pick_one(dice, NAMES)
-        value = _pick_one(dice, [one for one in kind.values if one != name])
+        value = _pick_one(dice, [text for text in kind.values if text != name])
         if hashlib.sha256(f"{name} {value}".encode()).digest()[0] % 8 in SHARES[split]:
             return name, value
 
 
 def _write_prompt(
     dice: random.Random,
-    wanted: tuple[FactKind, str],
-    beside: tuple[FactKind, str],
+    requested: tuple[FactKind, str],
+    other: tuple[FactKind, str],
     name: str,
     way: tuple[str, str, str],
 ) -> str:
-    facts = [kind.told.format(name=name, v=value) for kind, value in (wanted, beside)]
+    facts = [kind.statement.format(name=name, v=value) for kind, value in (requested, other)]
     if dice.random() < 0.5:
         facts.reverse()
     language, length, form = way
-    how = [LANGUAGES[language], LENGTHS[length], FORMS[form]]
-    return " ".join([*facts, wanted[0].asked.format(name=name), *filter(None, how)])
+    requirements = [LANGUAGES[language], LENGTHS[length], FORMS[form]]
+    return " ".join([*facts, requested[0].question.format(name=name), *filter(None, requirements)])
 
 
 def _write_answer(kind: FactKind, name: str, value: str, way: tuple[str, str, str]) -> str:
@@ -143,56 +143,55 @@ def _write_answer(kind: FactKind, name: str, value: str, way: tuple[str, str, st
 
 
 def _change_one_quality(dice: random.Random, way: tuple[str, str, str]) -> tuple[str, str, str]:
-    """Another way to say it, which is not the one that was asked for in one respect."""
+    """Return a way to answer that breaks one of the three requirements."""
     language, length, form = way
-    place = int(dice.random() * 3)
-    if place == 0:
+    changed = int(dice.random() * 3)
+    if changed == 0:
         return OTHER[language], length, form
-    if place == 1:  # two sentences have more than six words, or are more than one
+    if changed == 1:  # two sentences break both "one sentence" and "at most six words"
         return language, "1 sentences" if length.startswith("2") else "2 sentences", form
-    return language, length, _pick_one(dice, [one for one in FORMS if one != form])
+    return language, length, _pick_one(dice, [other for other in FORMS if other != form])
 
 
 def _pick_one(dice: random.Random, choices: Sequence[T]) -> T:
-    """By `random()`, the only method whose numbers every Python promises to keep."""
+    """Pick a value with `random()`, the only method with the same numbers in every Python version."""
     return choices[int(dice.random() * len(choices))]
 
 
-# What length control knows of the miniature's instructions, in the form of the official df_gamed.csv.
+# Difficulties for length control, in the format of the official df_gamed.csv
 
 USUAL = {"language": next(iter(LANGUAGES)), "length": next(iter(LENGTHS)), "form": "plain"}
 RULE = RuleReferee(scorers.RUBRIC_NAME, scorers.score_by_rubric)
 
 
 def write_difficulties(examples: Sequence[Example]) -> str:
-    """A row for each example and anchor; an example's number is its `row`."""
+    """Write a row for each example and anchor; an example's number is its `row`."""
     rows = [",".join(COLUMNS)]
     for anchor in (_write_verbose_answer, _write_concise_answer):
         pairs = [AnswerComparison(one, anchor(one), str(one.meta["reference"])) for one in examples]
         shorter = [len(pair.reference) - len(pair.output) for pair in pairs]
         spread = _standard_deviation(shorter)
-        for pair, by, said in zip(pairs, shorter, RULE.prefer(pairs, seed=0), strict=True):
-            assert isinstance(said, RefereePreference), "a rule always says something"
-            rows.append(
-                f"{pair.example.meta['row']},{said.share},{by / spread},{_rate_difficulty(pair.example)}"
-            )
+        for pair, by, preference in zip(pairs, shorter, RULE.prefer(pairs, seed=0), strict=True):
+            assert isinstance(preference, RefereePreference), "a rule always has a preference"
+            difficulty = _rate_difficulty(pair.example)
+            rows.append(f"{pair.example.meta['row']},{preference.share},{by / spread},{difficulty}")
     return "\n".join(rows) + "\n"
 
 
-def _write_verbose_answer(one: Example) -> str:
-    """In the reference's form; not each as often as the others, or their lengths would have no spread."""
-    text = str(one.meta["reference"])
-    said = text.strip('"').removeprefix("- ")
-    return text.replace(said, " ".join([said] * (2 + int(str(one.meta["row"])) % 3)))
+def _write_verbose_answer(example: Example) -> str:
+    """Repeat the reference in its form, a varying number of times so that the lengths have a spread."""
+    text = str(example.meta["reference"])
+    content = text.strip('"').removeprefix("- ")
+    return text.replace(content, " ".join([content] * (2 + int(str(example.meta["row"])) % 3)))
 
 
-def _write_concise_answer(one: Example) -> str:
-    return f"{one.meta['value']}."
+def _write_concise_answer(example: Example) -> str:
+    return f"{example.meta['value']}."
 
 
-def _rate_difficulty(one: Example) -> float:
-    """From -1 to 1."""
-    return sum(one.meta[name] != usual for name, usual in USUAL.items()) / 1.5 - 1
+def _rate_difficulty(example: Example) -> float:
+    """Rate an example from -1 to 1."""
+    return sum(example.meta[name] != usual for name, usual in USUAL.items()) / 1.5 - 1
 
 
 def _standard_deviation(values: Sequence[int]) -> float:
@@ -210,12 +209,12 @@ def load(data_dir: Path | None) -> Splits:
         generate_instructions("train", 2000),
         tuple(numbered[: len(feedback)]),
         tuple(numbered[len(feedback) :]),
-        beside={FOLDER: lambda place: _write_difficulties_file(numbered, place)},
+        beside={FOLDER: lambda folder: _write_difficulties_file(numbered, folder)},
     )
 
 
-def _write_difficulties_file(numbered: Sequence[Example], place: Path) -> None:
-    (place / FILE).write_text(write_difficulties(numbered), encoding="utf-8")
+def _write_difficulties_file(numbered: Sequence[Example], folder: Path) -> None:
+    (folder / FILE).write_text(write_difficulties(numbered), encoding="utf-8")
 
 
 def get_reference(example: Example) -> str:

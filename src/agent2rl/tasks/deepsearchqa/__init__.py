@@ -1,10 +1,10 @@
-"""DeepSearchQA: questions that take several searches, many of them answered by a set of things.
+"""DeepSearchQA: questions that take several searches, many of them with a set of items as answer.
 
-The official questions, from the hub or a directory; what is searched is for the run to say (`--search`). A
-model with a chat template is told the actions; one without goes on after two episodes of our own.
+The official questions, from the hub or a directory; `--search` chooses what is searched. The prompt of a
+model with a chat template lists the actions; a model without one gets two example episodes of our own.
 
 The CSV file has 900 rows. The split has the paper's sizes and is fixed by hashes: 100 questions for
-training, 200 that score (half feedback, half held out), the rest unused.
+training, 200 for scoring (half feedback, half held out), the rest unused.
 """
 
 import csv
@@ -29,7 +29,7 @@ from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.search_grading import settle_searches
 from agent2rl.evaluators.task_data import read_prompts, split_halves
 
-# The official questions as examples: a CSV file of 900 rows, from the hub or a directory.
+# Loading the official questions as examples, from the hub or a directory
 
 HUB_DATASET = "google/deepsearchqa"
 HUB_REVISION = "b2623f8653065c2672de6d941fc5434cd652376c"
@@ -43,18 +43,21 @@ SEED = 0
 def load(data_dir: Path | None) -> Splits:
     path = task_data.download_file(HUB_DATASET, HUB_REVISION, FILE) if data_dir is None else data_dir / FILE
     if not path.is_file():
-        raise UserError(f"There is no {FILE} in {data_dir}.", "--data-dir wants the official file.")
+        raise UserError(f"There is no {FILE} in {data_dir}.", "--data-dir must have the official file.")
     return split_questions(read_examples(path))
 
 
 def split_questions(questions: Sequence[Example]) -> Splits:
-    """Of a smaller file a third is for training."""
+    """Split the questions by hash. Of a smaller file, a third is for training."""
     if len(questions) < 6:
         raise UserError("There are fewer than six questions.")
-    dealt = sorted(questions, key=lambda one: hashlib.sha256(f"{SEED}:{one.id}".encode()).hexdigest())
-    train = min(TRAIN, len(dealt) // 3)
-    scoring = sorted(dealt[train : train + SCORING], key=lambda one: one.id)
-    return Splits(tuple(sorted(dealt[:train], key=lambda one: one.id)), *split_halves(scoring, SEED))
+    shuffled = sorted(
+        questions, key=lambda example: hashlib.sha256(f"{SEED}:{example.id}".encode()).hexdigest()
+    )
+    count = min(TRAIN, len(shuffled) // 3)
+    train = sorted(shuffled[:count], key=lambda example: example.id)
+    scoring = sorted(shuffled[count : count + SCORING], key=lambda example: example.id)
+    return Splits(tuple(train), *split_halves(scoring, SEED))
 
 
 def read_examples(path: Path) -> tuple[Example, ...]:
@@ -62,21 +65,21 @@ def read_examples(path: Path) -> tuple[Example, ...]:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
             if not set(COLUMNS) <= set(table.fieldnames or ()):
-                raise UserError(f"{path} has not the columns {', '.join(COLUMNS)}.")
+                raise UserError(f"{path} does not have the columns {', '.join(COLUMNS)}.")
             return tuple(_parse_example(number, row, path) for number, row in enumerate(table))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"Cannot read {path}: {error}.") from error
 
 
 def _parse_example(number: int, row: dict[str, str], path: Path) -> Example:
-    place = f"{path}, row {number}"
+    source = f"{path}, row {number}"
     problem, category, answer, kind = (row.get(name) or "" for name in COLUMNS)
     if not problem.strip() or kind not in TYPES:
-        raise UserError(f"{place} has no problem, or another type of answer than {' or '.join(TYPES)}.")
+        raise UserError(f"{source} has no problem, or another type of answer than {' or '.join(TYPES)}.")
     try:
         right = parse_gold_answer(answer, kind)
     except ValueError as error:
-        raise UserError(f"{place} has no answer: {error}.") from error
+        raise UserError(f"{source} has no answer: {error}.") from error
     return Example(
         f"deepsearchqa-{number:04d}",
         problem,
@@ -86,23 +89,23 @@ def _parse_example(number: int, row: dict[str, str], path: Path) -> Example:
 
 
 def write_answer_action(answer: str, right: GoldAnswer) -> str:
-    """The answer as an action in one line that is marked as right, its items apart where it has several."""
-    named = [" ".join(names[0].split()) for names in right.items]
-    written = [f"answer[{text}]" for text in ("; ".join(named), ", ".join(named), " ".join(answer.split()))]
-    for said in written:
-        found = parse_action(said)
-        if found and mark_answer(found.text, right).correct:
-            return said
-    return written[0]
+    """Write the answer as a one-line action that is marked correct, with several items separated."""
+    items = [" ".join(names[0].split()) for names in right.items]
+    actions = [f"answer[{text}]" for text in ("; ".join(items), ", ".join(items), " ".join(answer.split()))]
+    for action in actions:
+        parsed = parse_action(action)
+        if parsed and mark_answer(parsed.text, right).correct:
+            return action
+    return actions[0]
 
 
 RULE = f"deepsearchqa-2-{MATCHER}"
-"""Changes whenever the same actions could score otherwise."""
+"""Must change whenever the same actions could get another score."""
 
 EVALUATOR = Episodes(
     rule=RULE,
     world=make_graded_environment,
-    # A thought may stand on a line of its own before its action, so the end of a line ends nothing.
+    # A thought may be on its own line before its action, so a line break is no stop sequence.
     telling=EpisodePrompt(chat="", stop=("\nQuestion:", "\n>")).prompted(
         read_prompts(Path(__file__).with_name("prompts.toml"))
     ),

@@ -1,7 +1,7 @@
-"""The miniature's closed world: names, entities and their links, and the paths that questions follow.
+"""Generate the miniature's facts: names, entities and their links, and the paths that questions follow.
 
 Every link leads from one entity to exactly one other; a path follows links forwards, backwards (`~`) or
-both. Names and paths belong to one split each, so that nothing of one split appears in another.
+both. Each name and path belongs to one split, so the splits share nothing.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from agent2rl.environments.search.answer_matching import normalize_text
 
-# Names of the miniature's closed world. Each split has letters and words of its own: no name is in two.
+# Names. Each split has its own letters and words, so that no name is in two splits.
 
 Part = Literal["train", "feedback", "heldout"]
 T = TypeVar("T")
@@ -23,7 +23,7 @@ ONSETS: dict[Part, str] = {
     "feedback": "m n p pr pl h",
     "heldout": "s t v w st tr",
 }
-"""How a made-up name of a split begins."""
+"""Beginnings of the names of a split."""
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "or", "an", "el"]
 MIDDLES = ["l", "r", "n", "m", "v", "d", "s", "lt", "nd", "rv"]
 ENDS = {
@@ -65,7 +65,7 @@ NOUNS = (
 
 
 class NameGenerator:
-    """Makes up names, no two of them alike."""
+    """Generate unique names."""
 
     def __init__(self, split: Part, dice: random.Random) -> None:
         self._dice = dice
@@ -82,7 +82,7 @@ class NameGenerator:
         return self._make_unique(lambda: self._make_root("town"))
 
     def make_old_town(self) -> str:
-        """A former name, easily taken for another's."""
+        """Return a former name, easily confused with that of another town."""
         return self._make_unique(
             lambda: f"{self._pick_one(('Old', 'Upper', 'Saint', 'Castle'))} {self._make_root('town')}"
         )
@@ -131,7 +131,7 @@ class NameGenerator:
 
 
 def pick_one(dice: random.Random, choices: Sequence[T]) -> T:
-    """By `random()`, the only method whose numbers every Python promises to keep."""
+    """Pick a value with `random()`, the only method with the same numbers in every Python version."""
     return choices[int(dice.random() * len(choices))]
 
 
@@ -144,7 +144,7 @@ LINKS: dict[str, dict[str, str]] = {
     "work": {"author": "person", "publisher": "company", "setting": "town"},
     "museum": {"place": "town", "architect": "person"},
 }
-"""Kind → link → the kind that it leads to."""
+"""Kind → link → target kind."""
 SIZES = {"country": 8, "town": 60, "university": 40, "person": 300, "company": 90, "work": 270, "museum": 70}
 TRADES = ("Foods", "Motors", "Press", "Textiles", "Shipping", "Instruments", "Pharma", "Energy", "Glassworks")
 OCCUPATIONS = ("botanist", "engineer", "historian", "chemist", "painter", "linguist", "geologist", "composer")
@@ -160,7 +160,7 @@ class FactEntity:
     name: str
     aliases: tuple[str, ...] = ()
     links: dict[str, str] = field(default_factory=dict)
-    """Link → the id of the thing that it leads to."""
+    """Link → the id of its target."""
     values: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -172,7 +172,7 @@ class FactEntity:
 class FactWorld:
     things: Mapping[str, FactEntity]
     back: Mapping[tuple[str, str], tuple[str, ...]]
-    """Link and the id that it leads to → from where."""
+    """Link and the id of its target → the ids of its sources."""
 
     @cached_property
     def kinds(self) -> Mapping[str, tuple[FactEntity, ...]]:
@@ -180,18 +180,18 @@ class FactWorld:
 
 
 def generate_facts(split: Part) -> FactWorld:
-    """The world of a split, the same each time."""
+    """Generate the facts of a split, deterministically."""
     dice = random.Random(f"deepsearchqa-mini:{split}:facts")
     names = NameGenerator(split, dice)
-    made: dict[str, list[FactEntity]] = {}
+    entities: dict[str, list[FactEntity]] = {}
     for kind, size in SIZES.items():
-        made[kind] = [_make_entity(dice, names, kind, number, made) for number in range(size)]
-    for country in made["country"]:
-        own = [town for town in made["town"] if town.links["country"] == country.id]
-        country.links["capital"] = own[0].id
-    for person in made["person"]:
-        person.links["employer"] = pick_one(dice, made["company"]).id
-    things = {thing.id: thing for kind in made.values() for thing in kind}
+        entities[kind] = [_make_entity(dice, names, kind, number, entities) for number in range(size)]
+    for country in entities["country"]:
+        towns = [town for town in entities["town"] if town.links["country"] == country.id]
+        country.links["capital"] = towns[0].id
+    for person in entities["person"]:
+        person.links["employer"] = pick_one(dice, entities["company"]).id
+    things = {thing.id: thing for kind in entities.values() for thing in kind}
     back: dict[tuple[str, str], list[str]] = defaultdict(list)
     for thing in things.values():
         for link, target in thing.links.items():
@@ -200,17 +200,21 @@ def generate_facts(split: Part) -> FactWorld:
 
 
 def _make_entity(
-    dice: random.Random, names: NameGenerator, kind: str, number: int, made: Mapping[str, list[FactEntity]]
+    dice: random.Random,
+    names: NameGenerator,
+    kind: str,
+    number: int,
+    entities: Mapping[str, list[FactEntity]],
 ) -> FactEntity:
     thing = FactEntity(f"{kind}-{number:03d}", kind, "")
     for link, target in LINKS[kind].items():
-        if target in made and target != kind:
-            # Each country has towns, before chance decides.
-            first = kind == "town" and number < len(made[target])
-            thing.links[link] = (made[target][number] if first else pick_one(dice, made[target])).id
-    towns = {town.id: town.name for town in made.get("town", ())}
+        if target in entities and target != kind:
+            # The first towns are dealt out, so that each country has one; the others are random.
+            first = kind == "town" and number < len(entities[target])
+            thing.links[link] = (entities[target][number] if first else pick_one(dice, entities[target])).id
+    towns = {town.id: town.name for town in entities.get("town", ())}
     trade = pick_one(dice, TRADES)
-    again = {
+    make_name = {
         "country": names.make_country,
         "town": names.make_town,
         "person": names.make_person,
@@ -219,9 +223,9 @@ def _make_entity(
         "museum": lambda: names.make_museum(towns[thing.links["place"]]),
         "work": names.make_work_title,
     }[kind]
-    thing.name = again()
+    thing.name = make_name()
     if kind != "country" and dice.random() < ALIAS_SHARE:
-        thing.aliases = ((names.make_old_town() if kind == "town" else again()),)
+        thing.aliases = ((names.make_old_town() if kind == "town" else make_name()),)
     thing.values = _draw_values(dice, kind, trade)
     return thing
 
@@ -244,18 +248,18 @@ def _draw_values(dice: random.Random, kind: str, trade: str) -> dict[str, str]:
     return {"founded": number(1600, 1990)} if kind == "university" else {"opened": number(1870, 2015)}
 
 
-# Ways through the miniature's world: links one after another, forwards, backwards (`~`) or both.
+# Paths of links, forwards, backwards (`~`) or both
 
 LinkPath = tuple[str, ...]
 SHARES: dict[Part, tuple[int, ...]] = {"train": (0, 1), "feedback": (2,), "heldout": (3,)}
-"""Every way has a number; its remainder by four says whose it is."""
+"""Split → numbers of its paths, modulo 4."""
 BACK = "~"
 TARGETS = {link: (kind, to) for kind, links in LINKS.items() for link, to in links.items()}
-"""Link → from what it leads to what."""
+"""Link → source kind and target kind."""
 
 
 def find_start_kind(path: LinkPath) -> str:
-    """The kind of thing that a way begins with."""
+    """Return the kind of thing that a path begins with."""
     link = path[0]
     return TARGETS[link[1:]][1] if link.startswith(BACK) else TARGETS[link][0]
 
@@ -267,13 +271,13 @@ def find_end_kind(path: LinkPath) -> str:
 
 @cache
 def list_forward_paths(split: Part) -> tuple[LinkPath, ...]:
-    """Two or three links that lead to one thing."""
+    """Return the paths of two or three links, which lead to one thing."""
     return _select_split((path for length in (2, 3) for path in _iterate_chains(length)), split)
 
 
 @cache
 def list_backward_paths(split: Part) -> tuple[LinkPath, ...]:
-    """Ways that lead to several things: one or two links back, after none or one forwards."""
+    """Return paths that lead to several things: zero or one link forwards, then one or two backwards."""
     singles: list[LinkPath] = [(BACK + link,) for link in TARGETS]
     doubles = [
         (*one, *two) for one in singles for two in singles if find_end_kind(one) == find_start_kind(two)
@@ -288,7 +292,7 @@ def list_backward_paths(split: Part) -> tuple[LinkPath, ...]:
 
 
 def follow_path(world: FactWorld, thing: str, path: LinkPath) -> list[tuple[str, ...]]:
-    """Every way from a thing along a path, as the things that it passes, the first and the last included."""
+    """Return every way from a thing along a path, as a tuple of all things on it, both ends included."""
     ways: list[tuple[str, ...]] = [(thing,)]
     for link in path:
         if link.startswith(BACK):

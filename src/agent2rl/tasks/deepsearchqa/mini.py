@@ -1,6 +1,6 @@
 """DeepSearchQA in miniature: a generated library, and questions that take several searches in it.
 
-No entity, page or path of links of one split is in another.
+The splits share no entities, pages or paths of links.
 """
 
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from agent2rl.tasks.deepsearchqa.facts import Part, generate_facts
 from agent2rl.tasks.deepsearchqa.pages import write_pages
 from agent2rl.tasks.deepsearchqa.questions import GeneratedQuestion, generate_questions
 
-# The miniature of a split: its corpus, and questions that the corpus answers. The same each time.
+# The corpus of a split, and questions that it answers; deterministic
 
 SHOWN, SNIPPET_WORDS = 4, 16
-"""A tiny model has a small context."""
+"""Small, because a tiny model has a small context."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class MiniLibrary:
 
 def build_library(split: Part, count: int) -> MiniLibrary:
     world = generate_facts(split)
-    written = write_pages(split, world)
-    search = LocalCorpus(written.documents, SHOWN, SNIPPET_WORDS)
-    return MiniLibrary(split, search, generate_questions(split, world, written, search, count))
+    pages = write_pages(split, world)
+    search = LocalCorpus(pages.documents, SHOWN, SNIPPET_WORDS)
+    return MiniLibrary(split, search, generate_questions(split, world, pages, search, count))
 
 
 def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: int = STEPS) -> Example:
-    """As the world plays it: actions that show the answer are its target."""
+    """Turn a question into an example; actions that find the answer are its target."""
     return Example(
         name,
         question.problem,
@@ -90,12 +90,12 @@ def load(data_dir: Path | None) -> Splits:
 
 
 def _make_corpus_writer(part: Part) -> DataFolder:
-    return lambda place: write_corpus(place, load_library(part).search)
+    return lambda folder: write_corpus(folder, load_library(part).search)
 
 
 def withhold_walkthroughs(splits: Splits) -> Splits:
-    """The training questions without the actions that lead to their answers."""
-    return replace(splits, train=tuple(replace(one, target="") for one in splits.train))
+    """Remove the actions that find the answers from the training questions."""
+    return replace(splits, train=tuple(replace(example, target="") for example in splits.train))
 
 
 TASK: Task = replace(

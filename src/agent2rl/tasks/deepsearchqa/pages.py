@@ -1,8 +1,8 @@
-"""Writes the miniature's world as short pages, and checks what a search can find on them.
+"""Write the miniature's facts as short pages, and check what a search can find on them.
 
-Each fact is on one page; other pages only mislead. A page calls another entity by any of its names; only
-the entity's own first page tells that they are one. `SearchWalk` knows every name and the pages' words, but
-has to search.
+Each fact is on one page; other pages only distract. A page refers to another entity by any of its names; only
+the entity's own first page says that they name the same entity. `SearchWalk` knows every name and the words
+of the pages, but has to search.
 """
 
 import random
@@ -41,7 +41,7 @@ VALUES = {
     "opened": "The museum opened in {}.",
 }
 LATER = ("school", "employer", "seat", "setting", "architect", "employees")
-"""Told on a page of its own where a thing has one."""
+"""Facts on the second page of a thing, if it has one."""
 SECOND = {
     "person": "{name}: career",
     "company": "{name}: company profile",
@@ -61,41 +61,41 @@ NOTES = 250
 @dataclass(frozen=True)
 class FactPages:
     documents: tuple[SearchDocument, ...]
-    told: Mapping[tuple[str, str], str]
-    """A thing's id and a link or value of it → the id of the document that tells it."""
+    sources: Mapping[tuple[str, str], str]
+    """A thing's id and one of its links or values → the id of the document with this fact."""
 
 
 def write_pages(split: Part, world: FactWorld) -> FactPages:
     dice = random.Random(f"deepsearchqa-mini:{split}:pages")
-    told: dict[tuple[str, str], str] = {}
+    sources: dict[tuple[str, str], str] = {}
     documents = [
-        page for thing in world.things.values() for page in _write_entity_pages(dice, world, thing, told)
+        page for thing in world.things.values() for page in _write_entity_pages(dice, world, thing, sources)
     ]
     things = [*world.things.values()]
     documents += [_write_note(dice, number, things) for number in range(NOTES)]
-    return FactPages(tuple(documents), told)
+    return FactPages(tuple(documents), sources)
 
 
 def _write_entity_pages(
-    dice: random.Random, world: FactWorld, thing: FactEntity, told: dict[tuple[str, str], str]
+    dice: random.Random, world: FactWorld, thing: FactEntity, sources: dict[tuple[str, str], str]
 ) -> list[SearchDocument]:
     main: list[str] = []
     later: list[str] = []
     for key in (*thing.links, *thing.values):
         second = key in LATER and thing.kind in SECOND
         (later if second else main).append(_write_sentence(dice, world, thing, key))
-        told[thing.id, key] = f"{thing.id}-2" if second else thing.id
+        sources[thing.id, key] = f"{thing.id}-2" if second else thing.id
     _shuffle_lines(dice, main)
     if thing.aliases:
         main.insert(0, f"Also known as {thing.aliases[0]}.")
     else:
         main.insert(0, f"A {thing.kind}.")
-    found = [SearchDocument(thing.id, thing.name, " ".join(main))]
+    documents = [SearchDocument(thing.id, thing.name, " ".join(main))]
     if later:
         _shuffle_lines(dice, later)
         title = SECOND[thing.kind].format(name=thing.name)
-        found.append(SearchDocument(f"{thing.id}-2", title, " ".join(later)))
-    return found
+        documents.append(SearchDocument(f"{thing.id}-2", title, " ".join(later)))
+    return documents
 
 
 def _write_sentence(dice: random.Random, world: FactWorld, thing: FactEntity, key: str) -> str:
@@ -106,25 +106,25 @@ def _write_sentence(dice: random.Random, world: FactWorld, thing: FactEntity, ke
 
 
 def _write_note(dice: random.Random, number: int, things: list[FactEntity]) -> SearchDocument:
-    said = [
+    sentences = [
         pick_one(dice, NOISE).format(
             pick_one(dice, pick_one(dice, things).names), pick_one(dice, pick_one(dice, things).names)
         )
         for _ in range(3)
     ]
-    return SearchDocument(f"note-{number:03d}", f"Notes of the week, no. {number + 1}", " ".join(said))
+    return SearchDocument(f"note-{number:03d}", f"Notes of the week, no. {number + 1}", " ".join(sentences))
 
 
 def _shuffle_lines(dice: random.Random, lines: list[str]) -> None:
-    for place in range(len(lines) - 1, 0, -1):
-        other = int(dice.random() * (place + 1))
-        lines[place], lines[other] = lines[other], lines[place]
+    for index in range(len(lines) - 1, 0, -1):
+        other = int(dice.random() * (index + 1))
+        lines[index], lines[other] = lines[other], lines[index]
 
 
-# Whether a question can be answered in its steps: searches and pages that show all that it stands on.
+# Checking that a question can be answered within its steps
 
 Fact = tuple[str, str]
-"""The id of a thing, and a link or value of it."""
+"""The id of a thing, and one of its links or values."""
 
 HINTS = {
     "capital": "capital",
@@ -145,24 +145,26 @@ HINTS = {
 
 @dataclass(frozen=True)
 class FactHop:
-    """Facts that can be looked for at the same time."""
+    """Facts that can be searched for at the same time."""
 
     facts: tuple[Fact, ...]
     back: bool
-    """Whether they are looked for by what they lead to."""
+    """Whether the targets of the links are known, and their sources are searched for."""
 
 
 @dataclass
 class SearchWalk:
+    """Search for facts with knowledge of all names and of the words on the pages."""
+
     world: FactWorld
     pages: FactPages
     library: LocalCorpus
     actions: list[str] = field(default_factory=list)
     shown: dict[str, str] = field(default_factory=dict)
-    """Documents that were seen, as far as they were."""
+    """Document id → the part of the document that was seen."""
 
     def show_all_facts(self, hops: Sequence[FactHop], most: int) -> bool:
-        """Whether all the facts came to be seen in so many actions. One is kept for each hop to come."""
+        """Return whether all facts were seen within `most` actions, with one reserved for each later hop."""
         return all(
             self._take_hop(hop, most - left)
             for left, hop in zip(reversed(range(len(hops))), hops, strict=True)
@@ -174,26 +176,28 @@ class SearchWalk:
         for fact in self._list_missing(hop.facts):
             if len(self.actions) > most:
                 return False
-            if self.pages.told[fact] not in self.shown:
+            if self.pages.sources[fact] not in self.shown:
                 self._run_search([fact], hop.back)
-            if self.pages.told[fact] not in self.shown:
+            if self.pages.sources[fact] not in self.shown:
                 return False
             if not self._is_shown(fact):
-                self._open_document(self.pages.told[fact])
+                self._open_document(self.pages.sources[fact])
         return not self._list_missing(hop.facts) and len(self.actions) <= most
 
     def _list_missing(self, facts: Sequence[Fact]) -> list[Fact]:
         return [fact for fact in facts if not self._is_shown(fact)]
 
     def _is_shown(self, fact: Fact) -> bool:
-        seen = self.shown.get(self.pages.told[fact], "")
+        seen = self.shown.get(self.pages.sources[fact], "")
         thing, key = self.world.things[fact[0]], fact[1]
         names = self.world.things[thing.links[key]].names if key in thing.links else (thing.values[key],)
         return any(name in seen for name in names)
 
     def _run_search(self, facts: Sequence[Fact], back: bool) -> None:
-        about = dict.fromkeys(self.world.things[thing].links[key] if back else thing for thing, key in facts)
-        names = [name for thing in about for name in self.world.things[thing].names]
+        subjects = dict.fromkeys(
+            self.world.things[thing].links[key] if back else thing for thing, key in facts
+        )
+        names = [name for thing in subjects for name in self.world.things[thing].names]
         query = " ".join([*names, *dict.fromkeys(HINTS.get(key, key) for _, key in facts)])
         if (action := f"search[{query}]") in self.actions:
             return

@@ -1,13 +1,13 @@
-"""Asks about the miniature's world: questions as small programs over its facts, so that answers are exact.
+"""Generate the miniature's questions as small programs over its facts, so that answers are exact.
 
-chain           what a way of links leads to, or a number told there
-set             all things that ways lead to
-count           how many of them there are
-intersection    those of them that have another link too
+chain           the thing at the end of a path of links, or one of its values
+set             all things at the ends of a path
+count           the number of these things
+intersection    those of these things that also have another link
 comparison      which of two, or which of several, is the older or the larger
 
-A question is left out where the pages that its own words find already hold all of its answers, and where its
-steps are not enough for somebody who knows what to look for.
+A question is dropped if a search for its own words already finds all of its answers, or if a search with full
+knowledge does not succeed within its steps.
 """
 
 import random
@@ -33,7 +33,7 @@ from agent2rl.tasks.deepsearchqa.facts import (
 )
 from agent2rl.tasks.deepsearchqa.pages import FactHop, FactPages, SearchWalk
 
-# How the miniature's questions are worded.
+# Wording
 
 ONE = {
     "capital": "the capital of {}",
@@ -50,7 +50,7 @@ ONE = {
     "place": "the town that is the site of {}",
     "architect": "the architect of {}",
 }
-"""Whatever a link leads to."""
+"""Phrases for the target of a link."""
 CLAUSES = {
     "capital": "that have their capital in {}",
     "country": "that belong to {}",
@@ -69,7 +69,7 @@ CLAUSES = {
     "trade": "whose business is {}",
     "genre": "that belong to the genre {}",
 }
-"""Those that a link leads from."""
+"""Phrases for the sources of a link."""
 PLURALS = {
     "country": "countries",
     "town": "towns",
@@ -113,18 +113,18 @@ SUPERLATIVES = {
     "employees": "Which of the {} has the most employees?",
 }
 MANY = ("population", "elevation", "employees")
-"""Of these the largest number is first, of others the smallest."""
+"""Values for which the largest number wins; for others the smallest wins."""
 
 
 def phrase_one(path: LinkPath, name: str) -> str:
-    """The one thing that a way forwards leads to."""
+    """Phrase the one thing that a forward path leads to."""
     for link in path:
         name = ONE[link].format(name)
     return name
 
 
 def phrase_all(path: LinkPath, name: str, also: tuple[str, str] | None = None) -> str:
-    """All things that a way leads to, those only that have another link too."""
+    """Phrase all things that a path leads to, optionally only those that also have another link."""
     for link in path:
         name = (
             f"{_pluralize_kind(link)} {CLAUSES[link[1:]]}".format(name)
@@ -140,7 +140,7 @@ def _pluralize_kind(link: str) -> str:
 
 SINGLE = "Single Answer"
 LEAST, MOST = 2, 4
-"""Items of a set."""
+"""Minimum and maximum number of items of a set."""
 
 
 @dataclass(frozen=True)
@@ -150,20 +150,20 @@ class GeneratedQuestion:
     kind: str
     path: LinkPath
     items: tuple[tuple[str, ...], ...]
-    """What is right, each item under all its names."""
+    """The correct answer, each item with all its names."""
     answer_type: str
     needed: tuple[tuple[str, ...], ...]
-    """What somebody must have seen to know: the items, or what is counted."""
+    """The names that must be seen to know the answer: the items, or the things that are counted."""
     named: tuple[str, ...]
-    """The ids of the things that it names."""
+    """The ids of the things that the question names."""
     documents: tuple[str, ...]
-    """The ids of the documents that tell it, and of those that rule others out."""
+    """The ids of the documents that contain the answer, and of those that rule others out."""
     walkthrough: tuple[str, ...]
-    """Actions that show all of it, and the answer."""
+    """Actions that find the answer, and the answer."""
 
     @property
     def record(self) -> dict[str, str]:
-        """In the official format."""
+        """The question in the official format."""
         answer = ", ".join(names[0] for names in self.items)
         return {
             "problem": self.problem,
@@ -189,10 +189,10 @@ class QuestionGenerator:
         phrase, hops = phrase_one(path, self._pick_name(first)), self._list_hops([way], path)
         if len(set(way)) < len(way):
             return None
-        asked = [value for value in last.values if value in VALUES]
+        values = [value for value in last.values if value in VALUES]
         items: tuple[tuple[str, ...], ...]
-        if asked and self.dice.random() < 0.5:
-            value = pick_one(self.dice, asked)
+        if values and self.dice.random() < 0.5:
+            value = pick_one(self.dice, values)
             items, problem = ((last.values[value],),), VALUES[value].format(phrase)
             hops.append(FactHop(((last.id, value),), back=False))
             path = (*path, value)
@@ -211,10 +211,10 @@ class QuestionGenerator:
     ) -> GeneratedQuestion | None:
         path = pick_one(self.dice, list_backward_paths(self.split))
         first = self._pick_entity(find_start_kind(path))
-        found = self._find_ends(first, path)
-        if found is None:
+        ends = self._find_ends(first, path)
+        if ends is None:
             return None
-        ways, last = found
+        ways, last = ends
         if size and len(last) != size:
             return None
         items = tuple(self.world.things[thing].names for thing in last)
@@ -243,7 +243,7 @@ class QuestionGenerator:
         if not ties:
             return None
         like, key, both = pick_one(self.dice, [tie for tie in ties if len(tie[2]) > 1] or ties)
-        # Those that are not among them have to be seen as well.
+        # The things outside the intersection have to be seen as well.
         hops = [*self._list_hops(ways, path), FactHop(tuple((thing, key) for thing in last), back=False)]
         other = self.world.things.get(like.links.get(key, ""))
         phrase = phrase_all(
@@ -283,10 +283,10 @@ class QuestionGenerator:
     def _compare_several(self) -> GeneratedQuestion | None:
         path = pick_one(self.dice, list_backward_paths(self.split))
         first = self._pick_entity(find_start_kind(path))
-        found = self._find_ends(first, path)
-        if found is None:
+        ends = self._find_ends(first, path)
+        if ends is None:
             return None
-        ways, ids = found
+        ways, ids = ends
         last = [self.world.things[thing] for thing in ids]
         values = [value for value in last[0].values if value in SUPERLATIVES]
         value = pick_one(self.dice, values) if values else ""
@@ -300,17 +300,17 @@ class QuestionGenerator:
         )
 
     def _find_ends(self, first: FactEntity, path: LinkPath) -> tuple[list[tuple[str, ...]], list[str]] | None:
-        """The ways of a path, and what they lead to, where they are not too many."""
+        """Return the ways along a path and their ends, or None if there are too few or too many."""
         ways = follow_path(self.world, first.id, path)
         last = sorted({way[-1] for way in ways})
         few = LEAST <= len(last) <= MOST and len(ways) <= MOST
         return (ways, last) if few and first.id not in last else None
 
     def _list_hops(self, ways: Sequence[tuple[str, ...]], path: LinkPath) -> list[FactHop]:
-        """The facts that each step of the ways stands on."""
+        """Return the facts that each step of the ways uses."""
         return [
-            FactHop(tuple(dict.fromkeys((way[place + back], link.lstrip(BACK)) for way in ways)), back)
-            for place, link in enumerate(path)
+            FactHop(tuple(dict.fromkeys((way[index + back], link.lstrip(BACK)) for way in ways)), back)
+            for index, link in enumerate(path)
             for back in [link.startswith(BACK)]
         ]
 
@@ -334,7 +334,7 @@ class QuestionGenerator:
         walk = SearchWalk(self.world, self.pages, self.library)
         if not walk.show_all_facts(hops, most=STEPS - 1):
             return None
-        found = GeneratedQuestion(
+        question = GeneratedQuestion(
             problem=problem,
             category=CATEGORIES[about],
             kind=kind,
@@ -343,37 +343,43 @@ class QuestionGenerator:
             answer_type=SET if kind in ("set", "intersection") else SINGLE,
             needed=needed or items,
             named=named,
-            documents=tuple(sorted({self.pages.told[fact] for hop in hops for fact in hop.facts})),
+            documents=tuple(sorted({self.pages.sources[fact] for hop in hops for fact in hop.facts})),
             walkthrough=(*walk.actions, f"answer[{'; '.join(names[0] for names in items)}]"),
         )
-        return None if is_answered_at_once(found, self.library) else found
+        return None if is_answered_at_once(question, self.library) else question
 
 
 def generate_questions(
-    split: Part, world: FactWorld, written: FactPages, library: LocalCorpus, count: int
+    split: Part, world: FactWorld, pages: FactPages, library: LocalCorpus, count: int
 ) -> tuple[GeneratedQuestion, ...]:
-    """The first `count` questions of a split, no two alike; the kinds take turns."""
-    asker = QuestionGenerator(
-        split, world, written, library, random.Random(f"deepsearchqa-mini:{split}:questions")
+    """Generate the first `count` questions of a split, all different; the kinds alternate."""
+    generator = QuestionGenerator(
+        split, world, pages, library, random.Random(f"deepsearchqa-mini:{split}:questions")
     )
-    found: dict[str, GeneratedQuestion] = {}
+    questions: dict[str, GeneratedQuestion] = {}
 
-    def counted() -> GeneratedQuestion | None:
-        """Each number as often as the others, so that to guess one is not worth much."""
-        return asker.ask_count(LEAST + len(found) // len(kinds) % (MOST - LEAST + 1))
+    def ask_count() -> GeneratedQuestion | None:
+        """Ask for each number equally often, so that guessing gains little."""
+        return generator.ask_count(LEAST + len(questions) // len(kinds) % (MOST - LEAST + 1))
 
-    kinds = (asker.ask_chain, asker.ask_set, asker.ask_intersection, counted, asker.ask_comparison)
-    while len(found) < count:
-        question = kinds[len(found) % len(kinds)]()
-        if question and question.problem not in found:
-            found[question.problem] = question
-    return tuple(found.values())
+    kinds = (
+        generator.ask_chain,
+        generator.ask_set,
+        generator.ask_intersection,
+        ask_count,
+        generator.ask_comparison,
+    )
+    while len(questions) < count:
+        question = kinds[len(questions) % len(kinds)]()
+        if question and question.problem not in questions:
+            questions[question.problem] = question
+    return tuple(questions.values())
 
 
 def is_answered_at_once(question: GeneratedQuestion, library: LocalCorpus) -> bool:
-    """Whether the pages that the question's own words find hold all that somebody must have seen."""
+    """Return whether a search for the question's own words finds pages with everything that is needed."""
     results = library.search(question.problem)
-    seen = "\n".join(f"{one.title}\n{library.open(one.id)}" for one in results)
+    seen = "\n".join(f"{result.title}\n{library.open(result.id)}" for result in results)
     return all(any(name in seen for name in names) for names in question.needed)
 
 
@@ -382,7 +388,7 @@ def _have_same_value(one: FactEntity, other: FactEntity, key: str) -> bool:
 
 
 def _find_winner(things: Sequence[FactEntity], value: str) -> FactEntity | None:
-    """The one that comes first, where no two are alike."""
+    """Return the thing that wins the comparison, or None if two are equal."""
     amounts = {thing.id: int(thing.values[value]) for thing in things}
     if len(set(amounts.values())) < len(things):
         return None

@@ -1,10 +1,10 @@
 """GSM8K: grade-school word problems, answered with one exact number.
 
 The official data set, from the hub at a pinned revision or from a directory with the official files. Its
-training set is the agent's; its test set is divided once and for all into feedback and held-out halves.
+training set is for the agent; a fixed split divides its test set into feedback and held-out halves.
 
-A model with a chat template is told what to do; one without goes on after eight worked problems (shots.txt),
-which are our own and in no part of the data.
+A model with a chat template gets an instruction; one without gets eight worked problems first (shots.txt),
+which we wrote ourselves and are in no part of the data.
 """
 
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ EVALUATOR = SingleTurn(
     rule="gsm8k-exact-number-2",
     score=score_answer,
     asking=QuestionPrompt(
-        # No number stands in it: a model that reads numbers out of the prompt meets only the question's.
+        # It has no numbers: a model that copies numbers from the prompt finds only those of the question.
         chat="{question}\n\n"
         "Reason step by step. End with a line that holds #### and the answer as a plain number.",
         plain=SHOTS + "\nQuestion: {question}\nAnswer:",
         shots=8,
-        # Where it would go on to a problem of its own.
+        # Stop before the model writes a problem of its own.
         stop=("\nQuestion:",),
         sampling=Sampling(max_tokens=512),
     ),
@@ -57,23 +57,23 @@ def _read_rows(split: str, data_dir: Path | None) -> Iterable[Row]:
     if not path.is_file():
         raise UserError(
             f"There is no {split}.jsonl in {data_dir}.",
-            "--data-dir wants the directory with the official train.jsonl and test.jsonl.",
+            "--data-dir must be the directory with the official train.jsonl and test.jsonl.",
         )
     return read_rows(path)
 
 
-def _build_examples(split: str, placed: Iterable[Row]) -> tuple[Example, ...]:
-    found = []
-    for index, (place, row) in enumerate(placed):
+def _build_examples(split: str, rows: Iterable[Row]) -> tuple[Example, ...]:
+    examples = []
+    for index, (source, row) in enumerate(rows):
         question, answer = row["question"], row["answer"]
         if not (isinstance(question, str) and isinstance(answer, str)):
-            raise UserError(f"{place}: question and answer must be text.")
+            raise UserError(f"{source}: question and answer must be text.")
         if final_answer(answer) is None:
-            raise UserError(f"{place}: the answer does not end in #### and a number.")
-        found.append(Example(f"gsm8k-{split}-{index:04d}", question, answer))
-    if len(found) < 2:
+            raise UserError(f"{source}: the answer does not end in #### and a number.")
+        examples.append(Example(f"gsm8k-{split}-{index:04d}", question, answer))
+    if len(examples) < 2:
         raise UserError(f"The {split} set has fewer than two problems.")
-    return tuple(found)
+    return tuple(examples)
 
 
 def _download_rows(split: str) -> Iterable[Row]:

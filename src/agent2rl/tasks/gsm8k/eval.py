@@ -1,8 +1,8 @@
-"""What an answer is worth, as the grader sees it: for rewards on training data."""
+"""Score an answer as the grader does, for rewards on training data."""
 
 from agent2rl.evaluators.scorers import exact_number
 
 
 def evaluate(model_answer: str, reference_answer: str, **_: object) -> float:
-    """1.0 where both end in the same number, else 0.0."""
+    """Return 1.0 if both end in the same number, else 0.0."""
     return exact_number(model_answer, reference_answer)

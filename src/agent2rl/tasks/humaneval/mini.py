@@ -1,12 +1,12 @@
 """HumanEval in miniature: generated one- and two-step functions, the same format and the same evaluator.
 
 Steps ("sort the list", "keep the first 3 items") are common to all splits, and training has each of them.
-What they make together is not: a family, which is steps in their order, belongs to one split, by their places
+Their combinations are not: a family, which is a sequence of steps, belongs to one split, by their positions
 in the table, and so does every tuple of constants, by the remainder of its sum. So a model must learn what
-each step is and how steps compose; no function that it learnt by heart is asked for again.
+each step does and how steps compose; no function that it learnt by heart occurs again.
 
-Tests are chosen, not just drawn: a function that is nearly right fails one of them if there is any input in
-the pool that it fails on.
+Tests are selected, not just drawn: a function that is nearly right fails one of them if it fails on any input
+in the pool.
 """
 
 import random
@@ -23,7 +23,7 @@ from agent2rl.core.task import Example, Splits, Task
 from agent2rl.tasks.humaneval import EVALUATOR
 from agent2rl.tasks.humaneval import TASK as HUMANEVAL
 
-# The steps that the miniature's functions are made of: each in code and in words, with its constants.
+# The steps of functions, each in code and in words, with its constants
 
 Constant = int | str
 LETTERS = "aeilnorst"
@@ -35,17 +35,17 @@ CONSTANTS: dict[str, Sequence[Constant]] = {
     "c": LETTERS,
     "d": LETTERS,
 }
-"""What may stand in the slots of a step."""
+"""Possible values for the slots of a step."""
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionStep:
-    """Takes a number `n`, a text `s` or a list of numbers `xs`; gives one of these, or at last a `truth`."""
+    """Takes a number `n`, a text `s` or a list of numbers `xs`; gives one of these, or finally a `truth`."""
 
     takes: str
     gives: str
     code: str
-    """An expression over what it takes."""
+    """An expression over the input."""
     words: str
     other_words: str
 
@@ -107,11 +107,11 @@ class StepCall(NamedTuple):
 
 
 Function = tuple[StepCall, ...]
-"""One call after the other; without any, it gives back what it takes."""
+"""A sequence of calls; the empty one returns its input."""
 
 
 def run_function(function: Function, value: Any) -> Any:
-    """What it gives, or None where it fails."""
+    """Return the result, or None if the function fails."""
     try:
         for call in function:
             value = _compile_call(call)(value)
@@ -126,36 +126,36 @@ def _compile_call(call: StepCall) -> Callable[[Any], Any]:
 
 
 def write_body(function: Function) -> str:
-    """Its source, a line for each step."""
+    """Write the source of a function, one line per step."""
     *before, last = function
     lines = [f"{call.step.gives} = {call.fill_constants(call.step.code)}" for call in before]
     return "".join(f"    {line}\n" for line in [*lines, f"return {last.fill_constants(last.step.code)}"])
 
 
 def list_shorter_functions(function: Function) -> tuple[Function, ...]:
-    """What is left of it with fewer steps."""
+    """Return the function with steps left out."""
     return ((), *((call,) for call in function if len(function) > 1))
 
 
 def iterate_near_misses(function: Function) -> Iterator[Function]:
-    """The same steps in the other order, and the same with one constant that is next to the right one."""
+    """Yield the steps in the other order, and with one constant replaced by a neighbour."""
     if len(function) > 1:
         yield function[::-1]
-    for place, (step, constants) in enumerate(function):
+    for index, (step, constants) in enumerate(function):
         for i, constant in enumerate(constants):
             for other in _neighbouring_constants(constant):
                 call = StepCall(step, (*constants[:i], other, *constants[i + 1 :]))
-                yield (*function[:place], call, *function[place + 1 :])
+                yield (*function[:index], call, *function[index + 1 :])
 
 
 def _neighbouring_constants(constant: Constant) -> tuple[Constant, Constant]:
     if isinstance(constant, int):
         return constant - 1, constant + 1
-    here = LETTERS.index(constant)
-    return LETTERS[here - 1], LETTERS[(here + 1) % len(LETTERS)]
+    index = LETTERS.index(constant)
+    return LETTERS[index - 1], LETTERS[(index + 1) % len(LETTERS)]
 
 
-# Generates the problems of the miniature: the same ones each time, functions of one or two steps.
+# Generating the problems, deterministically: functions of one or two steps
 
 Part = Literal["train", "feedback", "heldout"]
 Family = tuple[FunctionStep, ...]
@@ -171,7 +171,7 @@ REMAINDERS: dict[Part, frozenset[int]] = {
     "feedback": frozenset({2}),
     "heldout": frozenset({3}),
 }
-"""Which sums of a function's constants, modulo 4, belong to a split; a letter counts as its code point."""
+"""Split → sums of a function's constants, modulo 4; a letter counts as its code point."""
 NAMES = ("change", "combine", "compute", "f", "g", "make", "mix", "solve", "step", "value", "work")
 WORDS = (
     "apple ball bottle button candle carrot chair coin cookie flower garden glass kitchen lemon letter"
@@ -182,30 +182,30 @@ FEWEST_TESTS = 5
 
 
 def generate_problems(split: Part, count: int) -> tuple[Example, ...]:
-    """The first `count` problems of a split, no two alike; its families take turns.
+    """Generate the first `count` problems of a split, all different; its families alternate.
 
-    A family misses its turn where its constants make it no more than one of its steps; some always do.
+    A family is skipped if its constants make it equal to one of its steps; for some this is always so.
     """
     dice = random.Random(f"humaneval-mini:{split}")
-    found: dict[str, Example] = {}
+    problems: dict[str, Example] = {}
     for family in cycle(family for family in FAMILIES if split_of(family) == split):
-        if len(found) == count:
+        if len(problems) == count:
             break
         function = _draw_function(dice, family, split)
-        if told := _choose_inputs(dice, function):
-            example = _build_example(dice, function, told, f"humaneval-mini-{split}-{len(found):04d}")
-            found.setdefault(example.prompt, example)
-    return tuple(found.values())
+        if inputs := _choose_inputs(dice, function):
+            example = _build_example(dice, function, inputs, f"humaneval-mini-{split}-{len(problems):04d}")
+            problems.setdefault(example.prompt, example)
+    return tuple(problems.values())
 
 
 def split_of(family: Family) -> Part:
-    """As in a Latin square: first or second, a step meets three in five of its partners in training."""
-    places = [STEPS.index(step) for step in family]
-    return SHARES[sum(weight * place for weight, place in enumerate(places, start=1)) % len(SHARES)]
+    """Return the split of a family. As in a Latin square, training has 3/5 of the partners of each step."""
+    indices = [STEPS.index(step) for step in family]
+    return SHARES[sum(weight * index for weight, index in enumerate(indices, start=1)) % len(SHARES)]
 
 
 def _draw_function(dice: random.Random, family: Family, split: Part) -> Function:
-    """The family with constants of the split."""
+    """Draw constants of the split for a family."""
     while True:
         function = tuple(
             StepCall(step, tuple(_pick_one(dice, CONSTANTS[slot]) for slot in list_slots(step)))
@@ -217,14 +217,14 @@ def _draw_function(dice: random.Random, family: Family, split: Part) -> Function
 
 
 def _choose_inputs(dice: random.Random, function: Function) -> list[Any] | None:
-    """An input to show, then those to test with; None where fewer steps or always one answer would do."""
+    """Return an input to show, then those for tests; None if fewer steps or a constant answer would pass."""
     pool = _build_input_pool(function[0].step.takes)
     start = int(dice.random() * len(pool))
     left = [*pool[start:], *pool[:start]]
     tests: list[Any] = []
 
     def take(*rivals: Function) -> list[Any]:
-        """The next input that tells the function from all of these, if there is one."""
+        """Take the next input on which the function differs from all of these, if there is one."""
         for value in left:
             right = run_function(function, value)
             if right is not None and all(run_function(rival, value) != right for rival in rivals):
@@ -248,7 +248,7 @@ def _choose_inputs(dice: random.Random, function: Function) -> list[Any] | None:
 
 @cache
 def _build_input_pool(kind: str) -> tuple[Any, ...]:
-    """The inputs that there are, in no order."""
+    """Return all inputs of a kind in random order."""
     dice = random.Random(f"humaneval-mini:{kind}")
     items = range(1, 21)
     pools: dict[str, Sequence[Any]] = {
@@ -259,29 +259,29 @@ def _build_input_pool(kind: str) -> tuple[Any, ...]:
     return tuple(sorted(pools[kind], key=lambda _: dice.random()))
 
 
-def _build_example(dice: random.Random, function: Function, told: list[Any], name: str) -> Example:
-    called = _pick_one(dice, NAMES)
-    ways = [
+def _build_example(dice: random.Random, function: Function, inputs: list[Any], name: str) -> Example:
+    function_name = _pick_one(dice, NAMES)
+    phrases = [
         call.fill_constants(_pick_one(dice, (call.step.words, call.step.other_words))) for call in function
     ]
-    said = ", then ".join(ways)
-    shown, *tests = told
+    description = ", then ".join(phrases)
+    shown, *tests = inputs
     prompt = (
-        f"def {called}({function[0].step.takes}):\n"
-        f'    """{said[0].upper()}{said[1:]}.\n'
-        f"    >>> {called}({shown!r})\n"
+        f"def {function_name}({function[0].step.takes}):\n"
+        f'    """{description[0].upper()}{description[1:]}.\n'
+        f"    >>> {function_name}({shown!r})\n"
         f"    {run_function(function, shown)!r}\n"
         f'    """\n'
     )
     checks = "".join(
         f"    assert candidate({value!r}) == {run_function(function, value)!r}\n" for value in tests
     )
-    meta = {"test": f"def check(candidate):\n{checks}", "entry_point": called}
+    meta = {"test": f"def check(candidate):\n{checks}", "entry_point": function_name}
     return Example(name, prompt, write_body(function), meta)
 
 
 def _pick_one(dice: random.Random, choices: Sequence[T]) -> T:
-    """By `random()`, the only method whose numbers every Python promises to keep."""
+    """Pick a value with `random()`, the only method with the same numbers in every Python version."""
     return choices[int(dice.random() * len(choices))]
 
 

@@ -1,16 +1,17 @@
 """WebShop: find and buy what an instruction asks for, in text.
 
-The official files, from a folder. Goals are in the official order and split as officially: the first 500 are
-the test set and held out, the next 500 (half of the validation goals) answer submissions, and all from number
-1,500 on are the agent's to train on.
+The official files, from a folder. Goals have the official order and split: the first 500 are the test set
+and held out, the next 500 (half of the validation goals) give the feedback on submissions, and all from
+number 1,500 on are for training.
 
-webshop                 what people wrote, where there is enough of it for all splits; else generated goals
-webshop:generated       generated goals in any case; or `webshop:human`
+webshop                 human-written goals if there are enough for all splits, else generated ones
+webshop:generated       always generated goals; or `webshop:human`
 
-An example's answer is a sequence of actions that buys the goal's product.
+An example's target is a sequence of actions that buys the goal's product.
 """
 
 import json
+import logging
 import shutil
 from dataclasses import asdict, replace
 from functools import partial
@@ -36,62 +37,66 @@ from agent2rl.environments.webshop.shop import TEST, TRAIN, Kind, build_goals
 from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.task_data import read_prompts
 
-# The official files: where they are, which goals they give, and what an agent is shown of them.
+logger = logging.getLogger(__name__)
+
+# The official files: finding and loading them, and the part of them that the agent sees
 
 FEEDBACK = slice(VALIDATION.start, VALIDATION.start + TEST.stop)
-"""Of the validation goals, as many as there are test goals."""
+"""As many validation goals as there are test goals."""
 FILES = (
-    "It wants WebShop's own files, which its setup.sh downloads (-d small or -d all): items_shuffle*.json, "
-    "items_ins_v2*.json and, for goals that people wrote, items_human_ins*.json; compressed (.xz) or not."
+    "It must have WebShop's own files, which its setup.sh downloads (-d small or -d all): "
+    "items_shuffle*.json, items_ins_v2*.json and, for human-written goals, items_human_ins*.json; "
+    "compressed (.xz) or not."
 )
 
 
 def find_data_folder(data_dir: Path | None) -> Path:
-    """The folder that holds the files. No download: their source wants a person to agree to large ones."""
+    """Return the folder with the files. No download: their host asks a person to confirm large ones."""
     if data_dir is None:
-        raise UserError("webshop has no data of its own.", f"Name a folder with --data-dir. {FILES}")
+        raise UserError("webshop does not download its data.", f"Name a folder with --data-dir. {FILES}")
     for name in (PRODUCTS, INSTRUCTIONS):
         if find_official_file(data_dir, name) is None:
             raise UserError(f"There is no {name}*.json in {data_dir}.", FILES)
     return data_dir
 
 
-def load_shop(place: Path, kind: Kind | None) -> tuple[Kind, Shop]:
-    """The shop with its goals: of the kind that is asked for, or what people wrote where that is enough."""
-    kinds: tuple[Kind, ...] = ("human", "generated") if kind is None else (kind,)
-    products = load_products(place)
-    for each in kinds:
-        count = len(build_goals(products, each)[0])
+def load_shop(folder: Path, requested: Kind | None) -> tuple[Kind, Shop]:
+    """Load the shop with goals of the requested kind, by default human-written ones if there are enough."""
+    kinds: tuple[Kind, ...] = ("human", "generated") if requested is None else (requested,)
+    products = load_products(folder)
+    for kind in kinds:
+        count = len(build_goals(products, kind)[0])
         if count > TRAIN.start:
-            return each, Shop.from_products(products, each)
+            logger.debug("Using %d %s goals of %s", count, kind, folder)
+            return kind, Shop.from_products(products, kind)
     raise UserError(
-        f"There are {count} {each} goals in {place}: all of them would be for scoring.",
-        f"Training begins with number {TRAIN.start}.",
+        f"There are {count} {kind} goals in {folder}: all of them are used for scoring, none for training.",
+        f"Use files with more than {TRAIN.start} goals: training goals begin with that number.",
     )
 
 
-def write_visible_files(place: Path, target: Path) -> None:
-    """Write what an agent may see: all products, and their attributes without what anybody asks for."""
+def write_visible_files(folder: Path, target: Path) -> None:
+    """Write the files that the agent may see: all products, with their attributes but no instructions."""
     for name in (PRODUCTS, REVIEWS):
-        if (path := find_official_file(place, name)) is not None:
+        if (path := find_official_file(folder, name)) is not None:
             shutil.copyfile(path, target / path.name)
-    path = find_official_file(place, INSTRUCTIONS)
+    path = find_official_file(folder, INSTRUCTIONS)
     assert path is not None
-    known = {
+    attributes = {
         asin: {"attributes": row["attributes"]}
         for asin, row in read_json_file(path, dict).items()
         if "attributes" in row
     }
-    (target / f"{INSTRUCTIONS}.json").write_text(json.dumps(known), encoding="utf-8")
+    (target / f"{INSTRUCTIONS}.json").write_text(json.dumps(attributes), encoding="utf-8")
 
 
-# Goals as examples: what is asked, and actions that fulfil it.
+# Goals as examples, with actions that reach them
 
 
 def build_example(
     shop: Shop, goal: ShoppingGoal, name: str, steps: int = STEPS, layout: PageLayout = OFFICIAL
 ) -> Example:
-    """Asks with what is seen first; actions that buy the product it was made from are its answer."""
+    """Turn a goal into an example: the first page is its prompt, actions that buy its product the target."""
     return Example(
         id=name,
         prompt=WebshopEpisode(shop, goal, layout=layout).observation,
@@ -106,42 +111,42 @@ def build_example(
 
 
 def find_walkthrough(shop: Shop, goal: ShoppingGoal, layout: PageLayout = OFFICIAL) -> tuple[str, ...]:
-    """Searches for what is wanted, turns pages until it is there, chooses and buys.
+    """Return actions that search for the product, turn pages until it is listed, choose options and buy.
 
-    Somebody who knows the product wrote it: it is no proof that its features were read. Empty where nothing
-    finds it: among many products with one title, some are on nobody's list.
+    They are written with knowledge of the product: its features need not have been read. Empty if no query
+    finds it: among many products with the same title, some are in no result list.
     """
-    visit = WebshopEpisode(shop, goal, layout=layout)
-    wanted = shop.products[goal.asin]
+    episode = WebshopEpisode(shop, goal, layout=layout)
+    product = shop.products[goal.asin]
     query = _find_query(shop, goal)
     if query is None:
         return ()
     actions = [f"search[{query}]"]
-    visit.step(actions[0])
-    while wanted.asin.lower() not in visit.available.clickables:
+    episode.step(actions[0])
+    while product.asin.lower() not in episode.available.clickables:
         actions.append("click[next >]")
-        visit.step(actions[-1])
-    chosen = [value for _, value in goal.options]
-    return (*actions, *(f"click[{name}]" for name in (wanted.asin.lower(), *chosen, "buy now")))
+        episode.step(actions[-1])
+    options = [value for _, value in goal.options]
+    return (*actions, *(f"click[{name}]" for name in (product.asin.lower(), *options, "buy now")))
 
 
 def _find_query(shop: Shop, goal: ShoppingGoal) -> str | None:
-    """The first that finds the product: what is asked for in a few words, in its own, or the very title."""
-    wanted = shop.products[goal.asin]
-    queries = (" ".join([*goal.attributes, wanted.query]), goal.instruction, wanted.title)
+    """Return the first query that finds the product: attributes, the instruction, or the exact title."""
+    product = shop.products[goal.asin]
+    queries = (" ".join([*goal.attributes, product.query]), goal.instruction, product.title)
     for query in queries:
-        if wanted in shop.search(query):
+        if product in shop.search(query):
             return query
     return None
 
 
 def withhold_walkthroughs(splits: Splits) -> Splits:
-    """The training goals without the actions that fulfil them."""
-    return replace(splits, train=tuple(replace(one, target="") for one in splits.train))
+    """Remove the actions that reach the goals from the training goals."""
+    return replace(splits, train=tuple(replace(example, target="") for example in splits.train))
 
 
 RULE = f"webshop-2-nouns-by-{get_noun_tagger()}"
-"""Changes whenever the same actions could score otherwise."""
+"""Must change whenever the same actions could get another score."""
 
 EVALUATOR = Episodes(
     rule=RULE,
@@ -175,6 +180,7 @@ def load(data_dir: Path | None, kind: Kind | None = None) -> Splits:
 
 
 def parse(argument: str) -> Task:
+    """Build the task with one kind of goals."""
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     if argument not in kinds:
         raise UserError(f"There are no {argument!r} goals.", f"Known: {', '.join(kinds)}.")

@@ -1,8 +1,8 @@
 """WebShop in miniature: a generated shop in the official file format, small enough for a tiny model.
 
-Of each thing there are several products that differ in what they are made of and in how they are. The title
-says neither: the one can be searched for, the other is said on the page of features alone. Beside some stands
-a look-alike that costs too much. Training buys some products, feedback and held-out goals others.
+There are several products of each kind of thing, which differ in material and look. The title has neither:
+the material can be searched for, the look is only on the features page. Some products have a look-alike that
+costs too much. Training goals ask for some products, feedback and held-out goals for others.
 """
 
 import json
@@ -27,13 +27,13 @@ from agent2rl.tasks import webshop
 from agent2rl.tasks.webshop import EVALUATOR
 from agent2rl.tasks.webshop import TASK as WEBSHOP
 
-# Generates the shop of the miniature: the same products each time, in the official file format.
+# Generating the products, deterministically, in the official file format
 
 Part = Literal["train", "feedback", "heldout"]
 PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback", "heldout", None, None)
-"""Who buys the products of a thing; nobody buys the look-alikes."""
+"""The splits that ask for the products of a thing; None for look-alikes, which no goal asks for."""
 LOOK_ALIKE_EXTRA_PRICE = 90
-"""Above every bound: these lie at most 40 above a price."""
+"""Puts look-alikes above every price bound: a bound is at most 40 above a price."""
 
 KITCHEN, BEDROOM, CLOTHES, OFFICE = (
     "Home › Kitchen",
@@ -61,7 +61,7 @@ OPINIONS = (("Good", 5, "I like it."), ("Fine", 4, "It holds."), ("Lost it", 2, 
 
 @dataclass(frozen=True)
 class ProductStock:
-    """The products, and who buys them."""
+    """The products, and the split that asks for each."""
 
     rows: tuple[Mapping[str, JsonValue], ...]
     known: Mapping[str, Mapping[str, JsonValue]]
@@ -69,11 +69,11 @@ class ProductStock:
     parts: Mapping[str, Part | None]
 
     def build_files(self, parts: Iterable[Part] = ()) -> dict[str, JsonValue]:
-        """What each file holds; what is asked for only of the parts' products."""
+        """Build the contents of the files, with instructions only for the products of these parts."""
         shown = {*parts}
         known: dict[str, JsonValue] = {
-            asin: dict(one) if self.parts[asin] in shown else {"attributes": one["attributes"]}
-            for asin, one in self.known.items()
+            asin: dict(entry) if self.parts[asin] in shown else {"attributes": entry["attributes"]}
+            for asin, entry in self.known.items()
         }
         return {
             PRODUCTS: [dict(row) for row in self.rows],
@@ -83,34 +83,34 @@ class ProductStock:
 
     def write_files(self, folder: Path, parts: Iterable[Part] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, held in self.build_files(parts).items():
-            (folder / f"{name}.json").write_text(json.dumps(held), encoding="utf-8")
+        for name, contents in self.build_files(parts).items():
+            (folder / f"{name}.json").write_text(json.dumps(contents), encoding="utf-8")
 
 
 @cache
 def generate_stock() -> ProductStock:
     dice = random.Random("webshop-mini")
     kinds = [(category, thing) for category, things in THINGS.items() for thing in things]
-    made = [one for category, thing in kinds for one in _make_product_line(dice, category, thing)]
-    dice.shuffle(made)
-    named = {f"B{number:03}": one for number, one in enumerate(made, 101)}
+    products = [product for category, thing in kinds for product in _make_product_line(dice, category, thing)]
+    dice.shuffle(products)
+    by_asin = {f"B{number:03}": product for number, product in enumerate(products, 101)}
     return ProductStock(
-        rows=tuple({"asin": asin, **row} for asin, (row, _, _) in named.items()),
-        known={asin: known for asin, (_, known, _) in named.items()},
-        reviews=tuple(_draw_review(dice, asin) for asin in named),
-        parts={asin: part for asin, (_, _, part) in named.items()},
+        rows=tuple({"asin": asin, **row} for asin, (row, _, _) in by_asin.items()),
+        known={asin: known for asin, (_, known, _) in by_asin.items()},
+        reviews=tuple(_draw_review(dice, asin) for asin in by_asin),
+        parts={asin: part for asin, (_, _, part) in by_asin.items()},
     )
 
 
-_Made = tuple[dict[str, JsonValue], dict[str, JsonValue], Part | None]
+_GeneratedProduct = tuple[dict[str, JsonValue], dict[str, JsonValue], Part | None]
 
 
-def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_Made]:
-    """The products of one thing: no two the same but for the look-alikes, each like one that is bought."""
+def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_GeneratedProduct]:
+    """Generate the products of one thing: all different, except that each look-alike copies another one."""
     pairs = [(material, look) for material in MATERIALS[category] for look in LOOKS]
     bought = dice.sample(pairs, sum(part is not None for part in PARTS))
     alike = dice.sample(bought, len(PARTS) - len(bought))
-    line: list[_Made] = []
+    line: list[_GeneratedProduct] = []
     for part, (material, look) in zip(PARTS, [*bought, *alike], strict=True):
         price = dice.randint(5, 45) + (LOOK_ALIKE_EXTRA_PRICE if part is None else 0)
         row: dict[str, JsonValue] = {
@@ -140,23 +140,23 @@ def _draw_options(dice: random.Random, category: str) -> dict[str, JsonValue]:
 
 
 def _draw_review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
-    title, stars, said = dice.choice(OPINIONS)
+    title, stars, text = dice.choice(OPINIONS)
     return {
         "asin": asin,
         "average_rating": stars,
-        "reviews": [{"title": title, "stars": stars, "review": said}],
+        "reviews": [{"title": title, "stars": stars, "review": text}],
     }
 
 
 STEPS = 12
 SCORING = 120
 LAYOUT = PageLayout(separator=" | ", shown=4, head=False)
-"""A tiny model has a small context, and the official separator is five tokens to it."""
+"""Short pages for the small context of a tiny model; the official separator takes it five tokens."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
 PRICE_BOUNDS_SEED = 90417
-"""Draws what a goal may cost, in a package that the agent does not see: it cannot foretell what is asked."""
+"""Seed of the price bounds. The agent does not see this package, so it cannot predict the goals."""
 
 
 @cache
@@ -172,16 +172,16 @@ def load(data_dir: Path | None) -> Splits:
         train=_build_examples("train"),
         feedback=_build_examples("feedback")[:SCORING],
         heldout=_build_examples("heldout")[:SCORING],
-        folders={SHOP: lambda place: generate_stock().write_files(place, ("train",))},
-        beside={SHOP: lambda place: generate_stock().write_files(place)},
+        folders={SHOP: lambda folder: generate_stock().write_files(folder, ("train",))},
+        beside={SHOP: lambda folder: generate_stock().write_files(folder)},
     )
 
 
 def _build_examples(part: Part) -> tuple[Example, ...]:
-    wanted = [goal for goal in build_shop().goals if generate_stock().parts[goal.asin] == part]
+    goals = [goal for goal in build_shop().goals if generate_stock().parts[goal.asin] == part]
     return tuple(
         webshop.build_example(build_shop(), goal, f"{part}-{number:04}", STEPS, LAYOUT)
-        for number, goal in enumerate(wanted)
+        for number, goal in enumerate(goals)
     )
 
 
@@ -196,6 +196,6 @@ The shop is generated and small. The goals that score you ask for products of it
 for.
 """,
     load=load,
-    # An action is one line; what a small model says beyond it would only fill its context.
+    # An action is one line; more text of a small model would only fill its context.
     evaluator=replace(EVALUATOR.prompted(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
 )

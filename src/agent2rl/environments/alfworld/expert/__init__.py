@@ -1,12 +1,12 @@
-"""An expert that plays ALFWorld from the texts alone, for demonstrations and as a yardstick.
+"""An expert that plays ALFWorld from the texts alone, for demonstrations and as a baseline.
 
     expert, episode = AlfworldExpert(), AlfworldEpisode(game)
     while not episode.won:
         episode.step(expert.act(episode.observation))
 
 It parses the task, remembers what it has seen, and searches first where such things are usually found
-(counted in the training games only). It is deterministic. Asked further after winning, it brings more
-things of the kind. Told what was done `instead` of what it said, it goes on from there. Not covered: things
+(counted in the training games only). It is deterministic. After winning, further calls bring more things of
+the kind. `instead` tells it that another action was done, and it continues from there. Not covered: things
 inside other things, and tasks in free words.
 
 This must stay a folder: a run with --no-expert hides it from the agent, compiled files included.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from agent2rl.environments.alfworld.episode import NOTHING
 
-# Where things of each kind are usually found in ALFWorld's rooms, so that a search begins well.
+# How often each kind of thing is found in each kind of fixture, for the order of the search
 
 _COUNTED = """
 alarmclock: diningtable 75 desk 56 countertop 52 dresser 46 sidetable 36 shelf 11
@@ -97,31 +97,31 @@ winebottle: diningtable 48 countertop 32 garbagecan 16 shelf 6 cabinet 4 fridge 
 """
 
 SLOW = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-"""Fixtures that usually must be opened: a look takes two steps."""
+"""Fixtures that usually must be opened, so that looking takes two steps."""
 
 _ANYTHING = 0.1
-"""Per cent, for what was never counted."""
+"""Percentage for pairs that were never counted."""
 
 
 def _parse_counts(text: str) -> dict[str, dict[str, float]]:
-    haunts: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for entry in text.replace("\n    ", " ").strip().splitlines():
         kind, _, rest = entry.partition(": ")
         words = rest.split()
-        haunts[kind] = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-    return haunts
+        rates[kind] = dict(zip(words[::2], map(float, words[1::2]), strict=True))
+    return rates
 
 
 _FIND_RATES = _parse_counts(_COUNTED)
 
 
 def estimate_find_rate(kind: str, fixture: str) -> float:
-    """How likely one finds a thing of a kind in or on a kind of fixture: per cent and step."""
-    found = _FIND_RATES.get(kind, {}).get(fixture, _ANYTHING)
-    return found / 2 if fixture in SLOW else found
+    """Estimate the chance to find a thing of a kind in or on a kind of fixture, in percent per step."""
+    rate = _FIND_RATES.get(kind, {}).get(fixture, _ANYTHING)
+    return rate / 2 if fixture in SLOW else rate
 
 
-# What a task sentence of ALFWorld asks for, read from its words alone.
+# Parsing the task sentence
 
 _KIND = r"(?:(?:the|some|an?) )?(?P<kind>\w+)"
 _LAMP = r"(?:(?:the|an?) )?(?P<lamp>\w+)"
@@ -146,7 +146,7 @@ APPLIANCES = {"clean": ("sinkbasin", "sink"), "heat": ("microwave",), "cool": ("
 
 @dataclass(frozen=True)
 class ParsedTask:
-    """Things of a kind, treated or not, are to be put in a kind of place, or held where a lamp is lit."""
+    """Put things of a kind, treated or not, in a kind of place, or hold one next to a lit lamp."""
 
     kind: str
     place: str = ""
@@ -161,11 +161,11 @@ class ParsedTask:
 
 
 def parse_task(text: str) -> ParsedTask | None:
-    """The errand that a text states, whatever stands around it; None where no phrasing is recognised."""
+    """Parse the task anywhere in a text. None if no phrasing matches."""
     for phrasing in _PHRASINGS:
-        found = phrasing.search(text)
-        if found:
-            words = {name: word.lower() for name, word in found.groupdict().items() if word}
+        match = phrasing.search(text)
+        if match:
+            words = {name: word.lower() for name, word in match.groupdict().items() if word}
             return ParsedTask(
                 kind=words["kind"],
                 place=words.get("place", ""),
@@ -176,8 +176,7 @@ def parse_task(text: str) -> ParsedTask | None:
     return None
 
 
-# What a player of ALFWorld knows of a room from the texts it was given: what is where, and what is in
-# reach.
+# The expert's memory of a room: what is where, and what is within reach
 
 Action = tuple[str, ...]
 
@@ -190,7 +189,7 @@ _SHUT = re.compile(r"\bis (?:closed|shut)\b", re.IGNORECASE)
 
 
 def parse_listed_names(text: str) -> list[str]:
-    """The things or fixtures that a text enumerates: "a mug 1, and a mug 2"."""
+    """Return the things or fixtures that a text lists: "a mug 1, and a mug 2"."""
     return [name.lower() for name in _LISTED.findall(text)]
 
 
@@ -199,40 +198,42 @@ def kind_of(name: str) -> str:
 
 
 def parse_command(command: str) -> Action:
-    """What a command comes down to; nothing where it changes nothing that is kept in mind."""
-    found = _COMMAND.fullmatch(command.strip())
-    verb, *names = (part for part in found.groups() if part) if found else ("",)
+    """Parse a command to an action; its verb is empty if the command does not affect the memory."""
+    match = _COMMAND.fullmatch(command.strip())
+    verb, *names = (part for part in match.groups() if part) if match else ("",)
     return ("put" if verb == "move" else verb, *names)
 
 
 class RoomMemory:
+    """What the expert knows about the room."""
+
     def __init__(self, fixtures: Iterable[str] = ()) -> None:
         self.fixtures = list(dict.fromkeys(fixtures))
-        """Receptacles, those to prefer first, less any that turned out to be of no use."""
+        """Receptacles, preferred ones first, without those that turned out to be useless."""
         self.contents: dict[str, list[str]] = {}
-        """What is in or on each fixture that was looked at."""
+        """The things in or on each fixture that was looked at."""
         self.shut: set[str] = set()
         self.near: set[str] = set()
         """The fixtures known to be within reach."""
         self.held = ""
         self.held_from = ""
         self.treated: set[str] = set()
-        """The things that were cleaned, heated or cooled, and those that cannot be."""
+        """Things that were cleaned, heated or cooled, or that cannot be."""
 
     def select_fixtures(self, kinds: Iterable[str]) -> list[str]:
-        """The fixtures of some kinds, in the order of the kinds."""
+        """Return the fixtures of some kinds, in the order of the kinds."""
         return [name for kind in kinds for name in self.fixtures if kind_of(name) == kind]
 
     def list_unseen(self) -> list[str]:
         return [name for name in self.fixtures if name not in self.contents]
 
     def find_known(self, kind: str) -> list[tuple[str, str]]:
-        """The things of a kind whose places are known, each with its place; those within reach first."""
+        """Return the known things of a kind, each with its fixture, those within reach first."""
         places = sorted(self.contents.items(), key=lambda item: item[0] not in self.near)
         return [(thing, fixture) for fixture, things in places for thing in things if kind_of(thing) == kind]
 
     def record_result(self, action: Action, answer: str) -> None:
-        """The action was done."""
+        """Update the memory after an action that succeeded."""
         match action:
             case "go to", fixture:
                 self.near = {fixture}
@@ -251,16 +252,16 @@ class RoomMemory:
                 self.treated.add(thing)
 
     def record_failure(self, action: Action) -> None:
-        """Nothing happened: believe no longer what made the action seem possible."""
+        """Update the memory after an action that failed: drop the belief that made it seem possible."""
         match action:
             case "go to", fixture if fixture not in self.near:
-                self.near.add(fixture)  # one cannot go to what stands in the same place
+                self.near.add(fixture)  # going to a fixture in the same place fails
             case (("go to" | "open" | "examine"), fixture) | ("put", _, fixture):
                 self._forget_fixture(fixture)
             case "take", thing, fixture:
                 self._remove_thing(thing, fixture)
             case (("clean" | "heat" | "cool"), thing, _):
-                self.treated.add(thing)  # it may be of a sort that cannot be: put it away, try another
+                self.treated.add(thing)  # this thing may not allow it: put it away, try another
             case "use", lamp:
                 for fixture in self.contents:
                     self._remove_thing(lamp, fixture)
@@ -280,37 +281,36 @@ class RoomMemory:
         self.contents[fixture] = [name for name in self.contents.get(fixture, []) if name != thing]
 
 
-# An expert that plays ALFWorld from what it reads, as a model would: for demonstrations, and as a
-# yardstick.
+# The expert
 
 TASK = "Your task is to:"
 IDLE: Action = ("look",)
-"""What it does when it knows of nothing better."""
+"""The action if there is nothing better to do."""
 
 PUTTING = ("move {} to {}", "put {} in/on {}")
 """The spelling since alfworld 0.4, and the one before."""
 
 
 class AlfworldExpert:
-    """Plays one game: `act` is given each observation in turn, the first included, and says what to do."""
+    """Play one game: `act` takes each observation in turn, the first included, and returns a command."""
 
     def __init__(self, putting: str = PUTTING[0]) -> None:
         self.errand: ParsedTask | None = None
-        """None: nothing was read yet that states a task."""
+        """None until an observation states the task."""
         self.memory = RoomMemory()
         self._spellings = sorted(PUTTING, key=lambda spelling: spelling != putting)
-        """How to say "put", the likelier first."""
+        """Spellings of "put", the more likely first."""
         self._refusals = 0
-        """How often putting the thing in hand came to nothing."""
+        """How often putting down the thing in hand failed."""
         self._last: Action = IDLE
         self._own = True
-        """Whether what was done last is what it said."""
+        """Whether the last action was the expert's own."""
 
     def act(self, observation: str) -> str:
         if self.errand is None:
             self._read_task(observation)
         elif NOTHING in observation:
-            if self._own:  # what another tried in vain says nothing of what it believed itself
+            if self._own:  # a failure of another's action says nothing about the expert's beliefs
                 self._handle_failure()
         else:
             self._refusals = 0
@@ -321,10 +321,10 @@ class AlfworldExpert:
     def instead(self, action: str) -> None:
         match parse_command(action):
             case "examine", thing if thing == self.memory.held:
-                done: Action = IDLE  # what is seen then is no place
+                done: Action = IDLE  # the observation describes a thing, not a fixture
             case (("clean" | "heat" | "cool") as verb, thing, _) if self.errand and verb != self.errand.verb:
                 done = IDLE
-                self.memory.treated.discard(thing)  # it may have undone the one that is wanted
+                self.memory.treated.discard(thing)  # it may have undone the requested treatment
             case other:
                 done = other
         self._last, self._own = done, False
@@ -337,7 +337,7 @@ class AlfworldExpert:
         )  # lists count down; drawer 1 comes before drawer 9
 
     def _handle_failure(self) -> None:
-        """Nothing happened: a put may only have been spelled wrongly, so it gets a second chance."""
+        """Handle a failed action. A put may only have been spelled wrongly, so it is tried again."""
         if self._last[0] == "put":
             self._spellings.reverse()
             self._refusals = (self._refusals + 1) % len(self._spellings)
@@ -348,7 +348,9 @@ class AlfworldExpert:
         if self.errand is None:
             return IDLE
         held, origin = self.memory.held, self.memory.held_from
-        if held and kind_of(held) != self.errand.kind:  # another took it, and a hand holds one thing only
+        if (
+            held and kind_of(held) != self.errand.kind
+        ):  # another action took it, and only one thing can be held
             return self._reach_into(origin) or ("put", held, origin)
         return self._use_held_thing(self.errand, held) if held else self._fetch_thing(self.errand)
 
@@ -375,7 +377,7 @@ class AlfworldExpert:
         return self._search_for(errand.kind)
 
     def _list_settled(self, errand: ParsedTask) -> set[str]:
-        """The things that need not be touched, or not again."""
+        """Return the things that need not be moved, or not again."""
         if errand.verb:
             return self.memory.treated
         places = (
@@ -384,7 +386,7 @@ class AlfworldExpert:
         return {thing for place in places for thing in self.memory.contents.get(place, [])}
 
     def _choose_target(self, errand: ParsedTask) -> str:
-        """The fixture to bring things to: where most of them are, if it takes several, else the handiest."""
+        """Return the fixture to bring things to: for several things where most are, else the nearest."""
         memory = self.memory
 
         def merit(fixture: str) -> tuple[int, bool, bool, bool]:
@@ -395,7 +397,7 @@ class AlfworldExpert:
         return max(memory.select_fixtures([errand.place]), key=merit, default="")
 
     def _search_for(self, *kinds: str) -> Action:
-        """Look where it is likeliest, per step, to find something of any of these kinds."""
+        """Look where something of these kinds is most likely to be found, per step."""
         memory = self.memory
 
         def merit(fixture: str) -> tuple[bool, float]:
@@ -406,11 +408,11 @@ class AlfworldExpert:
         return (self._reach_into(fixture) or ("examine", fixture)) if fixture else IDLE
 
     def _go_to(self, fixture: str) -> Action:
-        """The next step on the way to a fixture; none when it is within reach."""
+        """Return the next step to a fixture, empty if it is within reach."""
         return () if fixture in self.memory.near else ("go to", fixture)
 
     def _reach_into(self, fixture: str) -> Action:
-        """The next step to lay hands on what a fixture holds; none when nothing is in the way."""
+        """Return the next step to reach a fixture's contents, empty if they are within reach."""
         opening: Action = ("open", fixture) if fixture in self.memory.shut else ()
         return self._go_to(fixture) or opening
 
