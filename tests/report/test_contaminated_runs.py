@@ -181,7 +181,7 @@ def test_a_run_that_was_not_searched_is_unknown_and_not_contaminated() -> None:
     assert headline.build_title(given) == "+14.50 points on gsm8k-mini"
     (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
     assert flag.tone == "warn"
-    assert flag.text == "Whether this run is contaminated is unknown: it took too long."
+    assert flag.text == "It is unknown whether this run is contaminated: it took too long."
 
 
 def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_given() -> None:

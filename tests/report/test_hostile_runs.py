@@ -208,7 +208,7 @@ def test_weights_that_are_not_trained_from_the_base_are_no_best_in_the_headline(
         run_report.gather_report_data(made(tmp_path, scores=(95.0,), lineage=lineage))
     )
     assert "95" not in told
-    assert "none of them trained from the base model" in told
+    assert "none of them was trained from the base model" in told
 
 
 def test_a_clear_loss_is_not_called_chance() -> None:

@@ -72,7 +72,7 @@ def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: RunLaunc
     assert "there is nothing to resume" in again.stderr
     assert RunResult.model_validate_json(again.stdout).resumed == len(deaths) - 1  # the last one was over
     assert dying.paths.ledger.read_bytes() == finished
-    assert "11 times, after its harness died" in bench.cli("show", dying.paths.run_id).stdout
+    assert "11 times, after a harness crash" in bench.cli("show", dying.paths.run_id).stdout
 
 
 def test_a_harness_that_is_killed_at_any_time_loses_nothing(bench: RunLauncher) -> None:

@@ -42,27 +42,27 @@ MAIN = ('<main id="main">', "</main>")
 
 def of_run(root: str, stamp: str) -> str:
     """What a run's report says, as the inside of a page."""
-    shown = _gather_report_data(root, stamp)
+    data = _gather_report_data(root, stamp)
     workers.report_step(4, STEP_COUNT, "drawing its figures")
-    text = html.page(shown, run_figures.render_all_svgs(shown))
+    text = html.page(data, run_figures.render_all_svgs(data))
     return _extract_contents(text) + extract_main(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
     """What happened between two moments of the agent's time, as the inside of a page."""
-    shown = _gather_report_data(root, stamp)
+    data = _gather_report_data(root, stamp)
     workers.report_step(4, STEP_COUNT, "drawing its figures")
-    end = run_figures.find_time_end(shown)
+    end = run_figures.find_time_end(data)
     last = min(end, float(until) or end)
     first = max(0.0, min(float(since), last - MIN_WINDOW_SECONDS))
     figures: dict[str, str] = {}
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": run_figures.draw_timeline(shown, last, narrow, first),
-                "resources": run_figures.draw_resources(shown, end, narrow),
-                "rollouts": run_figures.draw_rollouts(shown, end, narrow),
-                "tokens": run_figures.draw_tokens(shown, end, narrow),
+                "timeline": run_figures.draw_timeline(data, last, narrow, first),
+                "resources": run_figures.draw_resources(data, end, narrow),
+                "rollouts": run_figures.draw_rollouts(data, end, narrow),
+                "tokens": run_figures.draw_tokens(data, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():
@@ -71,7 +71,7 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
         known = {name: figure for name, figure in drawn.items() if figure}
         texts = chart_style.render_svgs(known)
         figures |= {name + (chart_style.NARROW if narrow else ""): text for name, text in texts.items()}
-    attempts = [(each.number, each.began, each.ended) for each in shown.findings.attempts]
+    attempts = [(each.number, each.began, each.ended) for each in data.findings.attempts]
     window = {"first": first, "last": last, "end": end, "attempts": attempts}
     return rendering.render_template(
         "window.jinja", figures=page_templates.inline_figures(figures), frame=_locate_time_axis(), **window

@@ -110,8 +110,8 @@ TONES = {
 class EvidenceLinks:
     """Links to evidence that is on the page; what is not is named without one."""
 
-    def __init__(self, shown: ReportData) -> None:
-        pieces = shown.findings.evidence[:MOST_EVIDENCE]
+    def __init__(self, data: ReportData) -> None:
+        pieces = data.findings.evidence[:MOST_EVIDENCE]
         self._places = {piece.id: place for place, piece in enumerate(pieces, start=1)}
 
     def link_evidence(self, name: str) -> Markup:
@@ -139,9 +139,9 @@ class EvidenceLinks:
         return found + escape(formatting.escape_invisible(text[last:]))
 
 
-def page(shown: ReportData, figures: Mapping[str, str]) -> str:
+def page(data: ReportData, figures: Mapping[str, str]) -> str:
     """`figures` holds SVG texts by name, those for telephones with `.narrow` behind it."""
-    anchors = EvidenceLinks(shown)
+    anchors = EvidenceLinks(data)
     filters: dict[str, Callable[..., Any]] = {
         "cites": anchors.link_all_evidence,
         "prose": anchors.render_prose,
@@ -154,25 +154,25 @@ def page(shown: ReportData, figures: Mapping[str, str]) -> str:
     return page_templates.render_page(
         "report.html.jinja",
         filters,
-        shown=shown,
-        view=shown.view,
-        findings=shown.findings,
-        result=shown.view.result,
-        title=headline.build_title(shown),
-        sentence=headline.build_sentence(shown),
-        tiles=headline.build_tiles(shown),
-        flags=headline.build_flags(shown),
-        notes=headline.collect_notes(shown),
-        submissions={one.id: one for one in shown.view.submissions},
+        data=data,
+        view=data.view,
+        findings=data.findings,
+        result=data.view.result,
+        title=headline.build_title(data),
+        sentence=headline.build_sentence(data),
+        tiles=headline.build_tiles(data),
+        flags=headline.build_flags(data),
+        notes=headline.collect_notes(data),
+        submissions={one.id: one for one in data.view.submissions},
         figures=page_templates.inline_figures(figures),
-        diffs=run_changes.parse_diffs(shown.diffs),
-        compared=run_changes.compare_examples(shown),
+        diffs=run_changes.parse_diffs(data.diffs),
+        compared=run_changes.compare_examples(data),
         limits=run_changes,
-        checks=run_integrity_checks(shown),
-        metrics=sections.build_metric_rows(shown.findings.metrics),
-        activities=sections.build_activity_rows(shown.findings.time),
-        setup=build_setup_rows(shown),
-        groups=_compare_groups(shown),
+        checks=run_integrity_checks(data),
+        metrics=sections.build_metric_rows(data.findings.metrics),
+        activities=sections.build_activity_rows(data.findings.time),
+        setup=build_setup_rows(data),
+        groups=_compare_groups(data),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
@@ -190,12 +190,12 @@ def _describe_contents(attempt: AttemptFindings) -> str:
     return " · ".join(tables.pluralize(count, noun) for noun, count in counts.items() if count) or "details"
 
 
-def _compare_groups(shown: ReportData) -> list[tuple[str, float | None, float | None]]:
+def _compare_groups(data: ReportData) -> list[tuple[str, float | None, float | None]]:
     """Each kind of example before and after, where there are kinds."""
-    gain = shown.findings.gain
+    gain = data.findings.gain
     if gain and gain.groups:
         return [(name, before, after) for name, (before, after) in sorted(gain.groups.items())]
-    pair = headline.find_before_and_after(shown)
-    before = pair[0].groups if pair else shown.view.baseline.groups if shown.view.baseline else {}
+    pair = headline.find_before_and_after(data)
+    before = pair[0].groups if pair else data.view.baseline.groups if data.view.baseline else {}
     after = pair[1].groups if pair else {}
     return [(name, before.get(name), after.get(name)) for name in sorted({*before, *after})]

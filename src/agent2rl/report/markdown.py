@@ -12,20 +12,20 @@ from agent2rl.report.sections import run_integrity_checks
 # Which figures a report has: each that there is something to draw in.
 
 
-def list_figure_names(shown: ReportData) -> list[str]:
+def list_figure_names(data: ReportData) -> list[str]:
     """In the order of the page; known without drawing any."""
-    line, started = shown.timeline, shown.timeline.started is not None
+    line, started = data.timeline, data.timeline.started is not None
     found = {
-        "scores": started and any(one.score for one in shown.view.submissions),
+        "scores": started and any(one.score for one in data.view.submissions),
         "curves": any(
             value is not None
-            for attempt in shown.findings.attempts
+            for attempt in data.findings.attempts
             for curve in attempt.curves
             for _, value in curve.points
         ),
         "timeline": bool(line.spans),
         "rollouts": any(each.claimed.episodes or each.witnessed.episodes for each in line.played),
-        "tokens": started and any(each.tokens for each in shown.usage),
+        "tokens": started and any(each.tokens for each in data.usage),
         "resources": bool(line.samples),
     }
     return [name for name, there in found.items() if there]
@@ -47,36 +47,34 @@ CAPTIONS = {
 }
 
 
-def page(shown: ReportData) -> str:
+def page(data: ReportData) -> str:
     parts = [
         [
-            f"# {_escape_cell(shown.view.paths.run_id)}",
+            f"# {_escape_cell(data.view.paths.run_id)}",
             "",
-            _escape_cell(headline.build_sentence(shown), LINE),
+            _escape_cell(headline.build_sentence(data), LINE),
         ],
-        [f"- **{_escape_cell(flag.text)}**" for flag in headline.build_flags(shown)],
-        [*_render_table(("", ""), tables.build_headline_rows(shown.view))],
-        ["## What happened", "", *_render_prose(shown.findings.summary)],
-        _render_llm_summary(shown),
-        ["## Submissions", "", *_render_figure(shown, "scores"), *_render_submissions(shown.view)],
-        ["## Attempts", "", *_render_attempts(shown), *_render_figure(shown, "curves")],
-        _render_kinds(shown.view),
-        _render_claims(shown),
+        [f"- **{_escape_cell(flag.text)}**" for flag in headline.build_flags(data)],
+        [*_render_table(("", ""), tables.build_headline_rows(data.view))],
+        ["## What happened", "", *_render_prose(data.findings.summary)],
+        _render_llm_summary(data),
+        ["## Submissions", "", *_render_figure(data, "scores"), *_render_submissions(data.view)],
+        ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
+        _render_kinds(data.view),
+        _render_claims(data),
         *(
-            [name, "", *_render_figure(shown, key)]
+            [name, "", *_render_figure(data, key)]
             for key, name in _HEADINGS.items()
-            if key in list_figure_names(shown)
+            if key in list_figure_names(data)
         ),
         [
             "## Process metrics",
             "",
-            *_render_table(
-                ("metric", "value", "meaning"), sections.build_metric_rows(shown.findings.metrics)
-            ),
+            *_render_table(("metric", "value", "meaning"), sections.build_metric_rows(data.findings.metrics)),
         ],
-        ["## Compliance and integrity", "", *_render_checks(shown)],
-        _render_contamination(shown.view),
-        _render_evidence(shown),
+        ["## Compliance and integrity", "", *_render_checks(data)],
+        _render_contamination(data.view),
+        _render_evidence(data),
     ]
     return "\n\n".join("\n".join(part).rstrip("\n") for part in parts if part) + "\n"
 
@@ -95,8 +93,8 @@ def _render_prose(text: str) -> list[str]:
     return lines if any(lines) else ["Nothing is known yet."]
 
 
-def _render_llm_summary(shown: ReportData) -> list[str]:
-    said = shown.llm_summary
+def _render_llm_summary(data: ReportData) -> list[str]:
+    said = data.llm_summary
     if said is None:
         return []
     lines = ["### By a language model", "", f"Written by {_escape_cell(said.model)}; it may be wrong.", ""]
@@ -117,8 +115,8 @@ def _render_submissions(view: RunView) -> list[str]:
     ]
 
 
-def _render_attempts(shown: ReportData) -> list[str]:
-    if not shown.findings.attempts:
+def _render_attempts(data: ReportData) -> list[str]:
+    if not data.findings.attempts:
         return ["None."]
     rows = [
         (
@@ -132,7 +130,7 @@ def _render_attempts(shown: ReportData) -> list[str]:
             ),
             ", ".join(f"{one.name} {formatting.format_setting(one.value, 40)}" for one in each.settings[:8]),
         )
-        for each in shown.findings.attempts
+        for each in data.findings.attempts
     ]
     return [
         *_render_table(("#", "when", "route", "gain", "outcome", "what went wrong", "settings"), rows),
@@ -145,10 +143,10 @@ def _render_kinds(view: RunView) -> list[str]:
     return ["## By kind of example", "", *_render_table(tables.KIND_COLUMNS, rows)] if rows else []
 
 
-def _render_claims(shown: ReportData) -> list[str]:
-    if not shown.claims or not shown.claims.claims:
+def _render_claims(data: ReportData) -> list[str]:
+    if not data.claims or not data.claims.claims:
         return []
-    against = shown.findings.contradictions
+    against = data.findings.contradictions
     rows = [
         (
             str(claim.attempt),
@@ -161,7 +159,7 @@ def _render_claims(shown: ReportData) -> list[str]:
                 if one.attempt == claim.attempt
             ),
         )
-        for claim in shown.claims.claims
+        for claim in data.claims.claims
     ]
     return [
         "## What the agent says",
@@ -170,10 +168,10 @@ def _render_claims(shown: ReportData) -> list[str]:
     ]
 
 
-def _render_checks(shown: ReportData) -> Iterable[str]:
+def _render_checks(data: ReportData) -> Iterable[str]:
     rows = [
         (each.name, each.verdict, f"{each.text} {_format_citations(each.evidence)}")
-        for each in run_integrity_checks(shown)
+        for each in run_integrity_checks(data)
     ]
     return _render_table(("check", "verdict", "why"), rows)
 
@@ -200,13 +198,13 @@ def _render_contamination(view: RunView) -> list[str]:
     return lines
 
 
-def _render_evidence(shown: ReportData) -> list[str]:
-    rows = [(each.id, each.kind, each.where, each.text) for each in shown.findings.evidence]
+def _render_evidence(data: ReportData) -> list[str]:
+    rows = [(each.id, each.kind, each.where, each.text) for each in data.findings.evidence]
     return ["## Evidence", "", *_render_table(("", "kind", "where", "what"), rows)] if rows else []
 
 
-def _render_figure(shown: ReportData, name: str) -> list[str]:
-    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in list_figure_names(shown) else []
+def _render_figure(data: ReportData, name: str) -> list[str]:
+    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in list_figure_names(data) else []
 
 
 def _format_citations(names: Sequence[str]) -> str:

@@ -38,8 +38,8 @@ class RunReport(Record):
     """What could not be read, or was not recorded."""
 
     @classmethod
-    def from_report_data(cls, shown: ReportData) -> Self:
-        view = shown.view
+    def from_report_data(cls, data: ReportData) -> Self:
+        view = data.view
         return cls(
             run_id=view.paths.run_id,
             state=view.state,
@@ -49,11 +49,11 @@ class RunReport(Record):
             contamination=view.contamination,
             contaminated=view.contaminated,
             result=view.result,
-            findings=shown.findings,
-            claims=shown.claims,
-            llm_summary=shown.llm_summary,
+            findings=data.findings,
+            claims=data.claims,
+            llm_summary=data.llm_summary,
             record_fault=view.chain.fault,
-            notes=(*view.notes, *shown.notes),
+            notes=(*view.notes, *data.notes),
         )
 
 

@@ -117,9 +117,9 @@ class ExampleComparison:
     all_episodes: int
 
 
-def compare_examples(shown: ReportData) -> ExampleComparison | None:
+def compare_examples(data: ReportData) -> ExampleComparison | None:
     """None where no answers were kept. Where there are too many, those that flipped stay."""
-    chosen = _choose_answers(shown)
+    chosen = _choose_answers(data)
     split, submission, before, after = chosen
     if not before and not after:
         return None
@@ -157,20 +157,20 @@ def _has_episode(row: ExampleChange) -> bool:
 
 
 def _choose_answers(
-    shown: ReportData,
+    data: ReportData,
 ) -> tuple[str, int | None, Sequence[ExampleResult], Sequence[ExampleResult]]:
     """The split that ranks, where both have answers on it; else feedback, else whatever there is."""
-    best = _find_best(shown)
+    best = _find_best(data)
     splits: list[Split] = ["heldout", "feedback"]
-    if shown.findings.gain and shown.findings.gain.split == "test":
-        parts = [shown.results.get(split, {}) for split in ("feedback", "heldout")]
+    if data.findings.gain and data.findings.gain.split == "test":
+        parts = [data.results.get(split, {}) for split in ("feedback", "heldout")]
         return "test", best, _collect_answers(parts, 0), _collect_answers(parts, best)
     for split in splits:
-        answers = shown.results.get(split, {})
+        answers = data.results.get(split, {})
         if answers.get(0) and best is not None and answers.get(best):
             return split, best, answers[0], answers[best]
     for split in reversed(splits):
-        answers = shown.results.get(split, {})
+        answers = data.results.get(split, {})
         if any(answers.values()):
             after = answers.get(best, ()) if best is not None else ()
             return split, best if after else None, answers.get(0, ()), after
@@ -181,10 +181,10 @@ def _collect_answers(parts: Sequence[Answers], number: int | None) -> Sequence[E
     return [one for part in parts for one in part.get(number, ())] if number is not None else ()
 
 
-def _find_best(shown: ReportData) -> int | None:
+def _find_best(data: ReportData) -> int | None:
     """The chosen submission; while a run goes, the one with the highest score so far."""
-    if shown.view.result and shown.view.result.best:
-        return shown.view.result.best.id
-    own = [one for one in shown.view.submissions if one.lineage not in ("copied", "foreign")]
+    if data.view.result and data.view.result.best:
+        return data.view.result.best.id
+    own = [one for one in data.view.submissions if one.lineage not in ("copied", "foreign")]
     scored = [(one.score.value, -one.id) for one in own if one.score]
     return -max(scored)[1] if scored else None

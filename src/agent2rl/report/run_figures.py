@@ -30,12 +30,12 @@ BINS = 480
 """Of the band of time: more cannot be seen."""
 
 
-def find_time_end(shown: ReportData) -> float:
+def find_time_end(data: ReportData) -> float:
     """To where figures over time reach: the end of what was recorded, or of the budget where that is near."""
-    line = shown.timeline
-    ends = [each.ended for each in shown.findings.attempts] + [each.ended for each in line.spans]
+    line = data.timeline
+    ends = [each.ended for each in data.findings.attempts] + [each.ended for each in line.spans]
     ends += [at for at, _ in line.samples[-1:]]
-    return extend_to_budget(max(ends, default=0.0), shown.view)
+    return extend_to_budget(max(ends, default=0.0), data.view)
 
 
 def extend_to_budget(end: float, view: RunView) -> float:
@@ -178,9 +178,9 @@ def _annotate_point(axes: Axes, place: float, value: float, text: str) -> None:
     )
 
 
-def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
+def draw_timeline(data: ReportData, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
     """The agent's time from `begin` on as a band, and below it what it left behind."""
-    line = shown.timeline
+    line = data.timeline
     if not line.spans:
         return None
     around = Margins(left=0.9, top=0.66 if narrow else 0.3)
@@ -195,7 +195,7 @@ def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: fl
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
         axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
     lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
-    submitted = [line.at(one.accepted_at) / seconds for one in shown.view.submissions]
+    submitted = [line.at(one.accepted_at) / seconds for one in data.view.submissions]
     axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
     saved = chart_style.downsample_marks(
         (at for at, seen in line.files if seen.what == "weights"), end - begin
@@ -250,9 +250,9 @@ GIGA = 1e9
 MOST_CURVES = 12
 
 
-def draw_rollouts(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
+def draw_rollouts(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
     """Episodes played and won, and the share won in each stretch of time."""
-    played = shown.timeline.played
+    played = data.timeline.played
     if not played or not any(each.claimed.episodes or each.witnessed.episodes for each in played):
         return None
     figure, (many, won) = _create_two_panels(narrow)
@@ -301,17 +301,17 @@ def _compute_win_shares(
     return xs, ys
 
 
-def draw_tokens(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
+def draw_tokens(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
     """What the driver read and wrote, and what it cost, all added up."""
-    started = shown.timeline.started
-    asked = [each for each in shown.usage if each.tokens] if started is not None else []
+    started = data.timeline.started
+    asked = [each for each in data.usage if each.tokens] if started is not None else []
     if started is None or not asked:
         return None
     asked.sort(key=lambda each: each.at)
     priced = any(each.usd for each in asked)
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, panels = _create_two_panels(narrow) if priced else chart_style.create_panels(width, 2.4)
-    times = [max(0.0, shown.timeline.at(each.at)) for each in asked]
+    times = [max(0.0, data.timeline.at(each.at)) for each in asked]
     end = max(end, times[-1])
     seconds = chart_style.set_time_axis(panels[0], end, narrow, label=not (priced and narrow))
     places = [at / seconds for at in times]
@@ -338,9 +338,9 @@ def draw_tokens(shown: ReportData, end: float, narrow: bool = False) -> Figure |
     return figure
 
 
-def draw_resources(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
+def draw_resources(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
     """What the agent's processes used of the machine."""
-    samples = shown.timeline.samples
+    samples = data.timeline.samples
     if not samples:
         return None
     times = [at for at, _ in samples]
@@ -377,11 +377,11 @@ def _draw_area(axes: Axes, xs: Sequence[float], ys: Sequence[float], name: str) 
     axes.locator_params(axis="y", nbins=4)
 
 
-def draw_curves(shown: ReportData) -> Figure | None:
+def draw_curves(data: ReportData) -> Figure | None:
     """The series that trainings printed, small and side by side; where one was no number any more, a mark."""
     wanted = [
         (f"{attempt.number}: {formatting.make_drawable(curve.name, 18)}", curve)
-        for attempt in shown.findings.attempts
+        for attempt in data.findings.attempts
         for curve in attempt.curves
         if any(value is not None for _, value in curve.points)
     ][:MOST_CURVES]
@@ -411,35 +411,34 @@ def _draw_curve(axes: Axes, curve: PrintedCurve) -> None:
 # The figures of a report: the same bytes of SVG for the same run and the same version of matplotlib.
 
 
-def draw_figures(shown: ReportData, narrow: bool = False) -> dict[str, Figure]:
+def draw_figures(data: ReportData, narrow: bool = False) -> dict[str, Figure]:
     """By name; what there is nothing to draw of is not there."""
-    end = find_time_end(shown)
-    at = None if shown.timeline.started is None else shown.timeline.at
+    end = find_time_end(data)
+    at = None if data.timeline.started is None else data.timeline.at
     with mpl.rc_context(STYLE):
         figures = {
-            "scores": draw_scores(shown.view, at, end, narrow),
-            "timeline": draw_timeline(shown, end, narrow),
-            "rollouts": draw_rollouts(shown, end, narrow),
-            "tokens": draw_tokens(shown, end, narrow),
-            "resources": draw_resources(shown, end, narrow),
+            "scores": draw_scores(data.view, at, end, narrow),
+            "timeline": draw_timeline(data, end, narrow),
+            "rollouts": draw_rollouts(data, end, narrow),
+            "tokens": draw_tokens(data, end, narrow),
+            "resources": draw_resources(data, end, narrow),
         }
         if not narrow:
-            figures["curves"] = draw_curves(shown)
+            figures["curves"] = draw_curves(data)
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def render_all_svgs(shown: ReportData) -> dict[str, str]:
+def render_all_svgs(data: ReportData) -> dict[str, str]:
     """Each figure as SVG, and again for telephones."""
-    return chart_style.render_svgs(draw_figures(shown)) | _render_narrow_svgs(shown)
+    return chart_style.render_svgs(draw_figures(data)) | _render_narrow_svgs(data)
 
 
-def save(shown: ReportData, folder: Path) -> dict[str, str]:
+def save(data: ReportData, folder: Path) -> dict[str, str]:
     """Write each figure as SVG and PNG and return `render_all_svgs`."""
-    return chart_style.save_figures(draw_figures(shown), folder) | _render_narrow_svgs(shown)
+    return chart_style.save_figures(draw_figures(data), folder) | _render_narrow_svgs(data)
 
 
-def _render_narrow_svgs(shown: ReportData) -> dict[str, str]:
+def _render_narrow_svgs(data: ReportData) -> dict[str, str]:
     return {
-        name + NARROW: text
-        for name, text in chart_style.render_svgs(draw_figures(shown, narrow=True)).items()
+        name + NARROW: text for name, text in chart_style.render_svgs(draw_figures(data, narrow=True)).items()
     }

@@ -50,17 +50,17 @@ def gather_report_data(paths: RunPaths, tell: Callable[[str], None] = lambda _: 
     )
 
 
-def add_summary(shown: ReportData, summary: LlmSummary) -> ReportData:
-    return replace(shown, llm_summary=summary)
+def add_summary(data: ReportData, summary: LlmSummary) -> ReportData:
+    return replace(data, llm_summary=summary)
 
 
-def write_report(paths: RunPaths, shown: ReportData | None = None, folder: Path | None = None) -> RunReport:
+def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path | None = None) -> RunReport:
     """Write the whole report anew, into the run's directory or another folder.
 
     It is made aside and then put in place: whatever stops it before leaves the old one whole.
     """
-    shown = shown or gather_report_data(paths)
-    report = RunReport.from_report_data(shown)
+    data = data or gather_report_data(paths)
+    report = RunReport.from_report_data(data)
     target = folder or paths.report
     from agent2rl.report import run_figures
 
@@ -68,12 +68,12 @@ def write_report(paths: RunPaths, shown: ReportData | None = None, folder: Path 
         target.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=target) as aside:
             made = Path(aside)
-            figures = run_figures.save(shown, made / paths.figures.name)
+            figures = run_figures.save(data, made / paths.figures.name)
             write_record(made / paths.report_json.name, report)
-            write_atomically(made / paths.report_text.name, markdown.page(shown))
-            write_atomically(made / paths.report_page.name, html.page(shown, figures))
-            if shown.digest:
-                digests.cache_digest(paths, shown.digest, made / paths.digest.name)
+            write_atomically(made / paths.report_text.name, markdown.page(data))
+            write_atomically(made / paths.report_page.name, html.page(data, figures))
+            if data.digest:
+                digests.cache_digest(paths, data.digest, made / paths.digest.name)
             move_into(made, target)
     except OSError as error:
         raise UserError(
