@@ -31,11 +31,11 @@ LONGEST_DIFF = 1 << 18
 
 def gather_report_data(paths: RunPaths, tell: Callable[[str], None] = lambda _: None) -> ReportData:
     """Read and analyse a run in any state; `tell` hears of each of the three steps."""
-    tell("reading its record")
+    tell("reading the record")
     record = read_recorded_run(paths)
     tell(f"analysing {len(record.events):,} events")
     findings, notes = analyse_run(record)
-    tell("reading its code")
+    tell("reading code changes")
     notes = (*record.notes, *notes)
     return ReportData(
         view=record.view,
