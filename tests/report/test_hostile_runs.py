@@ -263,7 +263,7 @@ def test_a_report_goes_elsewhere_where_the_run_is_not_ours_to_write(tmp_path: Pa
     paths.report.write_text("in the way")
     refused = CliRunner().invoke(cli, ["report", str(paths.root)]).exception
     assert isinstance(refused, UserError)
-    assert f"cannot be written to {paths.report}" in refused.message
+    assert f"Cannot write the report to {paths.report}" in refused.message
     assert "--output" in refused.hint
     done = CliRunner().invoke(cli, ["report", str(paths.root), "--output", str(tmp_path / "mine")])
     assert f"report: {tmp_path / 'mine' / 'report.html'}" in done.output

@@ -1,4 +1,4 @@
-"""report.md: the same as the page, shorter, for terminals and for wherever Markdown is read."""
+"""Renders report.md: a shorter form of the page, for terminals and Markdown viewers."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from agent2rl.report import formatting, headline, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import run_integrity_checks
 
-# Which figures a report has: each that there is something to draw in.
+# Figures of a report: those that have data.
 
 
 def list_figure_names(data: ReportData) -> list[str]:
-    """In the order of the page; known without drawing any."""
+    """Return the figure names in the order of the page, without drawing any."""
     line, started = data.timeline, data.timeline.started is not None
-    found = {
+    has_data = {
         "scores": started and any(one.score for one in data.view.submissions),
         "curves": any(
             value is not None
@@ -28,22 +28,22 @@ def list_figure_names(data: ReportData) -> list[str]:
         "tokens": started and any(each.tokens for each in data.usage),
         "resources": bool(line.samples),
     }
-    return [name for name, there in found.items() if there]
+    return [name for name, drawable in has_data.items() if drawable]
 
 
 CELL, LINE = 300, 4000
-"""Characters of a cell and of a line, at most."""
+"""Longest cell and longest line, in characters."""
 ROWS = 200
 ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "[": "&#91;", "`": "&#96;"}
 PLAIN = re.compile(r"&#91;([E0-9.,;+−\- ]+)\](?![:(])")
-"""Brackets round an interval or numbers of evidence, which make no link."""
+"""Brackets around an interval or evidence ids, which cannot form a link."""
 CAPTIONS = {
     "scores": "Scores of the submissions over time",
-    "curves": "What trainings printed, by attempt",
+    "curves": "Training curves by attempt",
     "timeline": "What the agent did when",
     "rollouts": "Episodes played and won",
     "tokens": "Tokens and cost",
-    "resources": "What was used of the machine",
+    "resources": "Resource usage",
 }
 
 
@@ -88,20 +88,19 @@ _HEADINGS = {
 
 
 def _render_prose(text: str) -> list[str]:
-    """Paragraphs."""
     lines = [_escape_cell(line, LINE) for line in text.split("\n")]
-    return lines if any(lines) else ["Nothing is known yet."]
+    return lines if any(lines) else ["Nothing to report yet."]
 
 
 def _render_llm_summary(data: ReportData) -> list[str]:
-    said = data.llm_summary
-    if said is None:
+    summary = data.llm_summary
+    if summary is None:
         return []
-    lines = ["### By a language model", "", f"Written by {_escape_cell(said.model)}; it may be wrong.", ""]
+    lines = ["### By a language model", "", f"Written by {_escape_cell(summary.model)}; it may be wrong.", ""]
     lines += [
-        f"> {_escape_cell(line, LINE)}" for line in formatting.truncate_text(said.text, 6000).split("\n")
+        f"> {_escape_cell(line, LINE)}" for line in formatting.truncate_text(summary.text, 6000).split("\n")
     ]
-    return [*lines, "", *(f"- {_escape_cell(problem)}" for problem in said.problems)]
+    return [*lines, "", *(f"- {_escape_cell(problem)}" for problem in summary.problems)]
 
 
 def _render_submissions(view: RunView) -> list[str]:
@@ -109,7 +108,7 @@ def _render_submissions(view: RunView) -> list[str]:
     if not rows:
         return ["None."]
     lines = [*_render_table(tables.SUBMISSION_COLUMNS, rows)]
-    lines += ["", "\\* chosen by the feedback split. Scores are percentages.", ""]
+    lines += ["", "\\* chosen on the feedback split. Scores are percentages.", ""]
     return lines + [
         f"- {number}: {_escape_cell(message, LINE)}" for number, message in tables.list_messages(view)
     ]
@@ -154,7 +153,8 @@ def _render_claims(data: ReportData) -> list[str]:
             claim.what,
             f"{claim.score:.2f}" if claim.score is not None else "",
             "; ".join(
-                f"CONTRADICTED: says {one.claimed}, was {one.recorded} {_format_citations(one.evidence)}"
+                f"CONTRADICTED: claimed {one.claimed}, recorded {one.recorded} "
+                f"{_format_citations(one.evidence)}"
                 for one in against
                 if one.attempt == claim.attempt
             ),
@@ -162,9 +162,9 @@ def _render_claims(data: ReportData) -> list[str]:
         for claim in data.claims.claims
     ]
     return [
-        "## What the agent says",
+        "## The agent's own report",
         "",
-        *_render_table(("#", "route", "what it did", "score", "the record"), rows),
+        *_render_table(("#", "route", "what it did", "score", "record"), rows),
     ]
 
 
@@ -177,15 +177,15 @@ def _render_checks(data: ReportData) -> Iterable[str]:
 
 
 def _render_contamination(view: RunView) -> list[str]:
-    found: Contamination | None = view.contamination
-    if not found or not found.done:
+    report: Contamination | None = view.contamination
+    if not report or not report.done:
         return []
-    lines = ["## Evaluation data in what the agent left", "", f"{tables.describe_contamination(found)}.", ""]
+    lines = ["## Evaluation data in the workspace", "", f"{tables.describe_contamination(report)}.", ""]
     lines.append(
-        f"A passage counts from {found.share:.0%} of the {found.ngram_words}-word sequences of an example's "
-        f"prompt or answer on, or from {found.run_words} words in a row. {found.unchecked} of "
-        f"{found.examples} examples cannot be looked for. "
-        f"{tables.format_bytes(found.tensor_bytes)} of model weights were passed over."
+        f"A passage counts if it holds at least {report.share:.0%} of the {report.ngram_words}-word "
+        f"sequences of an example's prompt or answer, or {report.run_words} words in a row. "
+        f"{report.unchecked} of {report.examples} examples cannot be searched for. "
+        f"{tables.format_bytes(report.tensor_bytes)} of model weights were skipped."
     )
     for columns, rows in (
         (tables.FINDING_COLUMNS, tables.build_finding_rows(view)),
@@ -193,8 +193,8 @@ def _render_contamination(view: RunView) -> list[str]:
     ):
         if rows:
             lines += ["", *_render_table(columns, rows)]
-    if found.found > len(found.findings):
-        lines += ["", f"The first {len(found.findings)} of {found.found} are listed."]
+    if report.found > len(report.findings):
+        lines += ["", f"Showing the first {len(report.findings)} of {report.found}."]
     return lines
 
 
@@ -224,7 +224,7 @@ def _render_row(cells: Sequence[str]) -> str:
 
 
 def _escape_cell(cell: str, most: int = CELL) -> str:
-    """One line in which nothing that an agent wrote is a mark, a tag, a link or a cell's end."""
+    """Return one line in which untrusted text cannot form markup, a tag, a link or the end of a cell."""
     line = formatting.escape_invisible(" ".join(formatting.truncate_text(cell, most).split()))
     for mark, entity in ENTITIES.items():
         line = line.replace(mark, entity)
