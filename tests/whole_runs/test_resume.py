@@ -151,7 +151,7 @@ def test_a_run_that_is_going_is_left_alone(bench: RunLauncher) -> None:
         assert "A harness is at work" in asked.stderr
         before = recorder.ledger_head
     assert ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
-    assert f"agent2rl resume {recorder.paths.run_id} goes on" in bench.cli("show", "latest").stdout
+    assert f"agent2rl resume {recorder.paths.run_id}" in bench.cli("show", "latest").stdout
 
 
 def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench: RunLauncher) -> None:
