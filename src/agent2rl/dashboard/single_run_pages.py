@@ -222,20 +222,21 @@ def read_example_view(
 ) -> ExampleView:
     sides = []
     for number in dict.fromkeys((0, submission)):
-        found = next(
+        result = next(
             (each for each in read_answers(run.view.paths, number, split) if each.id == example), None
         )
-        if found:
-            sides.append((number, found))
+        if result:
+            sides.append((number, result))
     if not sides:
         raise UserError(f"Example {example!r} has no answer on the {split} split.")
-    last = max(max(0, len(found.trajectory) - 1) for _, found in sides)
+    last = max(max(0, len(result.trajectory) - 1) for _, result in sides)
     at = min(max(0, step if step is not None else last), last)
     return ExampleView(
         example,
         split,
         tuple(
-            ModelAnswer(number, found, min(at, max(0, len(found.trajectory) - 1))) for number, found in sides
+            ModelAnswer(number, result, min(at, max(0, len(result.trajectory) - 1)))
+            for number, result in sides
         ),
         last,
         at,
@@ -280,24 +281,24 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/runs/{name}/code")
     def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:
         standing = read_status(name)
-        found = read_code_view(standing.view.paths, at, since, file)
-        return render_response("code.html.jinja", standing, tab="code", code=found)
+        code_view = read_code_view(standing.view.paths, at, since, file)
+        return render_response("code.html.jinja", standing, tab="code", code=code_view)
 
     @app.get("/runs/{name}/examples")
     def its_examples(
         name: str, submission: int | None = None, split: Split = "heldout", show: str = "all", page: int = 1
     ) -> Response:
         standing = read_status(name)
-        found = read_examples_view(standing, submission, split, show, page)
-        return render_response("examples.html.jinja", standing, tab="examples", found=found)
+        listing = read_examples_view(standing, submission, split, show, page)
+        return render_response("examples.html.jinja", standing, tab="examples", listing=listing)
 
     @app.get("/runs/{name}/examples/{example:path}")
     def its_example(
         name: str, example: str, submission: int = 0, split: Split = "heldout", step: int | None = None
     ) -> Response:
         standing = read_status(name)
-        found = read_example_view(standing, submission, split, example, step)
-        return render_response("example.html.jinja", standing, tab="examples", found=found)
+        detail = read_example_view(standing, submission, split, example, step)
+        return render_response("example.html.jinja", standing, tab="examples", detail=detail)
 
     @app.get("/runs/{name}/transcript")
     def its_transcript(name: str, page: int = 1) -> Response:

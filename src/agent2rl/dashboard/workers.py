@@ -282,7 +282,7 @@ class AnalysisWorker:
 LOOK_SECONDS = 0.5
 
 
-def made(root: str) -> str:
+def compute_digest_json(root: str) -> str:
     return digests.compute_digest(RunPaths(Path(root))).model_dump_json()
 
 
@@ -309,7 +309,7 @@ class DigestFiller:
                     text = pool.submit(
                         run_with_timeout,
                         MOST_SECONDS,
-                        made,
+                        compute_digest_json,
                         str(self._index.runs / name),
                     ).result()
                 except Exception as error:  # the analysis failed, or its process died

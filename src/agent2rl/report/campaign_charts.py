@@ -270,14 +270,14 @@ def draw_scaling(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
     figure, panels = _create_line_panels(len(kinds), narrow, campaign)
     hue = assign_colours(campaign)
     for axes, kind in zip(panels, kinds, strict=True):
-        found = [
+        curves = [
             (line.name, line.scaling[kind])
             for line in campaign.lines
             if _has_spending(line.scaling.get(kind))
         ]
-        end = max(each.grid[-1] for _, each in found)
+        end = max(each.grid[-1] for _, each in curves)
         unit, name = _choose_unit(kind, end)
-        for line, each in found:
+        for line, each in curves:
             xs = np.array(each.grid) / unit
             axes.step(xs, each.quantiles[0.5], where="post", color=hue[line])
             if each.n > 2:
@@ -300,19 +300,25 @@ def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
     hue = assign_colours(campaign)
     for axes, task in zip(panels, tasks, strict=True):
         for line in campaign.lines:
-            found = line.best_of[task].expected if task in line.best_of else {}
-            if not found:
+            expected = line.best_of[task].expected if task in line.best_of else {}
+            if not expected:
                 continue
-            ks = list(found)
+            ks = list(expected)
             mark = "o" if len(ks) <= 12 else ""
             axes.plot(
-                ks, [each.value for each in found.values()], mark + "-", color=hue[line.name], markersize=3.5
+                ks,
+                [each.value for each in expected.values()],
+                mark + "-",
+                color=hue[line.name],
+                markersize=3.5,
             )
-            sure = [(k, each.interval) for k, each in found.items() if isinstance(each.interval, Interval)]
+            with_interval = [
+                (k, each.interval) for k, each in expected.items() if isinstance(each.interval, Interval)
+            ]
             axes.fill_between(
-                [k for k, _ in sure],
-                [each.low for _, each in sure],
-                [each.high for _, each in sure],
+                [k for k, _ in with_interval],
+                [each.low for _, each in with_interval],
+                [each.high for _, each in with_interval],
                 color=hue[line.name],
                 alpha=0.15,
                 linewidth=0,
@@ -358,9 +364,9 @@ def _list_ks(campaign: CampaignAnalysis, task: str) -> list[int]:
     return [k for line in campaign.lines if task in line.best_of for k in line.best_of[task].expected]
 
 
-def _has_spending(found: ScalingCurve | None) -> bool:
+def _has_spending(curve: ScalingCurve | None) -> bool:
     """Return whether anything was spent."""
-    return bool(found and found.grid and found.grid[-1] > 0)
+    return bool(curve and curve.grid and curve.grid[-1] > 0)
 
 
 def _choose_unit(kind: str, end: float) -> tuple[float, str]:

@@ -175,12 +175,12 @@ def write(campaign: CampaignAnalysis, target: Path) -> Path:
 def _draw_figures(campaign: CampaignAnalysis, folder: Path) -> tuple[dict[str, str], list[CampaignFigure]]:
     """Draw and save all figures that have data; return their wide and narrow SVGs and the figures."""
     wide = {each.name: (each, each.draw_figure(narrow=False)) for each in list_figures(campaign)}
-    drawn = [each for each, found in wide.values() if found]
-    texts = chart_style.save_figures({each.name: found for each, found in wide.values() if found}, folder)
+    drawn = [each for each, figure in wide.values() if figure]
+    texts = chart_style.save_figures({each.name: figure for each, figure in wide.values() if figure}, folder)
     narrow = {each.name + chart_style.NARROW: each.draw_figure(narrow=True) for each in drawn}
     for each in drawn:
         write_atomically(folder / f"{each.name}.csv", campaign_tables.render_csv(each.rows()))
-    return texts | chart_style.render_svgs({name: found for name, found in narrow.items() if found}), drawn
+    return texts | chart_style.render_svgs({name: figure for name, figure in narrow.items() if figure}), drawn
 
 
 def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: Mapping[str, str]) -> str:
@@ -199,9 +199,7 @@ def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: 
         notes=notes(campaign),
         columns=campaign_tables.list_columns(campaign.leaderboard),
         rows=campaign_tables.build_rows(campaign.leaderboard),
-        cells=[
-            (row, task, found) for row in campaign.leaderboard.rows for task, found in row.by_task.items()
-        ],
+        cells=[(row, task, cell) for row in campaign.leaderboard.rows for task, cell in row.by_task.items()],
         board_notes=campaign_tables.table_notes(campaign.leaderboard),
         drawn={section: [each for each in drawn if each.section == section] for section in SECTIONS},
         figures=page_templates.inline_figures(texts),

@@ -232,23 +232,23 @@ def build_cell_rows(board: Leaderboard) -> Table:
             "driver": row.driver,
             "model": row.model,
             "mode": row.mode,
-            **describe_cell(found),
+            **describe_cell(cell),
         }
         for row in board.rows
-        for task, found in row.by_task.items()
+        for task, cell in row.by_task.items()
     ]
 
 
-def build_heatmap_rows(found: Heatmap) -> Table:
+def build_heatmap_rows(heatmap: Heatmap) -> Table:
     return [
         {
-            found.row_axis: each.row,
-            found.column_axis: each.column,
+            heatmap.row_axis: each.row,
+            heatmap.column_axis: each.column,
             **describe_cell(each.cell),
             "p_holm": each.p_holm,
             "star": "yes" if each.star else "no",
         }
-        for each in found.cells
+        for each in heatmap.cells
     ]
 
 
@@ -276,13 +276,13 @@ def build_best_of_rows(campaign: CampaignAnalysis) -> Table:
         {
             "line": line.name,
             "task": task,
-            "runs": found.n,
+            "runs": best_of.n,
             "k": k,
             **describe_figure("expected_best_gain", value),
         }
         for line in campaign.lines
-        for task, found in line.best_of.items()
-        for k, value in found.expected.items()
+        for task, best_of in line.best_of.items()
+        for k, value in best_of.expected.items()
     ]
 
 
@@ -291,15 +291,15 @@ def build_scaling_rows(campaign: CampaignAnalysis) -> Table:
         {
             "line": line.name,
             "spent": axis,
-            "amount": found.grid[at],
-            "runs": found.n,
-            "runs_that_spent_it": found.reached[at],
-            "mean": found.mean[at],
-            **{f"quantile_{share}": band[at] for share, band in found.quantiles.items()},
+            "amount": curve.grid[at],
+            "runs": curve.n,
+            "runs_that_spent_it": curve.reached[at],
+            "mean": curve.mean[at],
+            **{f"quantile_{share}": band[at] for share, band in curve.quantiles.items()},
         }
         for line in campaign.lines
-        for axis, found in line.scaling.items()
-        for at in range(len(found.grid))
+        for axis, curve in line.scaling.items()
+        for at in range(len(curve.grid))
     ]
 
 
@@ -332,11 +332,11 @@ def build_route_rows(campaign: CampaignAnalysis) -> Table:
             "group": name,
             "route": route,
             "runs": count,
-            **describe_figure("share", found.shares[route]),
+            **describe_figure("share", routes.shares[route]),
         }
         for axis, groups in (("task", campaign.routes_by_task), ("agent", campaign.routes_by_agent))
-        for name, found in groups.items()
-        for route, count in found.counts.items()
+        for name, routes in groups.items()
+        for route, count in routes.counts.items()
     ]
 
 

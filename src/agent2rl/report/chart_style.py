@@ -147,8 +147,8 @@ def downsample_count(places: Sequence[float], values: Sequence[float]) -> tuple[
     """Reduce a growing count to at most `POINTS` points: its first, its last and some between."""
     if len(places) <= POINTS:
         return list(places), list(values)
-    kept = [number * (len(places) - 1) // (POINTS - 1) for number in range(POINTS)]
-    return [places[at] for at in kept], [values[at] for at in kept]
+    indices = [number * (len(places) - 1) // (POINTS - 1) for number in range(POINTS)]
+    return [places[at] for at in indices], [values[at] for at in indices]
 
 
 def downsample_marks(places: Iterable[float], end: float) -> list[float]:

@@ -210,12 +210,12 @@ def _flatten_config(value: JsonValue, name: str = "") -> Iterator[tuple[str, Sca
 
 
 def _make_tags(spec: RunSpec) -> Mapping[str, str]:
-    found = {name: getattr(spec, name) for name in ("task", "agent", "driver", "model", "mode", "protocol")}
+    tags = {name: getattr(spec, name) for name in ("task", "agent", "driver", "model", "mode", "protocol")}
     if spec.task in registry.list_names("tasks"):  # do not import a third party's task just for a tag
         with suppress(Exception):
-            found["level"] = registry.find_task(spec.task).level
+            tags["level"] = registry.find_task(spec.task).level
     return {
-        name: sanitize_line(str(value), LONGEST_VALUE) for name, value in found.items() if value is not None
+        name: sanitize_line(str(value), LONGEST_VALUE) for name, value in tags.items() if value is not None
     }
 
 
@@ -231,7 +231,7 @@ def _collect_final_numbers(result: RunResult) -> dict[str, float]:
     after = result.best_heldout or (result.best.score if result.best else None)
     compared = result.heldout
     usage, clock = result.usage, result.clock
-    found: dict[str, float | None] = {
+    numbers: dict[str, float | None] = {
         "final/score": result.score,
         **(_make_interval_numbers("final/score", after) if result.score is not None else {}),
         "final/baseline": before.value if before else None,
@@ -245,7 +245,7 @@ def _collect_final_numbers(result: RunResult) -> dict[str, float]:
         "final/tokens": usage.tokens.total if usage else None,
         "final/usd": usage.usd if usage else None,
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def _make_interval_numbers(name: str, score: EvalScore | None) -> dict[str, float | None]:

@@ -23,12 +23,12 @@ STATUS: dict[Status, str] = {"finished": "FINISHED", "failed": "FAILED", "stoppe
 
 
 class MlflowMirror:
-    def __init__(self, client: Any, entities: Any, found: Any) -> None:
+    def __init__(self, client: Any, entities: Any, mlflow_run: Any) -> None:
         self._client, self._entities = client, entities
-        self._id, self._experiment = found.info.run_id, found.info.experiment_id
+        self._id, self._experiment = mlflow_run.info.run_id, mlflow_run.info.experiment_id
         self._sent = {
             (key, point.step)
-            for key in found.data.metrics
+            for key in mlflow_run.data.metrics
             for point in client.get_metric_history(self._id, key)
         }
 
@@ -83,13 +83,13 @@ class MlflowTracker:
                 variable.set(value)
         _require_openable_store(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
-        found = _find_run(client, run) or _create_run(client, run)
-        client.update_run(found.info.run_id, status="RUNNING")
-        missing = {name: value for name, value in run.config.items() if name not in found.data.params}
+        mlflow_run = _find_run(client, run) or _create_run(client, run)
+        client.update_run(mlflow_run.info.run_id, status="RUNNING")
+        missing = {name: value for name, value in run.config.items() if name not in mlflow_run.data.params}
         for batch in _split_in_batches(list(missing.items()), MOST_PARAMS):
             params = [entities.Param(name, str(value)) for name, value in batch]
-            client.log_batch(found.info.run_id, params=params)
-        yield MlflowMirror(client, entities, found)
+            client.log_batch(mlflow_run.info.run_id, params=params)
+        yield MlflowMirror(client, entities, mlflow_run)
 
 
 def _require_openable_store(uri: str) -> None:
