@@ -46,7 +46,7 @@ def test_runs_are_found_opened_and_compared_by_keyboard(page: Page, board: Dashb
     for _ in range(5):
         page.keyboard.press("Tab")
         order.append(page.evaluate(FOCUSED))
-    assert [each["text"] for each in order[:4]] == ["To the page", "agent2rl", "Runs", "Leaderboard"]
+    assert [each["text"] for each in order[:4]] == ["Skip to the page", "agent2rl", "Runs", "Leaderboard"]
     assert order[4]["name"] == "q"
     assert all(each["seen"] for each in order)
     page.keyboard.type("gsm8k-mini")
@@ -62,7 +62,7 @@ def test_runs_are_found_opened_and_compared_by_keyboard(page: Page, board: Dashb
     page.keyboard.press("Space")
     tab_to(page, "form[action='/compare'] button")
     page.keyboard.press("Enter")
-    expect(page.locator("h1")).to_have_text("2 runs side by side")
+    expect(page.locator("h1")).to_have_text("Comparing 2 runs")
     tab_to(page, f"a[href='/runs/{FINISHED}']")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/runs/{FINISHED}")
@@ -71,7 +71,7 @@ def test_runs_are_found_opened_and_compared_by_keyboard(page: Page, board: Dashb
 def test_too_few_runs_to_compare_get_a_word_on_how_to_choose_more(page: Page, board: DashboardServer) -> None:
     for path in ("/compare", f"/compare?run={FINISHED}"):
         page.goto(board.url + path)
-        expect(page.locator(".empty")).to_contain_text("Tick two or more")
+        expect(page.locator(".empty")).to_contain_text("Select two or more")
     assert find_accessibility_violations(page) == []
 
 
@@ -127,7 +127,7 @@ def test_a_directory_without_runs_says_how_to_make_one(
         serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
         open_checked_page(browser, board.url, width, color_scheme=scheme) as page,
     ):
-        for path, sign in (("/", "agent2rl run --task"), ("/nothing", "no such page")):
+        for path, sign in (("/", "agent2rl run --task"), ("/nothing", "page does not exist")):
             page.goto(board.url + path)
             expect(page.locator("main")).to_contain_text(sign)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -145,7 +145,7 @@ def test_a_run_that_has_just_begun_shows_what_it_is_and_what_is_to_come(
         for tab, sign in (
             ("code", "No revision"),
             ("examples", "Nothing has been graded"),
-            ("log", "nothing"),
+            ("log", "has not printed"),
         ):
             page.goto(f"{board.url}/runs/{JUST_STARTED}/{tab}")
             expect(page.locator(".empty")).to_contain_text(sign)

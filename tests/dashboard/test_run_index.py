@@ -96,14 +96,14 @@ def test_two_thousand_runs_are_filtered_sorted_searched_and_paged(many: Path, tm
 def test_all_of_a_choice_is_in_the_address(many: Path, tmp_path: Path) -> None:
     with serve_dashboard(many, tmp_path / "cache") as board, httpx.Client(base_url=board.url) as client:
         day = client.get("/table?since=2026-03-05&until=2026-03-05").text
-        assert f"{COUNT // DAYS} runs fit" in day
+        assert f"{COUNT // DAYS} runs match" in day
         pages = [client.get(f"/table?task=task-0&sort=gain&order=up&page={number}").text for number in (1, 5)]
         assert "page 1 of 5" in pages[0]
         assert 'href="/?task=task-0&amp;sort=gain&amp;order=up&amp;page=2"' in pages[0]
         assert [page.count('type="checkbox"') for page in pages] == [PAGE, PAGE]
         assert pages[0].index(f'value="{name(0)}"') < pages[0].index(f'value="{name(4)}"')
         assert f'value="{name(1996)}"' in pages[1]
-        assert "No run fits" in client.get("/table?q=nothing-like-it").text
+        assert "No runs match" in client.get("/table?q=nothing-like-it").text
 
 
 def test_runs_that_change_appear_or_disappear_are_followed(few: RunIndex) -> None:
@@ -204,12 +204,12 @@ def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_k
         away = few.runs.with_name("away")
         few.runs.rename(away)
         ends = time.monotonic() + 20
-        while "cannot be looked at" not in (page := client.get("/table").text):
+        while "runs directory cannot be read" not in (page := client.get("/table").text):
             assert time.monotonic() < ends
             time.sleep(0.1)
         assert page.count('type="checkbox"') == 8
         away.rename(few.runs)
-        while "cannot be looked at" in client.get("/table").text:
+        while "runs directory cannot be read" in client.get("/table").text:
             assert time.monotonic() < ends
             time.sleep(0.1)
 

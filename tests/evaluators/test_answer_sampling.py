@@ -251,4 +251,4 @@ def test_a_run_on_a_model_without_a_chat_template_tells_the_agent_and_the_reader
     assert message["content"].count("Question: ") == 9
     assert run.result.baseline is not None
     assert run.result.baseline.how["prompting"] == "plain"
-    assert "as plain text after 8 shots, 2 samples" in bench.cli("show", run.result.run_id).stdout
+    assert "plain text after 8 shots, 2 samples" in bench.cli("show", run.result.run_id).stdout

@@ -76,7 +76,7 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: RunLauncher)
     used = run.result.judge_usage
     assert used
     assert (used.answered, used.failed) == (len(grader.questions), 0)
-    assert "judge's work" in shown
+    assert "judge usage" in shown
     seen = [path for path in run.paths.workspace.rglob("*") if path.is_file() and not path.is_symlink()]
     assert seen
     assert not [path for path in seen if grader.url.encode() in path.read_bytes()]

@@ -55,7 +55,7 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
         for ending in ("svg", "png", "csv"):
             assert (tmp_path / "report/figures" / f"{name}.{ending}").stat().st_size > 50
         assert f'href="figures/{name}.csv"' in text
-    assert "quick is first in 100% of draws" in text
+    assert "quick is first in 100% of resamples" in text
     cells = {(row["task"], row["agent"]): row for row in read_csv_rows(tmp_path / "report/cells.csv")}
     assert cells["sums", "quick"]["mean_gain"] == "16.25"
     assert (
@@ -111,7 +111,7 @@ def test_runs_that_others_broke_are_counted_apart_and_never_as_zero() -> None:
     assert slow[0].place.mean == slow[1].place.mean
     assert slow[0].all.excluded == {"rate-limited": 3}
     assert (
-        "3 of 27 runs say nothing of their agent and are not counted: 3 rate-limited."
+        "3 of 27 runs say nothing about their agent and are not counted: 3 rate-limited."
         in campaign_tables.build_notes(with_them)
     )
 
@@ -138,7 +138,7 @@ def test_gains_under_the_papers_protocol_are_left_out_and_told_of() -> None:
     made = analyse_digests([*make_campaign_digests(), *make_digests([50.0], "p", protocol="paper")])
     assert made.leaderboard.runs == 24
     assert campaign_page.notes(made) == [
-        "1 runs under protocol paper are left out: their gains are another quantity."
+        "1 runs under protocol paper are left out: their gains are not comparable."
     ]
 
 
@@ -147,7 +147,7 @@ def test_gains_under_the_papers_protocol_are_left_out_and_told_of() -> None:
 )
 def test_a_campaign_without_a_result_has_a_page_that_says_so(found: list[RunDigest], tmp_path: Path) -> None:
     written = campaign_page.write(analyse_digests(found), tmp_path)
-    assert "none of which has a gain yet" in written.read_text()
+    assert "none with a gain yet" in written.read_text()
     assert list((tmp_path / "figures").glob("*.svg")) == []
 
 

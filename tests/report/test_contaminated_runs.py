@@ -106,7 +106,7 @@ def test_a_directory_with_contaminated_runs_alone_has_no_leaderboard_until_they_
     assert "r0" not in done.stdout
     assert bench.cli("leaderboard", "--include-contaminated").returncode == 0
     report = bench.cli("campaign", "report", str(bench.runs), "-o", "report")
-    assert "0 runs, none of which has a gain yet." in report.stdout
+    assert "0 runs, none with a gain yet." in report.stdout
 
 
 def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs: RunLauncher) -> None:
@@ -181,7 +181,7 @@ def test_a_run_that_was_not_searched_is_unknown_and_not_contaminated() -> None:
     assert headline.build_title(given) == "+14.50 points on gsm8k-mini"
     (flag,) = [each for each in headline.build_flags(given) if "contaminated" in each.text]
     assert flag.tone == "warn"
-    assert flag.text == "Whether this run is contaminated is unknown: it took too long."
+    assert flag.text == "It is unknown whether this run is contaminated: it took too long."
 
 
 def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_given() -> None:

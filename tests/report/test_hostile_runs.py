@@ -208,7 +208,7 @@ def test_weights_that_are_not_trained_from_the_base_are_no_best_in_the_headline(
         run_report.gather_report_data(made(tmp_path, scores=(95.0,), lineage=lineage))
     )
     assert "95" not in told
-    assert "none of them trained from the base model" in told
+    assert "none of them was trained from the base model" in told
 
 
 def test_a_clear_loss_is_not_called_chance() -> None:
@@ -263,7 +263,7 @@ def test_a_report_goes_elsewhere_where_the_run_is_not_ours_to_write(tmp_path: Pa
     paths.report.write_text("in the way")
     refused = CliRunner().invoke(cli, ["report", str(paths.root)]).exception
     assert isinstance(refused, UserError)
-    assert f"cannot be written to {paths.report}" in refused.message
+    assert f"Cannot write the report to {paths.report}" in refused.message
     assert "--output" in refused.hint
     done = CliRunner().invoke(cli, ["report", str(paths.root), "--output", str(tmp_path / "mine")])
     assert f"report: {tmp_path / 'mine' / 'report.html'}" in done.output

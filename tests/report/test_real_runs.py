@@ -317,8 +317,8 @@ def test_a_model_sums_up_and_is_held_against_the_evidence(
     assert again.llm_summary.text == said
     assert again.llm_summary.model == f"sums@{model.url}"
     assert again.llm_summary.problems == (
-        "It cites E999, which does not exist.",
-        "It names numbers that are not in the findings: 12345.",
+        "Cites E999, which does not exist.",
+        "Contains numbers that are not in the findings: 12345.",
     )
     assert again.findings == report.findings
     assert said in done.stdout

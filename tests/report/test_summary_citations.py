@@ -47,12 +47,12 @@ def test_a_summary_that_cites_what_exists_has_no_problem() -> None:
 
 
 def test_evidence_that_does_not_exist_is_named() -> None:
-    assert problems("It trained once with SFT [E9].") == ("It cites E9, which does not exist.",)
+    assert problems("It trained once with SFT [E9].") == ("Cites E9, which does not exist.",)
 
 
 def test_sentences_that_cite_nothing_are_counted() -> None:
     assert problems("It trained once with SFT [E1]. It was a very good agent.") == (
-        "1 of 2 sentences cite nothing.",
+        "1 of 2 sentences have no citation.",
     )
 
 
@@ -66,7 +66,7 @@ def test_a_share_may_be_told_in_percent() -> None:
 
 
 def test_silence_is_a_problem() -> None:
-    assert problems("  ") == ("It said nothing.",)
+    assert problems("  ") == ("The summary is empty.",)
 
 
 def test_a_flood_is_cut() -> None:

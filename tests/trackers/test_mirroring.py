@@ -206,7 +206,7 @@ def test_a_tracker_that_hangs_is_given_up_when_the_run_is_over(tracked: Finished
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 1
-    assert done.stdout.startswith("no answer in 0 s; `agent2rl track ")
+    assert done.stdout.startswith("no answer in 0 s; send the rest with `agent2rl track ")
     assert time.monotonic() - began < 30
 
 

@@ -254,5 +254,5 @@ def test_wandb_without_a_server_holds_a_run_once_however_often_it_is_sent(
 def test_wandb_without_a_login_says_so_and_the_run_is_whole(bench: RunLauncher) -> None:
     done = bench.run("pass", "--track", "wandb", HOME=str(bench.home), WANDB_API_KEY="")
     assert done.code == 0
-    assert "wandb: the run goes on, but not here: UsageError" in done.errors
+    assert "wandb: tracking failed, the run continues: UsageError" in done.errors
     assert f"agent2rl track {done.result.run_id} --to wandb" in done.errors

@@ -1,1 +1,1 @@
-"""`agent2rl view`: a web page over a runs directory. Reads run directories and writes to none of them."""
+"""`agent2rl view`: a read-only web dashboard for a runs directory."""

@@ -1,5 +1,6 @@
-"""The slow parts of pages, which need matplotlib: a run's analysis, the report of many runs, score
-trajectories. Imported only where they are made.
+"""The slow parts of pages, which need matplotlib: run analyses, leaderboards and score trajectories.
+
+Import this module only where they are rendered: matplotlib takes a second to load.
 """
 
 import json
@@ -33,45 +34,44 @@ from agent2rl.report.report_data import ReportData
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
 STEP_COUNT = 4
-"""Steps of an analysis."""
+"""Number of steps of an analysis, for the progress bar."""
 MIN_WINDOW_SECONDS = 1.0
-"""Seconds that a window shows, at least."""
+"""Shortest time window that a page shows."""
 NAV, END = 'aria-label="Contents">', "</nav>"
 MAIN = ('<main id="main">', "</main>")
 
 
 def of_run(root: str, stamp: str) -> str:
-    """What a run's report says, as the inside of a page."""
-    shown = _gather_report_data(root, stamp)
-    workers.report_step(4, STEP_COUNT, "drawing its figures")
-    text = html.page(shown, run_figures.render_all_svgs(shown))
+    """Render a run's report as the body of a page."""
+    data = _gather_report_data(root, stamp)
+    workers.report_step(4, STEP_COUNT, "drawing figures")
+    text = html.page(data, run_figures.render_all_svgs(data))
     return _extract_contents(text) + extract_main(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
-    """What happened between two moments of the agent's time, as the inside of a page."""
-    shown = _gather_report_data(root, stamp)
-    workers.report_step(4, STEP_COUNT, "drawing its figures")
-    end = run_figures.find_time_end(shown)
+    """Render what happened between two moments of the agent's time as the body of a page."""
+    data = _gather_report_data(root, stamp)
+    workers.report_step(4, STEP_COUNT, "drawing figures")
+    end = run_figures.find_time_end(data)
     last = min(end, float(until) or end)
     first = max(0.0, min(float(since), last - MIN_WINDOW_SECONDS))
     figures: dict[str, str] = {}
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": run_figures.draw_timeline(shown, last, narrow, first),
-                "resources": run_figures.draw_resources(shown, end, narrow),
-                "rollouts": run_figures.draw_rollouts(shown, end, narrow),
-                "tokens": run_figures.draw_tokens(shown, end, narrow),
+                "timeline": run_figures.draw_timeline(data, last, narrow, first),
+                "resources": run_figures.draw_resources(data, end, narrow),
+                "rollouts": run_figures.draw_rollouts(data, end, narrow),
+                "tokens": run_figures.draw_tokens(data, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():
                 seconds = chart_style.choose_time_unit(end)[0]
                 axes.set_xlim(first / seconds, last / seconds)
-        known = {name: figure for name, figure in drawn.items() if figure}
-        texts = chart_style.render_svgs(known)
+        texts = chart_style.render_svgs({name: figure for name, figure in drawn.items() if figure})
         figures |= {name + (chart_style.NARROW if narrow else ""): text for name, text in texts.items()}
-    attempts = [(each.number, each.began, each.ended) for each in shown.findings.attempts]
+    attempts = [(each.number, each.began, each.ended) for each in data.findings.attempts]
     window = {"first": first, "last": last, "end": end, "attempts": attempts}
     return rendering.render_template(
         "window.jinja", figures=page_templates.inline_figures(figures), frame=_locate_time_axis(), **window
@@ -80,7 +80,7 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
 
 @lru_cache(maxsize=2)
 def _gather_report_data(root: str, stamp: str) -> ReportData:
-    """`stamp` is there to tell one state of a run from another."""
+    """Gather the report data of a run; `stamp` only keys the cache by the state of the run."""
     del stamp
     steps = iter(range(1, STEP_COUNT))
     return run_report.gather_report_data(
@@ -89,45 +89,45 @@ def _gather_report_data(root: str, stamp: str) -> ReportData:
 
 
 def _locate_time_axis() -> tuple[float, float]:
-    """Where on the timeline's picture its axis begins and ends, as shares of the width."""
+    """Return where the time axis begins and ends in the timeline figure, as shares of its width."""
     return 0.9 / chart_style.WIDE_INCHES, 1 - chart_style.Margins().right / chart_style.WIDE_INCHES
 
 
-def of_runs(index: str, asked: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:
-    """The report of many runs; its figures and data are written to `target`, and linked from there."""
-    workers.report_step(1, 2, "reading what is known of each run")
-    found = read_digests(Path(index), RunQuery.from_json(asked))
-    traits = [TaskTraits(**each) for each in json.loads(tasks)]
-    made = analyse_campaign(
-        found,
+def of_runs(index: str, query: str, tasks: str, protocol: str, contaminated: str, target: str) -> str:
+    """Render the report of many runs. Its figures and data go to `target`, and the page links to them."""
+    workers.report_step(1, 2, "reading run digests")
+    digests = read_digests(Path(index), RunQuery.from_json(query))
+    traits = [TaskTraits(**task) for task in json.loads(tasks)]
+    campaign = analyse_campaign(
+        digests,
         traits,
         protocol="paper" if protocol == "paper" else "heldout",
         include_contaminated=contaminated == "included",
     )
     folder = Path(target)
-    workers.report_step(2, 2, f"drawing the figures of {len(found):,} runs")
-    text = extract_main(campaign_page.write(made, folder).read_text(encoding="utf-8"))
+    workers.report_step(2, 2, f"drawing the figures of {len(digests):,} runs")
+    text = extract_main(campaign_page.write(campaign, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
 
 
 def _extract_contents(text: str) -> str:
-    """The list of a report's parts, as the page puts it above them."""
+    """Return a report's table of contents, for the top of the page."""
     return f'<nav class="contents" {NAV}{text.partition(NAV)[2].partition(END)[0]}{END}'
 
 
 def extract_main(text: str) -> str:
-    """Everything that others wrote is escaped, so these marks are the page's own."""
+    """Return the main part of a report. Untrusted text is escaped, so these tags are the report's own."""
     return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
 
 
-# The courses of several runs in one figure. Loaded when one is wanted: matplotlib takes a second.
+# Score trajectories of several runs in one figure.
 
 _DRAWING = threading.Lock()
-"""The style is one for the whole process."""
+"""matplotlib's style is global to the process."""
 
 
 def courses(runs: Sequence[LiveRunStatus]) -> dict[str, str]:
-    """Scores of the submissions of all runs over time, as SVG for desks and telephones."""
+    """Draw the submission scores of all runs over time, as wide and narrow SVG."""
     with _DRAWING, mpl.rc_context(STYLE):
         figures = {
             "courses": _draw_trajectories(runs, narrow=False),
@@ -137,17 +137,17 @@ def courses(runs: Sequence[LiveRunStatus]) -> dict[str, str]:
 
 
 def _draw_trajectories(runs: Sequence[LiveRunStatus], narrow: bool) -> Figure | None:
-    known = [(at, each) for at, each in enumerate(runs) if each.scored and each.began is not None]
-    if not known:
+    drawn = [(at, run) for at, run in enumerate(runs) if run.scored and run.began is not None]
+    if not drawn:
         return None
     figure, (axes,) = chart_style.create_panels(
         chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES,
         3.2,
-        margins=Margins(top=0.12 + 0.165 * (len(known) + 1)),
+        margins=Margins(top=0.12 + 0.165 * (len(drawn) + 1)),
     )
-    ends = [one.accepted_at - (run.began or 0.0) for _, run in known for one in run.view.submissions]
+    ends = [one.accepted_at - (run.began or 0.0) for _, run in drawn for one in run.view.submissions]
     seconds = chart_style.set_time_axis(axes, max(ends) * 1.02, narrow)
-    for at, run in known:
+    for at, run in drawn:
         colour = SERIES[at % len(SERIES)]
         points = [
             ((one.accepted_at - (run.began or 0.0)) / seconds, one.score)
@@ -163,7 +163,7 @@ def _draw_trajectories(runs: Sequence[LiveRunStatus], narrow: bool) -> Figure | 
             places, values, [low, high], fmt="o-", color=colour, markersize=4, elinewidth=1, label=label
         )
         if run.view.baseline:
-            label = "_" if at != known[0][0] else "untouched" + (" models" if len(known) > 1 else " model")
+            label = "_" if at != drawn[0][0] else "untouched" + (" models" if len(drawn) > 1 else " model")
             value = run.view.baseline.value
             axes.axhline(value, color=BASE, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
     axes.set_ylabel("score, %")

@@ -1,4 +1,4 @@
-"""Pages of many runs: the table, runs side by side, the leaderboard."""
+"""Pages about many runs: the run list, the comparison and the leaderboard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from agent2rl.dashboard.run_status import LiveRunStatus, read_answers
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.report import formatting, page_templates
 
-# Runs side by side: settings that differ, and examples that flipped between two of them.
+# Comparison: settings that differ, and examples that flipped between two runs.
 
 MOST_RUNS = 6
 MOST_FLIPS = 200
@@ -40,15 +40,15 @@ class AnswerFlips:
     split: Split
     both: int
     better: int
-    """For the second."""
+    """Examples on which the second run is better."""
     worse: int
     p_value: float | None
-    """None where scores are not right or wrong."""
+    """None if scores are not just 0 or 1."""
     shown: tuple[AnswerFlip, ...]
 
 
 def list_differing_settings(runs: Sequence[LiveRunStatus]) -> list[tuple[str, list[str]]]:
-    """Settings that are not the same in all runs."""
+    """Return the settings that are not the same in all runs."""
     specs = [each.view.spec.model_dump(mode="json") for each in runs]
     names = [name for name in specs[0] if len({str(spec.get(name)) for spec in specs}) > 1]
     return [
@@ -58,7 +58,7 @@ def list_differing_settings(runs: Sequence[LiveRunStatus]) -> list[tuple[str, li
 
 
 def compare_best_answers(first: LiveRunStatus, second: LiveRunStatus) -> AnswerFlips | None:
-    """On the split that ranks where both were graded there, else on the one that answered."""
+    """Compare two runs on the held-out split if both were graded on it, else on the feedback split."""
     for split in ("heldout", "feedback"):
         sides = [_read_best_answers(each, split) for each in (first, second)]
         both = [name for name in sides[0] if name in sides[1]]
@@ -71,10 +71,10 @@ def _read_best_answers(run: LiveRunStatus, split: Split) -> dict[str, ExampleRes
     best = run.best
     if best is None:
         return {}
-    found = read_answers(run.view.paths, best.id, split) or read_answers(
+    answers = read_answers(run.view.paths, best.id, split) or read_answers(
         run.view.paths, best.same_as or 0, split
     )
-    return {each.id: each for each in found}
+    return {answer.id: answer for answer in answers}
 
 
 def _count_flips(split: Split, pairs: Sequence[tuple[ExampleResult, ExampleResult]]) -> AnswerFlips:
@@ -139,7 +139,7 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         path = (folder / rest).resolve()
         inside = stamp.isalnum() and path.is_relative_to(folder) and path.suffix in FILES
         if not inside or not path.is_file():
-            raise UserError("That figure is not kept any more.", "Open the leaderboard again.")
+            raise UserError("This figure is no longer available.", "Reload the leaderboard.")
         return FileResponse(path, media_type=FILES[path.suffix])
 
     @app.get("/events")
@@ -152,7 +152,7 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
             return Response(rendering.read_style(), media_type="text/css")
         if name in ("dashboard.js", "report.js"):
             return Response(rendering.read_script(name), media_type="text/javascript")
-        raise UserError("There is no such file.")
+        raise UserError("This file does not exist.")
 
 
 def _build_table(request: Request, dashboard: Dashboard) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _build_table(request: Request, dashboard: Dashboard) -> dict[str, Any]:
 
 
 def _build_leaderboard(request: Request, dashboard: Dashboard, protocol: ScoringProtocol) -> dict[str, Any]:
-    asked = request.query_params.multi_items()
-    choice = parse_filter(asked)
-    include_contaminated = ("contaminated", "included") in asked
+    parameters = request.query_params.multi_items()
+    choice = parse_filter(parameters)
+    include_contaminated = ("contaminated", "included") in parameters
     return {
         "choice": choice,
         "choices": dashboard.index.list_filter_values(),
         "include_contaminated": include_contaminated,
-        "address": rendering.link("/leaderboard/made", **group_by_name(asked)),
+        "address": rendering.link("/leaderboard/made", **group_by_name(parameters)),
         "made": dashboard.get_leaderboard(choice, protocol, include_contaminated),
     }

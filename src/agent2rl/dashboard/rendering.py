@@ -1,4 +1,4 @@
-"""Pages from templates. Everything that an agent or a model wrote is escaped and spelled, as in reports."""
+"""Renders dashboard pages from templates. Untrusted text is escaped as in reports."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ def render_template(template: str, **values: Any) -> str:
 def render_response(
     template: str, standing: LiveRunStatus | None = None, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """A page; one of a run knows the run and its address."""
+    """Render a page. Pages of a run also get its view and its URL."""
     if standing:
         view = standing.view
         values |= {"standing": standing, "view": view, "address": f"/runs/{quote(view.paths.run_id)}"}
@@ -41,14 +41,14 @@ def read_script(name: str) -> str:
 
 
 def read_style() -> str:
-    """Reports' own, and what only the dashboard has."""
+    """Return the style sheet of reports plus that of the dashboard."""
     return page_templates.read_template_file("report.css") + (STATIC / "dashboard.css").read_text(
         encoding="utf-8"
     )
 
 
 def render_sparkline(row: RunRow) -> Markup:
-    """The best gain so far, as a line of a few pixels."""
+    """Render the best gain so far as a tiny line chart."""
     if not row.spark:
         return Markup("")
     values = (0.0, *row.spark)
@@ -64,10 +64,10 @@ def render_sparkline(row: RunRow) -> Markup:
 
 
 def render_time(seconds: float) -> Markup:
-    """A time, which a script puts into the reader's own zone."""
+    """Render a time; a script converts it to the reader's time zone."""
     try:
         at = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):  # no calendar has it
+    except (OverflowError, ValueError, OSError):  # out of the range of dates
         return Markup("–")
     return Markup('<time datetime="{}">{}</time>').format(
         at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M")
@@ -75,14 +75,14 @@ def render_time(seconds: float) -> Markup:
 
 
 def choose_tone(row: RunRow) -> str:
-    """How an ending looks."""
+    """Return the CSS class for the ending of a run."""
     if row.ending is None:
         return TONES[row.state]
     return "good" if row.ending in GOOD else "warn" if row.ending == "interrupted" else "bad"
 
 
 def link(path: str, **query: Any) -> str:
-    """An address with those parameters that are set."""
+    """Build a URL with the query parameters that are set."""
     pairs = [
         (name, each)
         for name, value in query.items()

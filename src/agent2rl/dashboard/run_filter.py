@@ -1,4 +1,4 @@
-"""Which runs a reader wants to see: all of it is in the address, so that it can be shared."""
+"""The filter, sort order and page of the run list, all kept in the URL so that it can be shared."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class RunFilter:
     filters: tuple[tuple[str, str], ...] = ()
     words: str = ""
     since: str = ""
-    """A day."""
+    """First day, as YYYY-MM-DD."""
     until: str = ""
     sort: str = "started"
     descending: bool = True
@@ -57,7 +57,7 @@ class RunFilter:
         )
 
     def sorted_by(self, column: str) -> str:
-        """The address of the same runs by this column; the other way round where they are already."""
+        """Return the URL of the same runs sorted by this column, or reversed if they already are."""
         turned = (
             not self.descending if self.sort == column else column in ("started", "score", "gain", "seconds")
         )
@@ -68,7 +68,7 @@ class RunFilter:
 
 
 def parse_filter(query: Iterable[tuple[str, str]]) -> RunFilter:
-    """What an address asks for; what nobody knows in it is passed over."""
+    """Parse the query of a URL; unknown parameters are ignored."""
     pairs = list(query)
     single = dict(pairs)
     sort = single.get("sort", "started")
@@ -85,11 +85,11 @@ def parse_filter(query: Iterable[tuple[str, str]]) -> RunFilter:
 
 
 def group_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The parts of an address by name."""
-    found: dict[str, list[str]] = {}
+    """Group query parameters by name."""
+    grouped: dict[str, list[str]] = {}
     for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
+        grouped.setdefault(name, []).append(value)
+    return grouped
 
 
 def _parse_day(text: str) -> datetime | None:

@@ -1,14 +1,15 @@
 """An SQLite index of all runs of a directory: change stamps, queries, and digests.
 
-The directories are the truth. The table is an SQLite file in the cache, made of them; whatever has changed
-there since, by the time stamps of a run's files, is read anew beside the pages, which never wait for that.
-Deleting it costs the time to make it.
+The run directories are the source of truth; the index is an SQLite file in the cache, built from them. A
+background thread reads runs again whose files have new time stamps, so pages never wait for it. Deleting the
+file only costs the time to rebuild it.
 
-What is looked through for every page is in one table, and the long texts of each run in another.
+One table holds the columns that every page searches, another the long texts of each run.
 """
 
 import hashlib
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -26,20 +27,22 @@ from agent2rl.record.reader import read_run
 from agent2rl.record.run_lock import is_held
 from agent2rl.report import digests
 
-# What tells whether a run has changed: the times of the files that its row is made of.
+logger = logging.getLogger(__name__)
+
+# Change stamps: the time stamps of the files that a row is built from.
 
 
 @dataclass(frozen=True)
 class ChangeStamp:
     text: str
-    """Differs whenever a run's files do that the table is made of."""
+    """Differs whenever the files change that the row is built from."""
     changed: float
 
 
 def read_stamps(runs: Path) -> Iterator[tuple[str, ChangeStamp]]:
-    """Of every run; a look at four files each."""
-    with os.scandir(runs) as found:
-        entries = [(entry.name, entry.path) for entry in found if not entry.name.startswith(".")]
+    """Yield name and stamp of every run; checks four files each."""
+    with os.scandir(runs) as directory:
+        entries = [(entry.name, entry.path) for entry in directory if not entry.name.startswith(".")]
     for name, path in entries:
         spec, head, result, digest = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
         if spec is None:
@@ -60,10 +63,10 @@ _LOOKED_AT = tuple(map(_RUN.relative_name, (_RUN.spec, _RUN.ledger_head, _RUN.re
 _LOCK = _RUN.relative_name(_RUN.lock)
 
 
-# Which runs are asked for, in which order, as the index understands it.
+# Queries.
 
 FILTER_COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
-"""What can be filtered by."""
+"""Columns that can be filtered by."""
 SORTABLE_COLUMNS = (
     "started",
     "task",
@@ -100,20 +103,20 @@ class RunQuery:
 
     @classmethod
     def from_json(cls, text: str) -> "RunQuery":
-        found = json.loads(text)
-        return cls(**{**found, "filters": tuple(map(tuple, found["filters"]))})
+        fields = json.loads(text)
+        return cls(**{**fields, "filters": tuple(map(tuple, fields["filters"]))})
 
     def build_where_clause(self) -> tuple[str, list[str | float]]:
-        """As a condition of SQL and its values."""
+        """Return the query as an SQL condition and its values."""
         parts: list[str] = []
         values: list[str | float] = []
         by_column: dict[str, list[str]] = {}
         for column, value in self.filters:
             if column in FILTER_COLUMNS:
                 by_column.setdefault(column, []).append(value)
-        for column, wanted in by_column.items():
-            parts.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-            values += wanted
+        for column, alternatives in by_column.items():
+            parts.append(f"{column} IN ({', '.join('?' * len(alternatives))})")
+            values += alternatives
         for word in self.words.split():
             parts.append(
                 "(run_id || ' ' || task || ' ' || agent || ' ' || driver || ' ' || model) LIKE ? ESCAPE '\\'"
@@ -129,24 +132,24 @@ class RunQuery:
 VERSION = 3
 LOOK_SECONDS = 0.5
 SHARE = 0.1
-"""Of the time, at most, that is spent looking for changes."""
+"""Largest share of the time spent looking for changes."""
 BATCH = 200
 MOST_VALUES = 200
-"""Of a column, to choose from."""
+"""Largest number of filter values offered per column."""
 
 MISSING_DATABASE_ERRORS = ("no such table", "unable to open")
-"""What SQLite says of a file that is gone."""
+"""What SQLite says if the file is gone."""
 
 Level = Callable[[str], int | None]
 
 
-def read_digests(path: Path, asked: RunQuery) -> list[RunDigest]:
-    """Of all runs that are asked for, but for those that are still going."""
-    where, values = asked.build_where_clause()
+def read_digests(path: Path, query: RunQuery) -> list[RunDigest]:
+    """Return the digests of all matching runs except those still in progress."""
+    where, values = query.build_where_clause()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as base:
-        text = f"SELECT digest FROM texts WHERE run_id IN (SELECT run_id FROM runs {where})"
-        found = [text for (text,) in base.execute(text, values)]
-    return [RunDigest.model_validate_json(text) for text in found if text]
+        statement = f"SELECT digest FROM texts WHERE run_id IN (SELECT run_id FROM runs {where})"
+        texts = [text for (text,) in base.execute(statement, values)]
+    return [RunDigest.model_validate_json(text) for text in texts if text]
 
 
 class RunIndex:
@@ -161,20 +164,20 @@ class RunIndex:
         self.version = 0
         """Grows with every change."""
         self.unreadable: dict[str, str] = {}
-        """Runs whose directories cannot be read, and why."""
+        """Run directories that cannot be read, and why."""
         self.waiting = 0
-        """Runs that are not in the table yet."""
+        """Number of runs that are not in the index yet."""
         self.looked = False
-        """Whether the directory was looked at since this began."""
+        """Whether the directory has been read since the server started."""
         self.gone = ""
-        """Why the directory cannot be looked at, where it cannot; the table is then of what was there."""
+        """Why the directory cannot be read, or empty; the index then shows its last known state."""
         self._choices: tuple[int, dict[str, list[tuple[str, int]]]] = (-1, {})
         self._seen = 0
-        """What the table held when it was last looked at: others may write it, too."""
+        """Hash of the table at the last check: other servers may write to it, too."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._refresh_forever, daemon=True)
         self._refused: dict[str, str] = {}
-        """The stamps of what could not be read, so that it is not tried again before it has changed."""
+        """Stamps of unreadable runs, which are not retried until they change."""
         self._ensure_tables()
 
     def start(self) -> None:
@@ -185,42 +188,42 @@ class RunIndex:
         if self._thread.is_alive():
             self._thread.join(5)
 
-    # --- asking ---
+    # --- queries ---
 
-    def select_rows(self, asked: RunQuery) -> tuple[list[RunRow], int]:
-        """The rows that are asked for, and how many there would be without a limit."""
-        where, values = asked.build_where_clause()
-        order = asked.sort if asked.sort in SORTABLE_COLUMNS else "started"
-        way = "DESC" if asked.descending else "ASC"
-        text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {way}, run_id DESC"
-        if asked.limit is not None:
-            text += f" LIMIT {int(asked.limit)} OFFSET {int(asked.offset)}"
+    def select_rows(self, query: RunQuery) -> tuple[list[RunRow], int]:
+        """Return the matching rows, and their number without the limit."""
+        where, values = query.build_where_clause()
+        order = query.sort if query.sort in SORTABLE_COLUMNS else "started"
+        direction = "DESC" if query.descending else "ASC"
+        text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {direction}, run_id DESC"
+        if query.limit is not None:
+            text += f" LIMIT {int(query.limit)} OFFSET {int(query.offset)}"
         with closing(self._connect()) as base:
             names = base.execute(text, values).fetchall()
-            found = [
+            texts = [
                 base.execute("SELECT row FROM texts WHERE run_id = ?", name).fetchone() for name in names
             ]
             (total,) = base.execute(f"SELECT COUNT(*) FROM runs {where}", values).fetchone()
-        return [RunRow.model_validate_json(text) for (text,) in filter(None, found)], total
+        return [RunRow.model_validate_json(text) for (text,) in filter(None, texts)], total
 
-    def compute_fingerprint(self, asked: RunQuery, *more: str) -> str:
-        """Differs whenever a run that is asked for has changed."""
-        where, values = asked.build_where_clause()
-        found = hashlib.sha256("\n".join(more).encode())
+    def compute_fingerprint(self, query: RunQuery, *options: str) -> str:
+        """Return a hash that differs whenever a matching run has changed."""
+        where, values = query.build_where_clause()
+        digest = hashlib.sha256("\n".join(options).encode())
         with closing(self._connect()) as base:
             text = f"SELECT run_id, stamp, analysed FROM runs {where} ORDER BY run_id"
             for row in base.execute(text, values):
-                found.update("\n".join(map(str, row)).encode())
-        return found.hexdigest()[:32]
+                digest.update("\n".join(map(str, row)).encode())
+        return digest.hexdigest()[:32]
 
     def list_filter_values(self) -> dict[str, list[tuple[str, int]]]:
-        """The values of each column that can be filtered by, and how many runs have them."""
-        version, known = self._choices
+        """Return the values of each filter column, and how many runs have them."""
+        version, values = self._choices
         if version == self.version:
-            return known
+            return values
         version = self.version
         with closing(self._connect()) as base:
-            known = {
+            values = {
                 name: [
                     (str(int(value)) if name == "level" else str(value), count)
                     for value, count in base.execute(
@@ -230,19 +233,19 @@ class RunIndex:
                 ]
                 for name in FILTER_COLUMNS
             }
-        self._choices = version, known
-        return known
+        self._choices = version, values
+        return values
 
-    # --- filling ---
+    # --- digests ---
 
     def list_lacking_digests(self) -> list[tuple[str, str]]:
-        """Runs that are not going on and have no digest yet, with their stamps; the newest first."""
+        """Return name and stamp of runs that are over and have no digest yet, the newest first."""
         with closing(self._connect()) as base:
             text = "SELECT run_id, stamp FROM runs WHERE NOT analysed AND state != 'running' "
             return list(base.execute(text + "ORDER BY started DESC"))
 
     def store_digest(self, name: str, stamp: str, digest: str) -> None:
-        """Unless it has changed meanwhile."""
+        """Store the digest of a run unless the run has changed meanwhile."""
         with closing(self._connect()) as base:
             text = "UPDATE runs SET analysed = 1 WHERE run_id = ? AND stamp = ?"
             if base.execute(text, (name, stamp)).rowcount:
@@ -250,22 +253,23 @@ class RunIndex:
             base.commit()
         self.version += 1
 
-    # --- following ---
+    # --- refresh ---
 
     def _ensure_tables(self) -> None:
-        """A table there is after this; a file that is none is made anew."""
+        """Create the tables if needed; a damaged file is rebuilt."""
         try:
             with closing(self._connect()) as base:
                 base.executescript(_render_schema())
                 base.execute(f"SELECT {', '.join(_list_columns())} FROM runs LIMIT 1")
         except sqlite3.OperationalError as error:
             if "column" not in str(error):
-                raise  # busy, or not ours to write
+                raise  # busy, or not writable
             self._recreate_tables()
         except sqlite3.DatabaseError:
             self._recreate_tables()
 
     def _recreate_tables(self) -> None:
+        logger.info("rebuilding the run index %s", self.path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
@@ -273,27 +277,27 @@ class RunIndex:
             base.executescript(_render_schema())
 
     def refresh(self) -> None:
-        """Make the table fit the directories."""
-        found = dict(read_stamps(self.runs))
+        """Update the index from the run directories."""
+        stamps = dict(read_stamps(self.runs))
         with closing(self._connect()) as base:
             known = dict(base.execute("SELECT run_id, stamp FROM runs"))
-            if gone := known.keys() - found.keys():
+            if gone := known.keys() - stamps.keys():
                 _delete_runs(base, gone)
                 base.commit()
             seen = known | self._refused
-            changed = [name for name, stamp in found.items() if seen.get(name) != stamp.text]
-            changed.sort(reverse=True)  # the newest first: they are what is looked at
+            changed = [name for name, stamp in stamps.items() if seen.get(name) != stamp.text]
+            changed.sort(reverse=True)  # the newest first: they are what readers look at
             self.waiting = sum(name not in known for name in changed)
             for first in range(0, len(changed), BATCH):
-                self._store_runs(base, {name: found[name] for name in changed[first : first + BATCH]})
+                self._store_runs(base, {name: stamps[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
                     return
             now = hash(frozenset(base.execute("SELECT run_id, stamp, analysed FROM runs")))
         if now != self._seen or not self.looked:
             self.version += 1
         self._seen, self.looked = now, True
-        self._refused = {name: stamp for name, stamp in self._refused.items() if name in found}
-        self.unreadable = {name: why for name, why in self.unreadable.items() if name in found}
+        self._refused = {name: stamp for name, stamp in self._refused.items() if name in stamps}
+        self.unreadable = {name: reason for name, reason in self.unreadable.items() if name in stamps}
 
     def _store_runs(self, base: sqlite3.Connection, stamps: dict[str, ChangeStamp]) -> None:
         marks = ", ".join("?" * len(_list_columns()))
@@ -301,6 +305,7 @@ class RunIndex:
             try:
                 row, digest = self._read_row(find_run(self.runs, name), stamp.changed)
             except (UserError, OSError, ValueError, ArithmeticError, RecursionError) as error:
+                logger.debug("cannot read run %s: %s", name, error)
                 self.unreadable[name], self._refused[name] = str(error), stamp.text
                 _delete_runs(base, [name])
                 continue
@@ -317,11 +322,11 @@ class RunIndex:
         self.waiting = max(0, self.waiting - len(stamps))
 
     def _read_row(self, paths: RunPaths, changed: float) -> tuple[RunRow, str | None]:
-        if (kept := digests.read_cached_digest(paths)) and not (
-            kept.state != "finished" and is_held(paths.lock)
+        if (digest := digests.read_cached_digest(paths)) and not (
+            digest.state != "finished" and is_held(paths.lock)
         ):
-            kept = kept.model_copy(update={"run_id": paths.run_id})  # the directory may have been renamed
-            return build_row_from_digest(kept, self._level(kept.task), changed), kept.model_dump_json()
+            digest = digest.model_copy(update={"run_id": paths.run_id})  # the directory may have been renamed
+            return build_row_from_digest(digest, self._level(digest.task), changed), digest.model_dump_json()
         view = read_run(paths)
         return build_row_from_view(view, self._level(view.spec.task), changed), None
 
@@ -331,35 +336,42 @@ class RunIndex:
             try:
                 self.refresh()
                 self._set_unavailable("")
-            except (OSError, sqlite3.Error) as error:  # a full disk, a directory that is gone: try again
+            except (
+                OSError,
+                sqlite3.Error,
+            ) as error:  # for example a full disk or a missing directory: try again
                 self._set_unavailable(f"{type(error).__name__}: {error}")
                 if isinstance(error, sqlite3.Error):
                     self._recreate_if_damaged(error)
             self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
 
     def _recreate_if_damaged(self, error: sqlite3.Error) -> None:
-        """A file that is damaged, or that somebody deleted, is made anew; one that is busy will not be."""
+        """Rebuild a damaged or deleted file, but not one that is only busy."""
         if type(error) is sqlite3.DatabaseError or any(
             sign in str(error) for sign in MISSING_DATABASE_ERRORS
         ):
-            with suppress(OSError, sqlite3.Error):  # it is tried again at the next look
+            with suppress(OSError, sqlite3.Error):  # the next refresh tries again
                 self._recreate_tables()
 
     def _set_unavailable(self, gone: str) -> None:
         if gone != self.gone:
+            if gone:
+                logger.warning("cannot refresh the run index: %s", gone)
             self.gone = gone
             self.version += 1
 
     def _connect(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=30)
         base.execute("PRAGMA journal_mode=WAL")
-        base.execute("PRAGMA synchronous=OFF")  # it can be made again
+        base.execute("PRAGMA synchronous=OFF")  # the index can be rebuilt
         return base
 
 
 def _delete_runs(base: sqlite3.Connection, names: Iterable[str]) -> None:
     for table in ("runs", "texts"):
-        known = [(name,) for name in names if name.isascii()]  # SQLite knows no name that is not even text
+        known = [
+            (name,) for name in names if name.isascii()
+        ]  # SQLite stores no names that are not valid text
         base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
 
 

@@ -1,8 +1,8 @@
 """What is known of a run without an analysis: whether its directory is safe to read, its live status, its row
-in the table.
+in the run list.
 
-Whoever wrote a run directory may have meant harm: a link leads outside, a pipe makes its reader wait for
-ever, a file with a hole fills the memory. Such a run is not shown. What is in its files is not looked at.
+A run directory may be hostile: a symlink leads outside, reading a pipe blocks for ever, a sparse file fills
+the memory. Such a run is not shown. This check does not read the contents of files.
 """
 
 import os
@@ -22,33 +22,32 @@ from agent2rl.core.records import Ending, Mode, ScoringProtocol
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, State, read_results, read_run
 
-# Whether a run directory holds only what pages may read: files and folders of its own, of a size that
-# fits.
+# Safety check: a run directory may hold only plain files and folders of its own, of limited size.
 
 MOST_BYTES = 256 << 20
-"""Of a file that is read as a whole."""
+"""Size limit of a file that is read as a whole."""
 MOST_EVENTS_BYTES = 1 << 30
-"""Of a file that is read in a process apart."""
+"""Size limit of a file that is read in a separate process."""
 MOST_LOG_BYTES = 16 << 30
-"""Of a file that is read in part, and whose lines are counted."""
+"""Size limit of a file of which only a part is read."""
 
 
 def find_fault(paths: RunPaths) -> str | None:
-    """What is wrong with it, first thing; None where all is well."""
+    """Return the first problem of a run directory, or None."""
     apart = {paths.events.name, paths.usage.name}
     for folder in _iter_folders(paths):
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if found := _check_entry(entry, apart):
-                        return found
+                    if fault := _check_entry(entry, apart):
+                        return fault
         except (FileNotFoundError, NotADirectoryError):
-            continue  # not there yet, or a file in its place, which will be told of where it is read
+            continue  # missing, or a file in its place, which is reported where it is read
     return None
 
 
 def _iter_folders(paths: RunPaths) -> Iterator[str]:
-    """All that something is read from, each after the one that it is in."""
+    """Yield every folder that is read, parents first."""
     code = str(paths.revisions)
     yield from map(str, (paths.root, paths.report, paths.baseline.root))
     yield from (code, f"{code}/objects", f"{code}/objects/info", f"{code}/objects/pack", f"{code}/refs/heads")
@@ -62,17 +61,17 @@ def _iter_folders(paths: RunPaths) -> Iterator[str]:
 
 def _check_entry(entry: "os.DirEntry[str]", apart: set[str]) -> str | None:
     if entry.is_symlink():
-        return f"has a link in it, {entry.name!r}"
+        return f"contains a symlink, {entry.name!r}"
     if entry.is_dir():
         return None
-    found = entry.stat(follow_symlinks=False)
-    if not stat.S_ISREG(found.st_mode):
-        return f"has something in it that is neither a file nor a folder, {entry.name!r}"
+    info = entry.stat(follow_symlinks=False)
+    if not stat.S_ISREG(info.st_mode):
+        return f"contains {entry.name!r}, which is neither a file nor a folder"
     if entry.name in ("alternates", "commondir"):
-        return "keeps its code in another place"
+        return "stores its code outside of the run directory"
     most = MOST_LOG_BYTES if entry.name.endswith(".log") else MOST_BYTES
-    if found.st_size > (MOST_EVENTS_BYTES if entry.name in apart else most):
-        return f"has a file that is too large to be read, {entry.name!r}"
+    if info.st_size > (MOST_EVENTS_BYTES if entry.name in apart else most):
+        return f"contains a file that is too large, {entry.name!r}"
     return None
 
 
@@ -81,20 +80,20 @@ LOG_BYTES = 64 << 10
 
 
 def find_run(runs: Path, name: str) -> RunPaths:
-    """A run by its whole id. Nothing outside of the runs directory is one, however it is named or linked."""
+    """Find a run by its full id. Nothing outside of the runs directory is accepted, by name or by link."""
     root = runs / name
     if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a run.")
+        raise UserError(f"Invalid run name: {name!r}.")
     paths = RunPaths(root)
     try:
         if not paths.spec.is_file():
-            raise UserError(f"There is no run {name!r} here.")
+            raise UserError(f"Run {name!r} does not exist.")
         if root.is_symlink():
-            raise UserError(f"{name!r} is a link: it is not shown.")
+            raise UserError(f"Run {name!r} is not shown: it is a symlink.")
         if fault := find_fault(paths):
-            raise UserError(f"{name!r} {fault}: it is not shown.")
+            raise UserError(f"Run {name!r} is not shown: it {fault}.")
     except OSError as error:
-        raise UserError(f"{name!r} cannot be read: {error.strerror}.") from error
+        raise UserError(f"Run {name!r} cannot be read: {error.strerror}.") from error
     return paths
 
 
@@ -106,12 +105,12 @@ class LiveRunStatus:
     began: float | None
     """When the agent started, in seconds since the epoch."""
     used: float | None
-    """Of the budget, in seconds; None before the agent's start."""
+    """Used part of the time budget, in seconds; None before the agent starts."""
     deadline: float | None
-    """When it ends, where the agent is at work."""
+    """When the budget ends; None unless the agent is running."""
     best: Submission | None
     log: str
-    """The end of what the agent printed."""
+    """The end of the agent's output."""
 
     @property
     def scored(self) -> int:
@@ -148,12 +147,12 @@ def read_live_status(paths: RunPaths, now: float | None = None) -> LiveRunStatus
 
 
 def compute_run_stamp(paths: RunPaths) -> str:
-    """Differs whenever the analysis might."""
+    """Return a stamp that differs whenever the analysis may."""
     sizes = []
     for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
         try:
-            found = path.stat()
-            sizes.append(f"{found.st_mtime_ns}-{found.st_size}")
+            info = path.stat()
+            sizes.append(f"{info.st_mtime_ns}-{info.st_size}")
         except OSError:
             sizes.append("")
     return " ".join(sizes)
@@ -167,7 +166,7 @@ def read_file_size(path: Path) -> int:
 
 
 def read_file_tail(path: Path, most: int = LOG_BYTES) -> str:
-    """The end of a file; empty where there is none."""
+    """Return the end of a file; empty if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
@@ -180,27 +179,27 @@ def read_file_tail(path: Path, most: int = LOG_BYTES) -> str:
 
 
 def read_answers(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:
-    """What a submission answered, 0 being the untouched model; nothing where it was not graded there."""
+    """Return a submission's answers (0 is the untouched model); empty if it was not graded on the split."""
     where = paths.submission_paths(submission) if submission else paths.baseline
     path = where.results_file(split)
     if not path.resolve().is_relative_to(paths.root.resolve()):
-        raise UserError(f"{path.name} is a link to elsewhere: it is not shown.")
+        raise UserError(f"{path.name} is not shown: it is a symlink to outside of the run.")
     try:
         return read_results(path)
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise UserError(f"{path.name} of submission {submission} cannot be read: it is damaged.") from error
+        raise UserError(f"{path.name} of submission {submission} is damaged.") from error
 
 
-# A run as a row of the table: what is known of it without an analysis.
+# A run as a row of the run list.
 
 STAMP = "%Y%m%d-%H%M%S"
 LAST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 NAMES = 300
-"""Characters of a name that are kept."""
+"""Longest name that is kept, in characters."""
 SPARK = 24
-"""Points of a sparkline, at most."""
+"""Largest number of points of a sparkline."""
 
 
 class RunRow(Record, allow_inf_nan=False):
@@ -209,10 +208,10 @@ class RunRow(Record, allow_inf_nan=False):
     """Seconds since the epoch."""
     task: str
     level: int | None
-    """None: of a task that is not known here."""
+    """None if the task is unknown here."""
     agent: str
     driver: str
-    """Empty where there is none."""
+    """Empty if the agent has none."""
     model: str
     mode: Mode
     protocol: ScoringProtocol
@@ -221,17 +220,17 @@ class RunRow(Record, allow_inf_nan=False):
     ending: Ending | None
     baseline: float | None
     score: float | None
-    """Of the split that ranks; while it goes, the best that the agent was told."""
+    """Score on the ranking split; while the run is in progress, the best feedback score."""
     gain: float | None
     low: float | None
     high: float | None
     submissions: int
     scored: int
     seconds: float | None
-    """Of the agent's time; None while it goes."""
+    """The agent's time; None while the run is in progress."""
     budget_seconds: float
     contaminated: bool | None
-    """None: unknown, or not over."""
+    """None if unknown, or while the run is in progress."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -265,12 +264,12 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
 
 
 def build_row_from_view(view: RunView, level: int | None, changed: float) -> RunRow:
-    """Of a run that has no digest, or is still going."""
+    """Build the row of a run that has no digest or is still in progress."""
     spec, result = view.spec, view.result
     scores = [each.score.value for each in view.submissions if each.score]
     base = view.baseline.value if view.baseline else None
-    told = max(scores, default=None)
-    gain = told - base if told is not None and base is not None else None
+    best = max(scores, default=None)
+    gain = best - base if best is not None and base is not None else None
     held = result.heldout if result and spec.protocol == "heldout" else None
     interval = held.ci if held else None
     return RunRow(
@@ -289,7 +288,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         state=view.state,
         ending=result.ending if result else None,
         baseline=base,
-        score=result.score if result else told,
+        score=result.score if result else best,
         gain=result.improvement if result else gain,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
@@ -303,7 +302,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
 
 
 def parse_start_time(run_id: str, otherwise: float) -> float:
-    """By the id that runs are given; a directory that somebody named otherwise was changed then."""
+    """Return the start time in a run id; `otherwise` for a directory that does not follow the pattern."""
     try:
         return datetime.strptime(run_id[:15], STAMP).replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -311,11 +310,11 @@ def parse_start_time(run_id: str, otherwise: float) -> float:
 
 
 def _compute_best_so_far(scores: list[float], base: float | None) -> list[float]:
-    best, found = 0.0, []
+    best, bests = 0.0, []
     for score in scores if base is not None else ():
         best = max(best, score - (base or 0.0))
-        found.append(round(best, 4))
-    return found
+        bests.append(round(best, 4))
+    return bests
 
 
 def _downsample_values(values: list[float]) -> tuple[float, ...]:

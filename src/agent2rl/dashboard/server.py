@@ -1,21 +1,23 @@
 """Serves the dashboard over HTTP: the app with its routes, the token check and security headers, and the
 server loop.
 
-    GET /                              all runs: filters, order and words are in the address
-    GET /runs/<id>                     one run; what is known at once, and its analysis once that is made
-    GET /runs/<id>/code                its code at any submission, and what changed between any two
-    GET /runs/<id>/examples            what the model answered, example by example; /examples/<n> turn by turn
+    GET /                              all runs; filters, sort order and search words are in the URL
+    GET /runs/<id>                     one run: its status at once, its analysis when it is ready
+    GET /runs/<id>/code                its code at any revision, and the changes between any two
+    GET /runs/<id>/examples            the model's answer to each example; /examples/<n> turn by turn
     GET /runs/<id>/transcript, /log    what the agent said and did, and what it printed
     GET /compare?run=A&run=B           two or more runs side by side
-    GET /leaderboard                   many runs together, chosen as in /
+    GET /leaderboard                   statistics over many runs, filtered as in /
     GET /events, /runs/<id>/events     server-sent events: something has changed
 
-Nothing can be changed through it, and nothing but run directories be read. Other web sites can do nothing: a
-name of theirs that points here is no host of ours, and where strangers can reach it a token is asked for.
+The server is read-only and reads nothing but run directories. Requests from other web sites are refused:
+without a token the Host header must name this computer, which stops DNS rebinding, and where others can reach
+the server it requires a token.
 """
 
 import hmac
 import ipaddress
+import logging
 import multiprocessing
 import signal
 import sqlite3
@@ -33,7 +35,9 @@ from agent2rl.dashboard.run_filter import group_by_name
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.net.ports import open_listening_socket
 
-# Who is let in, and what every answer says of itself.
+logger = logging.getLogger(__name__)
+
+# Token check and security headers.
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -49,8 +53,8 @@ COOKIE = "agent2rl-token"
 
 def add_guards(app: FastAPI, token: str) -> None:
     @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        response = _check_access(request, token) or await go_on(request)
+    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = _check_access(request, token) or await call_next(request)
         response.headers.update(HEADERS)
         return response
 
@@ -64,22 +68,22 @@ def add_guards(app: FastAPI, token: str) -> None:
 
     @app.exception_handler(sqlite3.Error)
     async def no_index(_: Request, __: Exception) -> Response:
-        return _render_fault("The index of the runs is being made anew. Try again in a moment.", 503)
+        return _render_fault("The run index is being rebuilt. Try again in a moment.", 503)
 
     for kind in (OSError, ValueError, ArithmeticError, RecursionError):
         app.add_exception_handler(kind, _handle_damaged_record)
 
     @app.exception_handler(404)
     async def no_page(_: Request, __: Exception) -> Response:
-        return _render_fault("There is no such page.", 404)
+        return _render_fault("This page does not exist.", 404)
 
     @app.exception_handler(422)
     async def not_asked(_: Request, __: Exception) -> Response:
-        return _render_fault("The address asks for something that does not exist.", 422)
+        return _render_fault("Invalid value in the URL.", 422)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is a name or an address that only this computer has for itself."""
+    """Return whether this is a loopback name or address."""
     if host == "localhost":
         return True
     try:
@@ -89,34 +93,36 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_access(request: Request, token: str) -> Response | None:
-    """Without a token, only names of this computer are hosts of ours; with one, whoever has it may come.
+    """Return an error or redirect, or None if the request may proceed.
 
-    Another web site could not read an answer, but it could keep this computer busy with asking.
+    Without a token, the Host header must name this computer; with one, whoever has the token may enter.
+    Cross-site requests are refused: a web site could not read the response, but it could load this computer.
     """
     site, mode, target = (request.headers.get(f"sec-fetch-{name}", "") for name in ("site", "mode", "dest"))
     if site in ("cross-site", "same-site") and (mode, target) != ("navigate", "document"):
-        return PlainTextResponse("Another web site asked for this.", 403)
+        return PlainTextResponse("Refused: cross-site request.", 403)
     if not token:
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        ours = is_loopback(name.removeprefix("[").removesuffix("]"))
-        return None if ours else PlainTextResponse("This host is not served here.", 403)
-    asked, shown = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
-    if hmac.compare_digest(asked.encode(), token.encode()):
+        is_local = is_loopback(name.removeprefix("[").removesuffix("]"))
+        return None if is_local else PlainTextResponse("Refused: unknown Host header.", 403)
+    from_query, from_cookie = request.query_params.get("token", ""), request.cookies.get(COOKIE, "")
+    if hmac.compare_digest(from_query.encode(), token.encode()):
         rest = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
-        path = "/" + request.url.path.lstrip("/\\")  # two of them would be another host
-        leads = RedirectResponse(link(path, **group_by_name(rest)), 303)
-        leads.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-        return leads
-    if hmac.compare_digest(shown.encode(), token.encode()):
+        path = "/" + request.url.path.lstrip("/\\")  # a second slash would make it another host
+        redirect = RedirectResponse(link(path, **group_by_name(rest)), 303)
+        redirect.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return redirect
+    if hmac.compare_digest(from_cookie.encode(), token.encode()):
         return None
-    return PlainTextResponse("Open the address that `agent2rl view` printed: its token is needed.", 403)
+    return PlainTextResponse("Token required. Open the URL that `agent2rl view` printed.", 403)
 
 
 async def _handle_damaged_record(_: Request, error: Exception) -> Response:
-    """What nobody thought of in a file that somebody damaged."""
+    """Handle unexpected errors that damaged files cause."""
+    logger.warning("cannot show a page", exc_info=error)
     return _render_fault(
-        f"This cannot be shown: what it is made of is damaged ({type(error).__name__}).", 500
+        f"This page cannot be shown: a file of the run is damaged ({type(error).__name__}).", 500
     )
 
 
@@ -124,7 +130,7 @@ def _render_fault(text: str, status: int) -> Response:
     return render_response("fault.html.jinja", status=status, text=text)
 
 
-# The dashboard over HTTP: pages made on the server, which a small script keeps up to date.
+# The app and the server loop.
 
 
 def create_app(dashboard: Dashboard) -> FastAPI:
@@ -139,24 +145,27 @@ LEAVE_SECONDS = 1
 
 
 def serve_dashboard(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """`port` 0 takes one that is free; `tell` gets the address to open. Call it in the main thread."""
-    # uvicorn raises the signal that stopped it once more: by default SIGTERM would end the process there
+    """Serve until interrupted. Port 0 picks a free one; `tell` gets the URL to open.
+
+    Call it in the main thread, because it installs a signal handler.
+    """
+    # uvicorn raises the signal that stopped it again: by default SIGTERM would end the process there
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _run_server(dashboard, host, port, tell)
     finally:
         for child in multiprocessing.active_children():
-            child.kill()  # an analysis that nobody waits for any more would hold up the end
+            child.kill()  # an abandoned analysis would delay the exit
 
 
 def _run_server(dashboard: Dashboard, host: str, port: int, tell: Callable[[str], None]) -> None:
-    with closing(dashboard), closing(open_listening_socket(port, host)) as line:
+    with closing(dashboard), closing(open_listening_socket(port, host)) as listener:
         dashboard.start()
         config = uvicorn.Config(
             create_app(dashboard), lifespan="off", log_level="error", timeout_graceful_shutdown=LEAVE_SECONDS
         )
-        shown = f"[{host}]" if ":" in host else host
+        shown_host = f"[{host}]" if ":" in host else host
         query = f"?token={dashboard.token}" if dashboard.token else ""
-        tell(f"http://{shown}:{line.getsockname()[1]}/{query}")
+        tell(f"http://{shown_host}:{listener.getsockname()[1]}/{query}")
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[line])
+            uvicorn.Server(config).run(sockets=[listener])

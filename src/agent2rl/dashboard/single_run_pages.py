@@ -1,4 +1,4 @@
-"""Pages of one run: status, code at each revision, examples and episodes, transcript, log."""
+"""Pages about one run: status, code at each revision, examples and episodes, transcript, log."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from agent2rl.record.revisions import Revision, RevisionReader, list_revisions
 from agent2rl.report import run_changes
 from agent2rl.report.run_changes import Change, ExampleChange
 
-# An agent's code at any point of its run, and what changed between any two.
+# The agent's code at any revision, and the changes between two of them.
 
 LONGEST_CODE = 1 << 18
 
@@ -30,32 +30,32 @@ LONGEST_CODE = 1 << 18
 class CodeView:
     revisions: tuple[Revision, ...]
     submissions: dict[int, list[int]]
-    """Revision → the submissions that were made from it."""
+    """Revision → submissions made from it."""
     at: Revision | None
     since: Revision | None
-    """None: the one before; of the first, nothing."""
+    """The revision to compare with; None compares with nothing."""
     changes: run_changes.CodeDiff | None
     files: tuple[str, ...]
     file: str
     text: str
     cut: int
-    """Characters of the text that are left out."""
+    """Number of characters that are not shown."""
 
 
 def read_code_view(paths: RunPaths, at: int | None, since: int | None, file: str) -> CodeView:
     try:
         revisions = list_revisions(paths.revisions)
-    except Exception as error:  # whatever dulwich makes of a damaged repository
-        raise UserError("The record of this run's code is damaged.") from error
+    except Exception as error:  # dulwich raises all kinds of errors for a damaged repository
+        raise UserError("The recorded code of this run is damaged.") from error
     by_number = {each.number: each for each in revisions}
     made_from = _map_submissions(ledger.read_ledger(paths.ledger, paths.ledger_head))
     if not revisions:
         return CodeView((), {}, None, None, None, (), "", "", 0)
     number = at if at is not None else max((*made_from, 0)) or revisions[-1].number
     before = since if since is not None else number - 1
-    for wanted in (number, before):
-        if wanted and wanted not in by_number:
-            raise UserError(f"There is no revision {wanted}: the run has {len(revisions)}.")
+    for requested in (number, before):
+        if requested and requested not in by_number:
+            raise UserError(f"Revision {requested} does not exist: the run has {len(revisions)}.")
     now, then = by_number.get(number), by_number.get(before)
     return _read_revision(paths, tuple(revisions), made_from, now, then, file)
 
@@ -75,20 +75,20 @@ def _read_revision(
         texts = code.read_texts(now.commit)
         changed = code.diff_commits(then.commit if then else None, now.commit, LONGEST_CODE)
     except Exception as error:
-        raise UserError("The record of this run's code is damaged.") from error
+        raise UserError("The recorded code of this run is damaged.") from error
     finally:
         code.close()
     if file and file not in texts:
-        raise UserError(f"Revision {now.number} has no text {file!r}.")
+        raise UserError(f"Revision {now.number} has no text file {file!r}.")
     name = file or next((each for each in texts if each.endswith(".py")), next(iter(texts), ""))
     text = texts.get(name, "")
-    found = run_changes.parse_diffs({0: changed[:LONGEST_CODE]}).get(0)
+    diff = run_changes.parse_diffs({0: changed[:LONGEST_CODE]}).get(0)
     return CodeView(
         revisions,
         made_from,
         now,
         then,
-        found,
+        diff,
         tuple(texts),
         name,
         text[:LONGEST_CODE],
@@ -97,15 +97,15 @@ def _read_revision(
 
 
 def _map_submissions(chain: ledger.LedgerReading) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    by_revision: dict[int, list[int]] = {}
     for entry in chain.entries:
         revision, submission = entry.data.get("number"), entry.data.get("submission")
         if entry.kind == "revision_of" and isinstance(revision, int) and isinstance(submission, int):
-            found.setdefault(revision, []).append(submission)
-    return found
+            by_revision.setdefault(revision, []).append(submission)
+    return by_revision
 
 
-# What a model answered, example by example, beside the untouched model; and episodes step by step.
+# Answers to each example next to those of the untouched model, and episodes step by step.
 
 T = TypeVar("T")
 PAGE, STEPS = 50, 40
@@ -115,13 +115,13 @@ SHOW = ("all", "flipped", "gained", "lost", "right", "wrong")
 
 @dataclass(frozen=True)
 class PageSlice(Generic[T]):
-    """A page of something long."""
+    """One page of a long list."""
 
     items: Sequence[T]
     page: int
     pages: int
     first: int
-    """The number of its first item, from 1."""
+    """Number of its first item, from 1."""
 
 
 def slice_page(items: Sequence[T], page: int, size: int) -> PageSlice[T]:
@@ -133,7 +133,7 @@ def slice_page(items: Sequence[T], page: int, size: int) -> PageSlice[T]:
 @dataclass(frozen=True)
 class ExamplesView:
     submission: int | None
-    """None: only the untouched model has answers."""
+    """None if only the untouched model has answers."""
     split: Split
     show: str
     graded: tuple[int, ...]
@@ -162,7 +162,7 @@ def read_examples_view(
         )
         for name in dict.fromkeys((*before, *after))
     ]
-    wanted = [row for row in rows if _matches_filter(row.change, show)]
+    matching = [row for row in rows if _matches_filter(row.change, show)]
     counts = dict(Counter(row.change for row in rows))
     return ExamplesView(
         number,
@@ -171,7 +171,7 @@ def read_examples_view(
         graded[where],
         splits,
         counts,
-        slice_page(wanted, page, PAGE),
+        slice_page(matching, page, PAGE),
         len(rows),
     )
 
@@ -186,7 +186,7 @@ def _matches_filter(change: Change, show: str) -> bool:
 
 
 def _list_graded(run: LiveRunStatus, split: Split) -> tuple[int, ...]:
-    """Held-out answers there are of few, so the files are what tells."""
+    """Return the submissions with answers on a split, by their files: few have held-out answers."""
     paths = run.view.paths
     return tuple(
         each.id
@@ -202,7 +202,7 @@ class ModelAnswer:
     submission: int
     result: ExampleResult
     step: int
-    """The turn of the episode that is shown; 0 is the start."""
+    """Turn of the episode that is shown; 0 is the start."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class ExampleView:
     example: str
     split: Split
     sides: tuple[ModelAnswer, ...]
-    """The untouched model's, and the submission's."""
+    """Answers of the untouched model and of the submission."""
     last: int
-    """The last step of the longer episode."""
+    """Last step of the longer episode."""
     step: int
     submission: int
 
@@ -222,20 +222,21 @@ def read_example_view(
 ) -> ExampleView:
     sides = []
     for number in dict.fromkeys((0, submission)):
-        found = next(
+        result = next(
             (each for each in read_answers(run.view.paths, number, split) if each.id == example), None
         )
-        if found:
-            sides.append((number, found))
+        if result:
+            sides.append((number, result))
     if not sides:
-        raise UserError(f"There is no answer to {example!r} on the {split} split.")
-    last = max(max(0, len(found.trajectory) - 1) for _, found in sides)
+        raise UserError(f"Example {example!r} has no answer on the {split} split.")
+    last = max(max(0, len(result.trajectory) - 1) for _, result in sides)
     at = min(max(0, step if step is not None else last), last)
     return ExampleView(
         example,
         split,
         tuple(
-            ModelAnswer(number, found, min(at, max(0, len(found.trajectory) - 1))) for number, found in sides
+            ModelAnswer(number, result, min(at, max(0, len(result.trajectory) - 1)))
+            for number, result in sides
         ),
         last,
         at,
@@ -249,18 +250,18 @@ Moment = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
-    def stand(name: str) -> run_status.LiveRunStatus:
+    def read_status(name: str) -> run_status.LiveRunStatus:
         return run_status.read_live_status(run_status.find_run(dashboard.runs, name))
 
     @app.get("/runs/{name}")
     def overview(name: str) -> Response:
         return render_response(
-            "run.html.jinja", stand(name), tab="overview", made=dashboard.get_analysis(name)
+            "run.html.jinja", read_status(name), tab="overview", made=dashboard.get_analysis(name)
         )
 
     @app.get("/runs/{name}/now")
     def now(name: str) -> Response:
-        return render_response("now.jinja", stand(name))
+        return render_response("now.jinja", read_status(name))
 
     @app.get("/runs/{name}/made")
     def made(name: str) -> Response:
@@ -270,7 +271,7 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     def timeline(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
         window = dashboard.get_time_window(name, since, until)
         return render_response(
-            "timeline.html.jinja", stand(name), tab="timeline", made=window, at=(since, until)
+            "timeline.html.jinja", read_status(name), tab="timeline", made=window, at=(since, until)
         )
 
     @app.get("/runs/{name}/timeline/made")
@@ -279,29 +280,29 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get("/runs/{name}/code")
     def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:
-        standing = stand(name)
-        found = read_code_view(standing.view.paths, at, since, file)
-        return render_response("code.html.jinja", standing, tab="code", code=found)
+        standing = read_status(name)
+        code_view = read_code_view(standing.view.paths, at, since, file)
+        return render_response("code.html.jinja", standing, tab="code", code=code_view)
 
     @app.get("/runs/{name}/examples")
     def its_examples(
         name: str, submission: int | None = None, split: Split = "heldout", show: str = "all", page: int = 1
     ) -> Response:
-        standing = stand(name)
-        found = read_examples_view(standing, submission, split, show, page)
-        return render_response("examples.html.jinja", standing, tab="examples", found=found)
+        standing = read_status(name)
+        listing = read_examples_view(standing, submission, split, show, page)
+        return render_response("examples.html.jinja", standing, tab="examples", listing=listing)
 
     @app.get("/runs/{name}/examples/{example:path}")
     def its_example(
         name: str, example: str, submission: int = 0, split: Split = "heldout", step: int | None = None
     ) -> Response:
-        standing = stand(name)
-        found = read_example_view(standing, submission, split, example, step)
-        return render_response("example.html.jinja", standing, tab="examples", found=found)
+        standing = read_status(name)
+        detail = read_example_view(standing, submission, split, example, step)
+        return render_response("example.html.jinja", standing, tab="examples", detail=detail)
 
     @app.get("/runs/{name}/transcript")
     def its_transcript(name: str, page: int = 1) -> Response:
-        standing = stand(name)
+        standing = read_status(name)
         transcript = read_transcript(standing.view.paths)
         part = slice_page(transcript.steps if transcript else (), page, STEPS)
         return render_response(
@@ -310,7 +311,7 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
 
     @app.get("/runs/{name}/log")
     def its_log(name: str) -> Response:
-        standing = stand(name)
+        standing = read_status(name)
         text = run_status.read_file_tail(standing.view.paths.agent_log, LOG_BYTES)
         return render_response(
             "log.html.jinja", standing, tab="log", text=text, whole=len(text) < LOG_BYTES // 2

@@ -20,16 +20,16 @@ from agent2rl.dashboard.run_filter import RunFilter
 from agent2rl.dashboard.run_index import Level, RunIndex
 from agent2rl.dashboard.workers import AnalysisOutcome, AnalysisWorker, DigestFiller
 
-# Server-sent events: what changed, for however many are watching. One look serves all of them.
+# Server-sent events. One check for changes serves all readers.
 
 LOOK_SECONDS = 0.5
 BEAT_SECONDS = 15.0
-"""A sign of life, so that nobody between takes the line for dead."""
+"""Interval of heartbeats, so that proxies do not close the connection."""
 LONGEST_SECONDS = 3600.0
 
 
 class WatchedState:
-    """Something that has a stamp, which differs whenever it has changed."""
+    """Caches a change stamp, which differs whenever the watched thing has changed."""
 
     def __init__(self, stamp: Callable[[], str]) -> None:
         self._look, self._stamp, self._at = stamp, "", 0.0
@@ -37,7 +37,7 @@ class WatchedState:
     def read_stamp(self) -> str:
         now = time.monotonic()
         if now - self._at >= LOOK_SECONDS:
-            self._at = now  # before the look, so that nobody looks beside it
+            self._at = now  # before the check, so that other threads do not check at the same time
             self._stamp = self._look()
         return self._stamp
 
@@ -47,23 +47,23 @@ def stream_changes(watched: WatchedState, request: Request) -> Response:
 
 
 async def follow_changes(watched: WatchedState, gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-    """A line for each change, from the first on, until the reader is gone."""
-    last, beat, ends = watched.read_stamp(), time.monotonic(), time.monotonic() + LONGEST_SECONDS
+    """Yield an event for each change until the reader disconnects."""
+    last, beat, deadline = watched.read_stamp(), time.monotonic(), time.monotonic() + LONGEST_SECONDS
     yield f"retry: 2000\ndata: {len(last)}\n\n"
-    while time.monotonic() < ends and not await gone():
+    while time.monotonic() < deadline and not await gone():
         stamp = await asyncio.to_thread(watched.read_stamp)
         if stamp != last:
             last, beat = stamp, time.monotonic()
             yield "event: changed\ndata: 1\n\n"
         elif time.monotonic() - beat > BEAT_SECONDS:
             beat = time.monotonic()
-            yield ": still here\n\n"
+            yield ": heartbeat\n\n"
         await asyncio.sleep(LOOK_SECONDS)
 
 
 MOST_WATCHED = 1000
 MOST_MADE = 8
-"""Leaderboards whose figures are kept."""
+"""Number of leaderboards whose figures are kept on disk."""
 
 
 class Dashboard:
@@ -89,7 +89,7 @@ class Dashboard:
         self.workshop.close()
 
     def watch_run(self, name: str) -> WatchedState:
-        """One for each run that somebody looks at."""
+        """Return the change watcher of a run; all readers of the run share it."""
         paths = run_status.find_run(self.runs, name)
         if len(self._watched) > MOST_WATCHED:
             self._watched.clear()
@@ -111,37 +111,44 @@ class Dashboard:
         )
 
     def get_time_window(self, name: str, since: float, until: float) -> dict[str, Any]:
-        """A part of a run's time; `until` 0 is its end."""
+        """Return the analysis of a part of a run's time; `until` 0 means its end."""
         paths = run_status.find_run(self.runs, name)
         stamp, key = run_status.compute_run_stamp(paths), f"window {name} {since} {until}"
-        given = (str(paths.root), stamp, str(since), str(until))
+        arguments = (str(paths.root), stamp, str(since), str(until))
         return _build_template_values(
-            self.workshop.get_or_start(key, stamp, False, _render_time_window, *given)
+            self.workshop.get_or_start(key, stamp, False, _render_time_window, *arguments)
         )
 
     def get_leaderboard(
         self, choice: RunFilter, protocol: str, include_contaminated: bool = False
     ) -> dict[str, Any]:
-        """The report of the runs that are chosen; figures lie in a folder of their own."""
-        asked = choice.build_query(limit=None)
+        """Return the report of the selected runs; its figures are in a folder of their own."""
+        query = choice.build_query(limit=None)
         contaminated = "included" if include_contaminated else "left out"
-        stamp = self.index.compute_fingerprint(asked, protocol, contaminated)
-        tasks = json.dumps([asdict(each) for each in self._tasks()])
-        given = (str(self.index.path), asked.text, tasks, protocol, contaminated, str(self.folder / stamp))
-        key = f"runs {asked.text} {protocol} {contaminated}"
-        found = self.workshop.get_or_start(key, stamp, False, _render_leaderboard, *given)
+        stamp = self.index.compute_fingerprint(query, protocol, contaminated)
+        tasks = json.dumps([asdict(task) for task in self._tasks()])
+        arguments = (
+            str(self.index.path),
+            query.text,
+            tasks,
+            protocol,
+            contaminated,
+            str(self.folder / stamp),
+        )
+        key = f"runs {query.text} {protocol} {contaminated}"
+        outcome = self.workshop.get_or_start(key, stamp, False, _render_leaderboard, *arguments)
         self._remove_old_leaderboards()
-        return _build_template_values(found)
+        return _build_template_values(outcome)
 
     def _remove_old_leaderboards(self) -> None:
-        with suppress(OSError):  # another reader clears them, too
+        with suppress(OSError):  # another server may clear the folder at the same time
             old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in old[MOST_MADE:]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-# Run in the worker process. They import the analysis themselves: it loads matplotlib, which takes the server
-# a second that it does not need.
+# These run in the worker process. They import the analysis lazily, because it loads matplotlib, which takes a
+# second and which the server does not need.
 def _render_run(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
@@ -160,6 +167,6 @@ def _render_leaderboard(*arguments: str) -> str:
     return analysis.of_runs(*arguments)
 
 
-def _build_template_values(found: AnalysisOutcome) -> dict[str, Any]:
-    text = Markup(found.text) if found.text is not None else None
-    return {"text": text, "fresh": found.fresh, "fault": found.fault, "progress": found.progress}
+def _build_template_values(outcome: AnalysisOutcome) -> dict[str, Any]:
+    text = Markup(outcome.text) if outcome.text is not None else None
+    return {"text": text, "fresh": outcome.fresh, "fault": outcome.fault, "progress": outcome.progress}

@@ -1,12 +1,13 @@
 """Background processes for slow work: limits, progress, a page cache, analyses on request, missing digests.
 
-Whoever asks gets the newest outcome that there is, and how far a newer one is that is on its way.
-
-The newest come first. What cannot be analysed is not tried again before it changes.
+A request returns the newest available result at once, with the progress of a newer one that is being made.
+Missing digests are computed for the newest runs first. A run that cannot be analysed is not retried until it
+changes.
 """
 
 import ctypes
 import hashlib
+import logging
 import multiprocessing
 import os
 import resource
@@ -26,27 +27,29 @@ from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
 
-# Work for the pages, in a process of its own that no run can keep for ever, or fill the memory through.
+logger = logging.getLogger(__name__)
+
+# Limits: no run can keep a worker process busy for ever or fill the memory.
 
 MOST_SECONDS = 900
 LEAST_MEMORY = 8 << 30
 
 
 def prepare_worker() -> None:
-    """In a process that works for the pages, at its start."""
+    """Set up a worker process; called when it starts."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     limit_memory()
 
 
 def limit_memory() -> None:
-    """At most half of the machine's memory, which a pathological run could ask for all of."""
+    """Limit the process to half of the machine's memory: a pathological run could need all of it."""
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    with suppress(OSError, ValueError):  # less is allowed already
+    with suppress(OSError, ValueError):  # the limit is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (max(half, LEAST_MEMORY),) * 2)
 
 
 def run_with_timeout(most_seconds: int, work: Callable[..., str], *arguments: str) -> str:
-    """Call `work` with these arguments; raise a TimeoutError after that many seconds."""
+    """Call `work` with these arguments; raise TimeoutError after `most_seconds`."""
     signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(most_seconds)
     try:
@@ -56,8 +59,11 @@ def run_with_timeout(most_seconds: int, work: Callable[..., str], *arguments: st
 
 
 def _exit_with_parent() -> None:
-    """A parent that was killed tells nobody to end. PR_SET_PDEATHSIG would not do: it is about the thread
-    that started the process, and those of the server come and go."""
+    """Exit when the parent dies, even if it was killed.
+
+    PR_SET_PDEATHSIG does not work here: it watches the thread that started the process, and the server's
+    threads come and go.
+    """
     parent = multiprocessing.parent_process()
     if parent:
         parent.join()
@@ -65,10 +71,10 @@ def _exit_with_parent() -> None:
 
 
 def _raise_timeout(*_: object) -> None:
-    raise TimeoutError("it takes too long")
+    raise TimeoutError("the analysis takes too long")
 
 
-# How far a process is that works for the pages: it writes its step on a line that the server reads.
+# Progress: a worker writes its current step to shared memory that the server reads.
 
 LONGEST_STEP = 200
 ProgressLine: TypeAlias = ctypes.Array[ctypes.c_char]
@@ -77,47 +83,47 @@ ProgressLine: TypeAlias = ctypes.Array[ctypes.c_char]
 @dataclass(frozen=True)
 class WorkProgress:
     ahead: int
-    """Others that are done before it is begun."""
+    """Analyses that run before this one starts."""
     seconds: float
-    """Since it was asked for."""
+    """Time since the request."""
     number: int = 0
     of: int = 1
     step: str = ""
 
 
 def create_progress_line() -> ProgressLine:
-    """Without a lock, which would stay closed if a process died with it; what is torn is passed over."""
+    """Create the shared memory without a lock, which a dying process could keep; torn reads are ignored."""
     return multiprocessing.get_context("spawn").RawArray(ctypes.c_char, LONGEST_STEP)
 
 
-def listen_in_worker(told: ProgressLine) -> None:
-    """In the process that works, at its start: from here on `report_step` writes to it."""
+def listen_in_worker(line: ProgressLine) -> None:
+    """Set up a worker process whose `report_step` writes to `line`."""
     prepare_worker()
-    global _TOLD
-    _TOLD = told
+    global _PROGRESS
+    _PROGRESS = line
 
 
 def report_step(number: int, of: int, step: str) -> None:
-    if _TOLD is not None:
-        _TOLD.value = f"{number} {of} {step}".encode()[: LONGEST_STEP - 1]
+    if _PROGRESS is not None:
+        _PROGRESS.value = f"{number} {of} {step}".encode()[: LONGEST_STEP - 1]
 
 
-def clear_progress(told: ProgressLine) -> None:
-    told.value = b""
+def clear_progress(line: ProgressLine) -> None:
+    line.value = b""
 
 
-def read_progress(told: ProgressLine, seconds: float) -> WorkProgress:
+def read_progress(line: ProgressLine, seconds: float) -> WorkProgress:
     number, of, step = 0, 1, ""
-    with suppress(ValueError):  # nothing has been told yet
-        first, second, step = told.value.decode(errors="replace").split(" ", 2)
+    with suppress(ValueError):  # no step has been reported yet
+        first, second, step = line.value.decode(errors="replace").split(" ", 2)
         number, of = int(first), int(second)
     return WorkProgress(0, seconds, number, of, step)
 
 
-_TOLD: ProgressLine | None = None
+_PROGRESS: ProgressLine | None = None
 
 
-# Texts that took long to make, in a folder of the cache. What was not looked at for longest goes first.
+# A disk cache of rendered pages. The least recently used ones are evicted first.
 
 MOST_CACHE_BYTES = 256 << 20
 
@@ -131,13 +137,13 @@ class PageCache:
         path = self._build_path(name)
         try:
             text = path.read_text(encoding="utf-8")
-            os.utime(path)  # it was looked at now
+            os.utime(path)  # marks it as recently used
         except (OSError, ValueError):
             return None
         return text
 
     def put(self, name: str, text: str) -> None:
-        with suppress(OSError):  # a full disk: it is made again the next time
+        with suppress(OSError):  # for example a full disk: it is rendered again the next time
             write_atomically(self._build_path(name), text)
             self._evict_oldest()
 
@@ -145,23 +151,23 @@ class PageCache:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.html"
 
     def _evict_oldest(self) -> None:
-        """Other servers clear the same folder, so that any of it may be gone."""
-        found = []
+        """Delete the oldest files over the limit. Other servers clear the same folder: files may vanish."""
+        entries = []
         for path in self._folder.iterdir():
             with suppress(OSError):
-                known = path.stat()
-                found.append((known.st_mtime, known.st_size, path))
+                info = path.stat()
+                entries.append((info.st_mtime, info.st_size, path))
         room = self._most
-        for _, size, path in sorted(found, reverse=True):
+        for _, size, path in sorted(entries, reverse=True):
             room -= size
             if room < 0:
                 path.unlink(missing_ok=True)
 
 
-# What takes seconds is done in a process of its own, once for all who ask, and its outcome is kept.
+# Analyses on request: each runs once in a worker process, and its result is kept for all readers.
 
 RETRY_FACTOR = 3.0
-"""A thing that keeps changing is made again after so many times the time that it took."""
+"""A run that keeps changing is analysed again after this many times the duration of its last analysis."""
 LEAST_SECONDS = 3.0
 MOST_KEPT = 64
 
@@ -169,7 +175,7 @@ MOST_KEPT = 64
 @dataclass
 class _AnalysisEntry:
     stamp: str = ""
-    """Of what the outcome was made."""
+    """The state of the run that the result belongs to."""
     text: str | None = None
     fault: str = ""
     doing: Future[str] | None = None
@@ -182,39 +188,46 @@ class _AnalysisEntry:
 @dataclass(frozen=True)
 class AnalysisOutcome:
     text: str | None
-    """None where there is none yet."""
+    """None if there is no result yet."""
     fresh: bool
-    """Whether it is of what there is now."""
+    """Whether the result belongs to the current state."""
     fault: str = ""
     progress: WorkProgress | None = None
-    """Of what is being done for it."""
+    """Progress of a newer result; None if none is being made."""
 
 
 class AnalysisWorker:
     def __init__(self, folder: Path, most_seconds: int = MOST_SECONDS) -> None:
-        """Outcomes of what does not change any more are kept in `folder`, too."""
+        """Results that will not change any more are also kept in `folder`."""
         self._most_seconds = most_seconds
-        self._kept = PageCache(folder)
+        self._cache = PageCache(folder)
         self._entries: dict[str, _AnalysisEntry] = {}
-        self._lock = threading.RLock()  # what is done at once calls back while it is asked for
+        self._lock = threading.RLock()  # a future that is already done calls back within the request
         self._pool: ProcessPoolExecutor | None = None
-        self._told = create_progress_line()
+        self._progress = create_progress_line()
         self.version = 0
-        """Grows whenever something is done."""
+        """Grows whenever an analysis is done."""
 
     def get_or_start(
-        self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *given: str
+        self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *arguments: str
     ) -> AnalysisOutcome:
-        """`work` is a module's function, run in another process. `lasting`: the result will never change."""
+        """Return the newest result of `work`, and start it in a worker process if that is out of date.
+
+        `work` is a function of a module. `lasting` means that the result will never change.
+        """
         key = f"{name} {stamp}"
         with self._lock:
             entry = self._entries.pop(name, None) or _AnalysisEntry()
-            self._entries[name] = entry  # at the end: it was asked for last
-            if entry.text is None and not entry.doing and (kept := self._kept.get(key)) is not None:
-                entry.text, entry.stamp = kept, stamp
+            self._entries[name] = entry  # at the end: most recently used
+            if entry.text is None and not entry.doing and (cached := self._cache.get(key)) is not None:
+                logger.debug("cache hit: %s", name)
+                entry.text, entry.stamp = cached, stamp
             if entry.stamp != stamp and not entry.doing and self._is_due(entry):
+                logger.debug("analysis starts: %s", name)
                 entry.doing_stamp, entry.began = stamp, time.monotonic()
-                entry.doing = self._ensure_pool().submit(run_with_timeout, self._most_seconds, work, *given)
+                entry.doing = self._ensure_pool().submit(
+                    run_with_timeout, self._most_seconds, work, *arguments
+                )
                 entry.doing.add_done_callback(
                     lambda done: self._finish_work(entry, done, key if lasting else "")
                 )
@@ -235,12 +248,12 @@ class AnalysisWorker:
             return None
         before = [each for each in self._entries.values() if each.doing and each.began < entry.began]
         seconds = time.monotonic() - entry.began
-        return read_progress(self._told, seconds) if not before else WorkProgress(len(before), seconds)
+        return read_progress(self._progress, seconds) if not before else WorkProgress(len(before), seconds)
 
     def _ensure_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # threads are about, so nothing may be forked
-            self._pool = ProcessPoolExecutor(1, context, listen_in_worker, (self._told,))
+            context = multiprocessing.get_context("spawn")  # forking is unsafe with threads
+            self._pool = ProcessPoolExecutor(1, context, listen_in_worker, (self._progress,))
         return self._pool
 
     def _finish_work(self, entry: _AnalysisEntry, done: "Future[str]", key: str) -> None:
@@ -250,25 +263,26 @@ class AnalysisWorker:
             entry.ended = time.monotonic()
             entry.took = entry.ended - entry.began
             entry.doing, entry.stamp = None, entry.doing_stamp
-            clear_progress(self._told)
+            clear_progress(self._progress)
             fault = done.exception()
             entry.fault = f"{type(fault).__name__}: {fault}" if fault else ""
+            logger.debug("analysis ended after %.1f s: %s", entry.took, entry.fault or "ok")
             if fault:
                 if not isinstance(fault, Exception) or "process" in type(fault).__name__.lower():
-                    self._pool = None  # its process died: the next one gets a new one
+                    self._pool = None  # the process died: the next analysis starts a new one
             else:
                 entry.text = done.result()
                 if key:
-                    self._kept.put(key, entry.text)
+                    self._cache.put(key, entry.text)
             self.version += 1
 
 
-# Makes the digests that runs lack, one after another, in a process of its own: an analysis takes seconds.
+# Missing digests: computed one after another in a worker process, because an analysis takes seconds.
 
 LOOK_SECONDS = 0.5
 
 
-def made(root: str) -> str:
+def compute_digest_json(root: str) -> str:
     return digests.compute_digest(RunPaths(Path(root))).model_dump_json()
 
 
@@ -295,10 +309,11 @@ class DigestFiller:
                     text = pool.submit(
                         run_with_timeout,
                         MOST_SECONDS,
-                        made,
+                        compute_digest_json,
                         str(self._index.runs / name),
                     ).result()
-                except Exception as error:  # of the analysis, or its process died
+                except Exception as error:  # the analysis failed, or its process died
+                    logger.warning("cannot analyse run %s", name, exc_info=True)
                     self._refused.add(lacking)
                     self._index.unreadable[name] = f"cannot be analysed: {type(error).__name__}: {error}"
                     pool.shutdown(wait=False)
@@ -310,8 +325,6 @@ class DigestFiller:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _next_lacking_run(self) -> tuple[str, str] | None:
-        with suppress(sqlite3.Error):  # the index is made anew just now
-            return next(
-                (each for each in self._index.list_lacking_digests() if each not in self._refused), None
-            )
+        with suppress(sqlite3.Error):  # the index is being rebuilt
+            return next((run for run in self._index.list_lacking_digests() if run not in self._refused), None)
         return None

@@ -1,1 +1,1 @@
-"""Tables and pages made from a run directory alone."""
+"""Reports, tables and exports, made from run directories alone."""

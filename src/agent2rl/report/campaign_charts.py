@@ -1,6 +1,4 @@
-"""The figures of a campaign's report: rows with an interval each, grids of cells, and panels for each task
-or kind of spending.
-"""
+"""Draws the figures of a campaign's report: rows with intervals, grids of cells, and panels of curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,18 +18,18 @@ from agent2rl.report.campaign_tables import mark_name
 from agent2rl.report.chart_style import Margins
 from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, INK, LINE, SERIES
 
-# Figures of rows with an interval each: the ranking, and what was held against what.
+# Rows with intervals: the ranking and the pairwise comparisons.
 
 MOST_ROWS = 30
 LEAST_SEEN = 0.01
-"""Of the greatest chance: what is fainter is not drawn."""
+"""Share of the highest chance below which nothing is drawn."""
 NONE = "no driver"
 ROW = 0.24
-"""Inches."""
+"""Height of a row in inches."""
 
 
 def draw_ranking(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """Mean gain of each entry, and how often it has each rank."""
+    """Draw the mean gain of each entry, and how often it has each rank."""
     rows = [row for row in campaign.leaderboard.rows if row.place.mean][:MOST_ROWS]
     if not rows:
         return None
@@ -56,7 +54,7 @@ def draw_ranking(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
 
 
 def draw_comparisons(family: ComparisonFamily, narrow: bool = False) -> Figure | None:
-    """Of one axis: the differences of its pairs."""
+    """Draw the differences between all pairs of one axis."""
     pairs = [each for each in family.pairs if each.found.difference][:MOST_ROWS]
     if not pairs:
         return None
@@ -65,8 +63,8 @@ def draw_comparisons(family: ComparisonFamily, narrow: bool = False) -> Figure |
         for each in pairs
     ]
     figure, (axes,) = _create_row_panels(len(pairs), narrow, names, 1, left=2.6)
-    sure = [each.p_holm is not None and each.p_holm <= ALPHA for each in pairs]
-    _draw_points(axes, [each.found.difference for each in pairs if each.found.difference], sure)
+    significant = [each.p_holm is not None and each.p_holm <= ALPHA for each in pairs]
+    _draw_points(axes, [each.found.difference for each in pairs if each.found.difference], significant)
     axes.set_title("difference of mean gains, points")
     return figure
 
@@ -74,7 +72,7 @@ def draw_comparisons(family: ComparisonFamily, narrow: bool = False) -> Figure |
 def _create_row_panels(
     count: int, narrow: bool, names: Sequence[str], columns: int, left: float = 1.9
 ) -> tuple[Figure, list[Axes]]:
-    """Room for so many rows, the first on top, with their names beside."""
+    """Create panels for `count` rows, the first on top, with their names on the left."""
     around = Margins(left=1.35 if narrow else left, top=0.3, across=0.3)
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, panels = chart_style.create_panels(
@@ -90,15 +88,17 @@ def _create_row_panels(
     return figure, panels
 
 
-def _draw_points(axes: Axes, values: Sequence[Value], sure: Sequence[bool] | None = None) -> None:
-    """A filled point has an interval, or is sure; a hollow one has too few runs for one, or is not."""
+def _draw_points(axes: Axes, values: Sequence[Value], significant: Sequence[bool] | None = None) -> None:
+    """Draw points with intervals. A filled point is significant, or by default has an interval."""
     axes.axvline(0, color=LINE, linewidth=1.2)
     for at, value in enumerate(values):
-        found = value.interval if isinstance(value.interval, Interval) else None
-        if found:
-            axes.plot([found.low, found.high], [at, at], color=ACCENT, linewidth=1.6, solid_capstyle="butt")
-        filled = sure[at] if sure else bool(found)
-        colour = ACCENT if found else BASE
+        interval = value.interval if isinstance(value.interval, Interval) else None
+        if interval:
+            axes.plot(
+                [interval.low, interval.high], [at, at], color=ACCENT, linewidth=1.6, solid_capstyle="butt"
+            )
+        filled = significant[at] if significant else bool(interval)
+        colour = ACCENT if interval else BASE
         axes.plot(
             [value.value], [at], "o", color=colour, markerfacecolor=colour if filled else CARD, markersize=5
         )
@@ -108,27 +108,27 @@ def _draw_points(axes: Axes, values: Sequence[Value], sure: Sequence[bool] | Non
         )
 
 
-# Figures of cells: gains by task and agent, driver, model or mode; and the routes that were taken.
+# Grids and bars: gains by task and agent, driver, model or mode; training routes.
 
 STRONGEST = 0.85
-"""How opaque the greatest gain is drawn."""
+"""Opacity of the largest gain."""
 
 
-def draw_gains(found: Heatmap, narrow: bool = False) -> Figure | None:
-    """Each cell's mean gain and number of runs; a star where it is not 0."""
-    known = [each for each in found.cells if each.cell.mean]
+def draw_gains(heatmap: Heatmap, narrow: bool = False) -> Figure | None:
+    """Draw each cell's mean gain and number of runs, with a star if the gain is significant."""
+    known = [each for each in heatmap.cells if each.cell.mean]
     if not known:
         return None
-    rows, columns = (found.columns, found.rows) if narrow else (found.rows, found.columns)
+    rows, columns = (heatmap.columns, heatmap.rows) if narrow else (heatmap.rows, heatmap.columns)
     around = Margins(left=1.35 if narrow else 1.6, top=0.3, bottom=0.3)
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, (axes,) = chart_style.create_panels(width, 0.7 + 0.42 * len(rows), margins=around)
     most = max(abs(each.cell.mean.value) for each in known if each.cell.mean) or 1.0
-    for each in found.cells:
+    for each in heatmap.cells:
         row, column = (each.column, each.row) if narrow else (each.row, each.column)
         at, mean = (columns.index(column), rows.index(row)), each.cell.mean
         if mean is None:
-            axes.text(*at, "no gain known", ha="center", va="center", fontsize=6.5, color=DIM)
+            axes.text(*at, "no gain", ha="center", va="center", fontsize=6.5, color=DIM)
             continue
         colour = ACCENT if mean.value >= 0 else BAD
         box = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, linewidth=0)
@@ -167,7 +167,7 @@ def _format_label(name: str, most: int) -> str:
 
 
 def draw_routes(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """Shares of runs by how the model that they left came about."""
+    """Draw the shares of runs by the training route of their model."""
     groups = [campaign.routes_by_task, campaign.routes_by_agent]
     if not any(each.n for group in groups for each in group.values()):
         return None
@@ -196,7 +196,7 @@ def draw_routes(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | No
 
 
 def assign_route_colours(names: list[str]) -> dict[str, str]:
-    """The untouched model and what is not known are grey."""
+    """Assign colours to routes; the untouched model and unknown routes are grey."""
     grey = {LEFT_BASE: COLOURS["idle"], UNKNOWN: BASE}
     others = [name for name in names if name not in grey]
     return grey | {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
@@ -215,7 +215,7 @@ def _draw_stacked_bars(axes: Axes, group: Mapping[str, RouteShares], colours: Ma
     axes.spines["left"].set_visible(False)
 
 
-# Figures with a panel for each task or kind of spending: courses, scaling, the best of k, single gains.
+# Panels for each task or kind of spending: trajectories, scaling, best of k, gains of single runs.
 
 SPENT = {
     "seconds": "agent's time",
@@ -232,7 +232,7 @@ def assign_colours(campaign: CampaignAnalysis) -> dict[str, str]:
 
 
 def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """Every run's best so far over its time, and their median."""
+    """Draw every run's best gain so far over its time, and the median."""
     tasks = [each for each in campaign.trajectories if each.runs]
     if not tasks:
         return None
@@ -263,21 +263,21 @@ def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figur
 
 
 def draw_scaling(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """The median of the best so far against all that can be spent, with the quartiles of runs."""
+    """Draw median and quartiles of the best gain so far against each kind of spending."""
     kinds = [axis for axis in AXES if any(_has_spending(line.scaling.get(axis)) for line in campaign.lines)]
     if not kinds:
         return None
     figure, panels = _create_line_panels(len(kinds), narrow, campaign)
     hue = assign_colours(campaign)
     for axes, kind in zip(panels, kinds, strict=True):
-        found = [
+        curves = [
             (line.name, line.scaling[kind])
             for line in campaign.lines
             if _has_spending(line.scaling.get(kind))
         ]
-        end = max(each.grid[-1] for _, each in found)
+        end = max(each.grid[-1] for _, each in curves)
         unit, name = _choose_unit(kind, end)
-        for line, each in found:
+        for line, each in curves:
             xs = np.array(each.grid) / unit
             axes.step(xs, each.quantiles[0.5], where="post", color=hue[line])
             if each.n > 2:
@@ -292,7 +292,7 @@ def draw_scaling(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
 
 
 def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """The expected best gain of k runs."""
+    """Draw the expected best gain of k runs."""
     tasks = [task for task in campaign.leaderboard.tasks if any(_list_ks(campaign, task))]
     if not tasks:
         return None
@@ -300,19 +300,25 @@ def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
     hue = assign_colours(campaign)
     for axes, task in zip(panels, tasks, strict=True):
         for line in campaign.lines:
-            found = line.best_of[task].expected if task in line.best_of else {}
-            if not found:
+            expected = line.best_of[task].expected if task in line.best_of else {}
+            if not expected:
                 continue
-            ks = list(found)
+            ks = list(expected)
             mark = "o" if len(ks) <= 12 else ""
             axes.plot(
-                ks, [each.value for each in found.values()], mark + "-", color=hue[line.name], markersize=3.5
+                ks,
+                [each.value for each in expected.values()],
+                mark + "-",
+                color=hue[line.name],
+                markersize=3.5,
             )
-            sure = [(k, each.interval) for k, each in found.items() if isinstance(each.interval, Interval)]
+            with_interval = [
+                (k, each.interval) for k, each in expected.items() if isinstance(each.interval, Interval)
+            ]
             axes.fill_between(
-                [k for k, _ in sure],
-                [each.low for _, each in sure],
-                [each.high for _, each in sure],
+                [k for k, _ in with_interval],
+                [each.low for _, each in with_interval],
+                [each.high for _, each in with_interval],
                 color=hue[line.name],
                 alpha=0.15,
                 linewidth=0,
@@ -330,7 +336,7 @@ def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
 
 
 def draw_single_gains(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
-    """Each run as a point: how far runs of the same kind lie apart."""
+    """Draw the gain of each run as a point, to show the spread of runs of the same kind."""
     tasks = [each for each in campaign.trajectories if each.courses]
     if not tasks:
         return None
@@ -358,9 +364,9 @@ def _list_ks(campaign: CampaignAnalysis, task: str) -> list[int]:
     return [k for line in campaign.lines if task in line.best_of for k in line.best_of[task].expected]
 
 
-def _has_spending(found: ScalingCurve | None) -> bool:
-    """Whether anything was spent of it at all."""
-    return bool(found and found.grid and found.grid[-1] > 0)
+def _has_spending(curve: ScalingCurve | None) -> bool:
+    """Return whether anything was spent."""
+    return bool(curve and curve.grid and curve.grid[-1] > 0)
 
 
 def _choose_unit(kind: str, end: float) -> tuple[float, str]:
@@ -375,7 +381,7 @@ def _choose_opacity(many: int) -> float:
 
 
 def _create_line_panels(count: int, narrow: bool, campaign: CampaignAnalysis) -> tuple[Figure, list[Axes]]:
-    """Two or three in a row, the last of which may be empty; room for the names of lines above."""
+    """Create two or three panels per row, with room for a legend above; surplus panels are hidden."""
     columns = min(count, 2 if narrow else 3)
     rows = -(-count // columns)
     named = len(campaign.lines) > 1

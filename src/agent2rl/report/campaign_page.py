@@ -1,6 +1,4 @@
-"""The report of many runs: campaign.json, campaign.html, campaign.md, and each figure as SVG, PNG and CSV
-with its title and caption.
-"""
+"""Writes the report of many runs: campaign.json, campaign.html, campaign.md, and each figure with data."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,24 +15,24 @@ from agent2rl.record.files import move_into, write_atomically
 from agent2rl.report import campaign_charts, campaign_tables, chart_style, formatting, page_templates
 from agent2rl.report.chart_style import STYLE
 
-# Which figures the report of a campaign has: each with its title, its caption, and its data as rows.
+# Figures of the report, each with title, caption and data.
 
 CAPTIONS = {
     "ranking": "Mean gain over tasks with its 95% interval; a hollow point has too few runs for one. The "
-    "darker a rank, the likelier it is under new draws of runs and of examples.",
-    "gains": "A point is the gain of one run on the split that ranks (a cross: of a contaminated run); the "
-    "bar is their mean.",
-    "heatmap": "Mean gain in points over n runs. A star: its 95% interval excludes 0, and still does so "
-    "after Holm's correction for all cells of this table that have enough runs, which are {}.",
+    "darker a rank, the more often it occurs when runs and examples are resampled.",
+    "gains": "Each point is the gain of one run on the ranking split; crosses are contaminated runs. The bar "
+    "is the mean.",
+    "heatmap": "Mean gain in points over n runs. A star: the 95% interval excludes 0, also after "
+    "Holm's correction for the {} cells of this table that have enough runs.",
     "comparisons": "Difference of mean gains with its 95% interval, all else equal. A filled point differs "
-    "from 0 after Holm's correction for all pairs of this figure.",
-    "trajectories": "The best score so far of each run above the untouched model, as the agent was told it; "
-    "black is the median.",
-    "scaling": "Median of the best so far over runs of all tasks, and the quartiles of runs, against what "
-    "was spent. A run that has ended keeps its last best.",
-    "best-of-k": "Expected best gain of k runs (pass@k of the improvement), unbiased, with 95% intervals "
-    "where there are enough runs.",
-    "routes": "How the models came about that runs left, as reports read it from their code and processes.",
+    "significantly from 0 after Holm's correction for all pairs of this figure.",
+    "trajectories": "Best feedback score so far of each run, above the untouched model; the black line "
+    "is the median.",
+    "scaling": "Median and quartiles of the best gain so far over runs of all tasks, against what was spent. "
+    "A run that has ended keeps its last best gain.",
+    "best-of-k": "Unbiased expected best gain of k runs (pass@k of the improvement), with 95% intervals if "
+    "there are enough runs.",
+    "routes": "Training routes of the runs' models, as reports infer them from code and processes.",
 }
 
 
@@ -45,7 +43,7 @@ class CampaignFigure:
     title: str
     caption: str
     draw: Callable[[bool], Figure | None]
-    """Whether for a telephone; None where there is nothing to draw."""
+    """Takes whether to draw for a narrow screen; returns None if there is nothing to draw."""
     rows: Callable[[], campaign_tables.Table]
 
     def draw_figure(self, narrow: bool) -> Figure | None:
@@ -54,62 +52,62 @@ class CampaignFigure:
 
 
 def list_figures(campaign: CampaignAnalysis) -> Iterator[CampaignFigure]:
-    """In the order of the page."""
-    one = partial(_build_figure, campaign)
-    yield one(
+    """Yield the figures in the order of the page."""
+    figure = partial(_build_figure, campaign)
+    yield figure(
         "ranking",
         "leaderboard",
-        "The ranking, and how sure it is",
+        "Ranking and its uncertainty",
         campaign_charts.draw_ranking,
         campaign_tables.build_ranking_rows,
     )
-    yield one(
+    yield figure(
         "gains",
         "cells",
-        "Every run",
+        "Gain of every run",
         campaign_charts.draw_single_gains,
         campaign_tables.build_single_gain_rows,
     )
-    for found in campaign.heatmaps:
+    for heatmap in campaign.heatmaps:
         yield CampaignFigure(
-            f"heatmap-{found.row_axis}",
+            f"heatmap-{heatmap.row_axis}",
             "heatmaps",
-            f"{found.row_axis.capitalize()} × task",
-            CAPTIONS["heatmap"].format(found.tested),
-            partial(campaign_charts.draw_gains, found),
-            partial(campaign_tables.build_heatmap_rows, found),
+            f"{heatmap.row_axis.capitalize()} × task",
+            CAPTIONS["heatmap"].format(heatmap.tested),
+            partial(campaign_charts.draw_gains, heatmap),
+            partial(campaign_tables.build_heatmap_rows, heatmap),
         )
     for family in campaign.families:
         yield CampaignFigure(
             f"comparisons-{family.axis}",
             "comparisons",
-            f"Each {family.axis} against each other",
+            f"Pairwise comparison by {family.axis}",
             CAPTIONS["comparisons"],
             partial(campaign_charts.draw_comparisons, family),
             partial(campaign_tables.build_comparison_rows, family),
         )
-    yield one(
+    yield figure(
         "trajectories",
         "scaling",
         "Trajectories",
         campaign_charts.draw_trajectories,
         campaign_tables.build_trajectory_rows,
     )
-    yield one(
+    yield figure(
         "scaling",
         "scaling",
-        "What it costs",
+        "Gain against spending",
         campaign_charts.draw_scaling,
         campaign_tables.build_scaling_rows,
     )
-    yield one(
+    yield figure(
         "best-of-k",
         "passk",
-        "The best of k runs",
+        "Best of k runs",
         campaign_charts.draw_best_of,
         campaign_tables.build_best_of_rows,
     )
-    yield one("routes", "routes", "Routes", campaign_charts.draw_routes, campaign_tables.build_route_rows)
+    yield figure("routes", "routes", "Routes", campaign_charts.draw_routes, campaign_tables.build_route_rows)
 
 
 def _build_figure(
@@ -125,7 +123,7 @@ def _build_figure(
     )
 
 
-# The report of many runs: campaign.json, campaign.html, campaign.md, and each figure as SVG, PNG and CSV.
+# Writing the report.
 
 SECTIONS = {
     "headline": "Headline",
@@ -141,45 +139,48 @@ SECTIONS = {
 }
 PAGE = "campaign.html"
 SHOWN = 5
-"""Runs that could not be read, by name."""
+"""Number of unreadable runs that are named."""
 
 
 def write(campaign: CampaignAnalysis, target: Path) -> Path:
-    """Write all of it; what stops it before the end leaves an earlier one whole. Returns the page."""
+    """Write all files of the report and return the path of the page.
+
+    They are written to a temporary folder first, so that an interruption leaves an earlier report intact.
+    """
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-", dir=target) as aside:
-            made = Path(aside)
-            texts, drawn = _draw_figures(campaign, made / "figures")
-            write_atomically(made / "campaign.json", campaign.model_dump_json() + "\n")
-            write_atomically(made / "campaign.md", render_markdown(campaign, drawn))
-            write_atomically(made / PAGE, render_html(campaign, drawn, texts))
+        with TemporaryDirectory(prefix=".new-", dir=target) as temporary:
+            folder = Path(temporary)
+            texts, drawn = _draw_figures(campaign, folder / "figures")
+            write_atomically(folder / "campaign.json", campaign.model_dump_json() + "\n")
+            write_atomically(folder / "campaign.md", render_markdown(campaign, drawn))
+            write_atomically(folder / PAGE, render_html(campaign, drawn, texts))
             write_atomically(
-                made / "leaderboard.csv",
+                folder / "leaderboard.csv",
                 campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(campaign.leaderboard)),
             )
             write_atomically(
-                made / "cells.csv",
+                folder / "cells.csv",
                 campaign_tables.render_csv(campaign_tables.build_cell_rows(campaign.leaderboard)),
             )
-            move_into(made, target)
+            move_into(folder, target)
     except OSError as error:
         raise UserError(
-            f"The report cannot be written to {target}: {error.strerror}.",
-            "Name a folder that you may write with --output, or make room.",
+            f"Cannot write the report to {target}: {error.strerror}.",
+            "Choose a writable folder with --output, or free some disk space.",
         ) from error
     return target / PAGE
 
 
 def _draw_figures(campaign: CampaignAnalysis, folder: Path) -> tuple[dict[str, str], list[CampaignFigure]]:
-    """Those that there is something to draw in, as SVG for desks and telephones; the files are written."""
+    """Draw and save all figures that have data; return their wide and narrow SVGs and the figures."""
     wide = {each.name: (each, each.draw_figure(narrow=False)) for each in list_figures(campaign)}
-    drawn = [each for each, found in wide.values() if found]
-    texts = chart_style.save_figures({each.name: found for each, found in wide.values() if found}, folder)
+    drawn = [each for each, figure in wide.values() if figure]
+    texts = chart_style.save_figures({each.name: figure for each, figure in wide.values() if figure}, folder)
     narrow = {each.name + chart_style.NARROW: each.draw_figure(narrow=True) for each in drawn}
     for each in drawn:
         write_atomically(folder / f"{each.name}.csv", campaign_tables.render_csv(each.rows()))
-    return texts | chart_style.render_svgs({name: found for name, found in narrow.items() if found}), drawn
+    return texts | chart_style.render_svgs({name: figure for name, figure in narrow.items() if figure}), drawn
 
 
 def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: Mapping[str, str]) -> str:
@@ -187,7 +188,6 @@ def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: 
         "campaign.html.jinja",
         {
             "figure_text": campaign_tables.format_figure,
-            "told": campaign_tables.format_exclusions,
             "succeeded": campaign_tables.format_success,
             "counted": campaign_tables.format_run_count,
             "short_name": formatting.shorten_name,
@@ -199,9 +199,7 @@ def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: 
         notes=notes(campaign),
         columns=campaign_tables.list_columns(campaign.leaderboard),
         rows=campaign_tables.build_rows(campaign.leaderboard),
-        cells=[
-            (row, task, found) for row in campaign.leaderboard.rows for task, found in row.by_task.items()
-        ],
+        cells=[(row, task, cell) for row in campaign.leaderboard.rows for task, cell in row.by_task.items()],
         board_notes=campaign_tables.table_notes(campaign.leaderboard),
         drawn={section: [each for each in drawn if each.section == section] for section in SECTIONS},
         figures=page_templates.inline_figures(texts),
@@ -229,28 +227,28 @@ def build_title(campaign: CampaignAnalysis) -> str:
 
 
 def sentence(campaign: CampaignAnalysis) -> str:
-    """What came of it, in one."""
-    found = campaign.leaderboard
-    counted = found.runs - sum(found.excluded.values())
+    """Summarize the result in one sentence."""
+    board = campaign.leaderboard
+    counted = board.runs - sum(board.excluded.values())
     if not counted:
-        return f"{found.runs} runs, none of which has a gain yet."
-    said, first = f"{counted} runs of {len(found.tasks)} tasks", found.rows[0]
-    gained = f"{campaign_tables.format_figure(first.place.mean)} points on average over tasks"
-    if len(found.rows) == 1:
-        return f"{said}: {first.name} gains {gained}."
+        return f"{board.runs} runs, none with a gain yet."
+    scope, first = f"{counted} runs of {len(board.tasks)} tasks", board.rows[0]
+    gain = f"{campaign_tables.format_figure(first.place.mean)} points on average over tasks"
+    if len(board.rows) == 1:
+        return f"{scope}: {first.name} gains {gain}."
     if first.place.chances:
-        often = f"first in {first.place.chances[0]:.0%} of draws"
-        return f"{said}, {len(found.rows)} entries: {first.name} is {often}, with {gained}."
-    return f"{said}, {len(found.rows)} entries, none of which has enough runs to be ranked."
+        often = f"first in {first.place.chances[0]:.0%} of resamples"
+        return f"{scope}, {len(board.rows)} entries: {first.name} is {often}, with {gain}."
+    return f"{scope}, {len(board.rows)} entries, none with enough runs to be ranked."
 
 
 def notes(campaign: CampaignAnalysis) -> list[str]:
-    found = campaign_tables.contamination_notes(campaign.leaderboard)
+    lines = campaign_tables.contamination_notes(campaign.leaderboard)
     if many := campaign.other_protocol:
         other = "paper" if campaign.protocol == "heldout" else "heldout"
-        found.append(f"{many} runs under protocol {other} are left out: their gains are another quantity.")
+        lines.append(f"{many} runs under protocol {other} are left out: their gains are not comparable.")
     if campaign.unreadable:
         shown = "; ".join(campaign.unreadable[:SHOWN])
         more = len(campaign.unreadable) - SHOWN
-        found.append(f"Could not be read: {shown}{f' and {more} more' if more > 0 else ''}.")
-    return found
+        lines.append(f"Could not be read: {shown}{f' and {more} more' if more > 0 else ''}.")
+    return lines

@@ -1,5 +1,6 @@
-"""Many runs in rows: the leaderboard as texts, for terminals, Markdown and pages, and the data of each
-figure. Unknown is empty, never 0.
+"""Tables about many runs: the leaderboard for terminals, Markdown and pages, and the data of each figure.
+
+An unknown value is empty, never 0.
 """
 
 import csv
@@ -15,7 +16,7 @@ from agent2rl.core.grading_records import Interval
 from agent2rl.report import formatting, page_templates, tables
 from agent2rl.report.export import escape_csv_cell
 
-# The leaderboard as texts: for terminals, Markdown and pages the same columns.
+# The leaderboard, with the same columns for terminals, Markdown and pages.
 
 NONE = "–"
 MARK = formatting.CONTAMINATED_MARK
@@ -41,57 +42,58 @@ def build_rows(board: Leaderboard) -> list[list[str]]:
 
 
 def build_notes(board: Leaderboard) -> list[str]:
-    """What a reader must know beside the table."""
+    """Return the notes that belong below the table."""
     return [*table_notes(board), *contamination_notes(board)]
 
 
 def contamination_notes(board: Leaderboard) -> list[str]:
-    """Which runs are contaminated or may be, and what became of them."""
-    found = []
+    """Say which runs are or may be contaminated, and whether they are counted."""
+    notes = []
     if many := board.contaminated_left_out:
         are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
-        found.append(
+        notes.append(
             f"{tables.pluralize(many, 'contaminated run')} {are} left out: "
             f"evaluation data was found in {their}. "
             f"Include {'it' if many == 1 else 'them'} with --include-contaminated."
         )
     if many := board.contaminated:
         are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
-        found.append(
+        notes.append(
             f"{MARK} {tables.pluralize(many, 'contaminated run')} {are} included: "
             "evaluation data was found in "
             f"{their}."
         )
     if many := board.contamination_unknown:
         were, it, is_ = ("was", "it", "is") if many == 1 else ("were", "they", "are")
-        found.append(
+        notes.append(
             f"{tables.pluralize(many, 'run')} {were} not searched for evaluation data: whether {it} {is_} "
             f"contaminated is unknown, and {it} {is_} counted."
         )
-    return found
+    return notes
 
 
 def table_notes(board: Leaderboard) -> list[str]:
     by = (
         "on held-out data"
         if board.protocol == "heldout"
-        else "on the test set that chose them (paper protocol)"
+        else "on the test set that also chose them (paper protocol)"
     )
-    found = [f"Gains are points above the untouched model, {by}. Intervals are 95%."]
+    notes = [f"Gains are points above the untouched model, {by}. Intervals are 95%."]
     if board.excluded:
-        left = f"{sum(board.excluded.values())} of {board.runs} runs"
-        found.append(
-            f"{left} say nothing of their agent and are not counted: {format_exclusions(board.excluded)}."
+        excluded = f"{sum(board.excluded.values())} of {board.runs} runs"
+        notes.append(
+            f"{excluded} say nothing about their agent and are not counted: "
+            f"{format_exclusions(board.excluded)}."
         )
     if any(isinstance(row.place.rank, str) for row in board.rows):
-        found.append(
-            f"{NONE} for a rank: not enough runs to say. It needs two runs of each task, and five in all."
+        notes.append(
+            f"{NONE} as a rank: not enough runs. A rank needs two runs of each task, and five in all."
         )
-    return found
+    return notes
 
 
 def render_markdown(board: Leaderboard, below: Sequence[str] | None = None) -> str:
-    """With all its notes below, or with these."""
+    """Render the table with its own notes below, or with the given ones."""
     names = list_columns(board)
     rule = "|" + "|".join(":--" if name == "entry" else "--:" for name in names) + "|"
     below = build_notes(board) if below is None else below
@@ -116,31 +118,30 @@ def format_rank(row: LeaderboardRow) -> str:
     return f"{rank:.1f} [{interval[0]:.0f}, {interval[1]:.0f}]"
 
 
-def format_figure(found: IntervalEstimate | None) -> str:
-    if found is None:
+def format_figure(estimate: IntervalEstimate | None) -> str:
+    if estimate is None:
         return NONE
-    if not isinstance(found.interval, Interval):
-        return formatting.format_points(found.value)
-    return f"{formatting.format_points(found.value)} [{found.interval.low:.1f}, {found.interval.high:.1f}]"
+    value, interval = formatting.format_points(estimate.value), estimate.interval
+    return f"{value} [{interval.low:.1f}, {interval.high:.1f}]" if isinstance(interval, Interval) else value
 
 
-def format_cell(found: Cell | None) -> str:
-    return formatting.format_points(found.mean.value) if found and found.mean else NONE
+def format_cell(cell: Cell | None) -> str:
+    return formatting.format_points(cell.mean.value) if cell and cell.mean else NONE
 
 
-def format_success(found: GainTally) -> str:
-    return NONE if found.succeeded is None else f"{found.succeeded} of {found.n}"
+def format_success(tally: GainTally) -> str:
+    return NONE if tally.succeeded is None else f"{tally.succeeded} of {tally.n}"
 
 
-def format_run_count(found: GainTally) -> str:
-    left = sum(found.excluded.values())
-    beside = [f"+{left}"] if left else []
-    beside += [f"{found.contaminated} {MARK}"] if found.contaminated else []
-    return f"{found.n} ({', '.join(beside)})" if beside else str(found.n)
+def format_run_count(tally: GainTally) -> str:
+    excluded = sum(tally.excluded.values())
+    extras = [f"+{excluded}"] if excluded else []
+    extras += [f"{tally.contaminated} {MARK}"] if tally.contaminated else []
+    return f"{tally.n} ({', '.join(extras)})" if extras else str(tally.n)
 
 
 def mark_name(name: str, contaminated: int) -> str:
-    """With a mark where contaminated runs are part of it; in front, where no figure cuts it off."""
+    """Mark a name that includes contaminated runs; in front, where figures do not cut it off."""
     return f"{MARK} {name}" if contaminated else name
 
 
@@ -167,14 +168,14 @@ def _escape_cell(text: str) -> str:
     return "".join(marks.get(each, each) for each in formatting.escape_invisible(text))
 
 
-# What each figure of a campaign shows, as rows: unknown is empty, never 0.
+# The data of each figure, as rows.
 
 Value = str | int | float | None
 Table = list[Mapping[str, Value]]
 
 
 def render_csv(rows: Sequence[Mapping[str, Value]]) -> str:
-    """As CSV. A text that a spreadsheet would take for a formula gets a mark before it."""
+    """Render rows as CSV. Texts that a spreadsheet would take for a formula are escaped."""
     out = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(out, columns, lineterminator="\n", restval="")
@@ -231,23 +232,23 @@ def build_cell_rows(board: Leaderboard) -> Table:
             "driver": row.driver,
             "model": row.model,
             "mode": row.mode,
-            **describe_cell(found),
+            **describe_cell(cell),
         }
         for row in board.rows
-        for task, found in row.by_task.items()
+        for task, cell in row.by_task.items()
     ]
 
 
-def build_heatmap_rows(found: Heatmap) -> Table:
+def build_heatmap_rows(heatmap: Heatmap) -> Table:
     return [
         {
-            found.row_axis: each.row,
-            found.column_axis: each.column,
+            heatmap.row_axis: each.row,
+            heatmap.column_axis: each.column,
             **describe_cell(each.cell),
             "p_holm": each.p_holm,
             "star": "yes" if each.star else "no",
         }
-        for each in found.cells
+        for each in heatmap.cells
     ]
 
 
@@ -275,13 +276,13 @@ def build_best_of_rows(campaign: CampaignAnalysis) -> Table:
         {
             "line": line.name,
             "task": task,
-            "runs": found.n,
+            "runs": best_of.n,
             "k": k,
             **describe_figure("expected_best_gain", value),
         }
         for line in campaign.lines
-        for task, found in line.best_of.items()
-        for k, value in found.expected.items()
+        for task, best_of in line.best_of.items()
+        for k, value in best_of.expected.items()
     ]
 
 
@@ -290,15 +291,15 @@ def build_scaling_rows(campaign: CampaignAnalysis) -> Table:
         {
             "line": line.name,
             "spent": axis,
-            "amount": found.grid[at],
-            "runs": found.n,
-            "runs_that_spent_it": found.reached[at],
-            "mean": found.mean[at],
-            **{f"quantile_{share}": band[at] for share, band in found.quantiles.items()},
+            "amount": curve.grid[at],
+            "runs": curve.n,
+            "runs_that_spent_it": curve.reached[at],
+            "mean": curve.mean[at],
+            **{f"quantile_{share}": band[at] for share, band in curve.quantiles.items()},
         }
         for line in campaign.lines
-        for axis, found in line.scaling.items()
-        for at in range(len(found.grid))
+        for axis, curve in line.scaling.items()
+        for at in range(len(curve.grid))
     ]
 
 
@@ -331,41 +332,41 @@ def build_route_rows(campaign: CampaignAnalysis) -> Table:
             "group": name,
             "route": route,
             "runs": count,
-            **describe_figure("share", found.shares[route]),
+            **describe_figure("share", routes.shares[route]),
         }
         for axis, groups in (("task", campaign.routes_by_task), ("agent", campaign.routes_by_agent))
-        for name, found in groups.items()
-        for route, count in found.counts.items()
+        for name, routes in groups.items()
+        for route, count in routes.counts.items()
     ]
 
 
-def describe_cell(found: Cell) -> Mapping[str, Value]:
-    low, high = found.quartiles or (None, None)
+def describe_cell(cell: Cell) -> Mapping[str, Value]:
+    low, high = cell.quartiles or (None, None)
     return {
-        "runs": found.n,
-        "excluded": sum(found.excluded.values()),
-        "contaminated": found.contaminated,
-        **describe_figure("mean_gain", found.mean),
-        **describe_figure("median_gain", found.median),
-        "sd": round_value(found.sd),
+        "runs": cell.n,
+        "excluded": sum(cell.excluded.values()),
+        "contaminated": cell.contaminated,
+        **describe_figure("mean_gain", cell.mean),
+        **describe_figure("median_gain", cell.median),
+        "sd": round_value(cell.sd),
         "quartile_1": round_value(low),
         "quartile_3": round_value(high),
-        "best_gain": round_value(found.best),
-        "best_run": found.best_run,
-        "succeeded": found.succeeded,
-        **describe_figure("success", found.success),
-        "p_value": found.p_value,
+        "best_gain": round_value(cell.best),
+        "best_run": cell.best_run,
+        "succeeded": cell.succeeded,
+        **describe_figure("success", cell.success),
+        "p_value": cell.p_value,
     }
 
 
-def _round_mean(found: Cell | None) -> float | None:
-    return round_value(found.mean.value) if found and found.mean else None
+def _round_mean(cell: Cell | None) -> float | None:
+    return round_value(cell.mean.value) if cell and cell.mean else None
 
 
-def describe_figure(name: str, found: IntervalEstimate | None) -> Mapping[str, Value]:
-    interval = found.interval if found and isinstance(found.interval, Interval) else None
+def describe_figure(name: str, estimate: IntervalEstimate | None) -> Mapping[str, Value]:
+    interval = estimate.interval if estimate and isinstance(estimate.interval, Interval) else None
     return {
-        name: round_value(found.value) if found else None,
+        name: round_value(estimate.value) if estimate else None,
         f"{name}_low": round_value(interval.low) if interval else None,
         f"{name}_high": round_value(interval.high) if interval else None,
     }

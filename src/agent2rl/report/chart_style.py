@@ -1,8 +1,7 @@
-"""What all figures share: their look, the axis of time, how long series become short, and how they become
-SVG and PNG files.
+"""Shared parts of all figures: style, time axis, downsampling, and export to SVG and PNG.
 
-A figure is drawn twice, for a desk and for a telephone, and never from nothing. Colours are the light ones;
-a page puts its own variables in their place, and so follows the reader's choice of light and dark.
+Each figure is drawn twice, for wide and for narrow screens, and only if it has data. Figures use the light
+colours; a page replaces them by CSS variables, and so follows the reader's light or dark setting.
 """
 
 import io
@@ -21,9 +20,8 @@ from agent2rl.report.formatting import CARD, DIM, INK, LINE
 from agent2rl.report.page_templates import NARROW as NARROW
 
 WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
-"""Inches."""
 POINTS = 240
-"""Of a series, at most."""
+"""Largest number of points of a series."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "agent2rl",
     "svg.fonttype": "none",
@@ -69,7 +67,7 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Margins:
-    """Around the panels and between them, in inches: to find them out takes longer than all the drawing."""
+    """Space around and between panels, in inches. An automatic layout takes longer than all the drawing."""
 
     left: float = 0.5
     right: float = 0.12
@@ -85,9 +83,9 @@ def create_panels(
     rows: int = 1,
     columns: int = 1,
     margins: Margins = Margins(),  # noqa: B008, it is frozen
-    **more: Any,
+    **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of so many inches and its panels, row by row. `more` is for `Figure.subplots`."""
+    """Create a figure of this size in inches, and its panels by row. `options` go to `Figure.subplots`."""
     figure = Figure(figsize=(width, height))
     inner = (width - margins.left - margins.right - (columns - 1) * margins.across) / columns
     outer = (height - margins.top - margins.bottom - (rows - 1) * margins.down) / rows
@@ -99,16 +97,16 @@ def create_panels(
         "wspace": margins.across / inner,
         "hspace": margins.down / outer,
     }
-    found = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places, **more).flat)
-    for axes in found:
+    panels = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places, **options).flat)
+    for axes in panels:
         box = axes.get_position()
         axes.xaxis.set_label_coords(0.5, -0.26 / (box.height * height))
         axes.yaxis.set_label_coords(-0.36 / (box.width * width), 0.5)
-    return figure, found
+    return figure, panels
 
 
 def choose_time_unit(end: float) -> tuple[float, str]:
-    """Seconds, minutes or hours, whichever suits a time of this length."""
+    """Choose seconds, minutes or hours for a time of this length."""
     for seconds, name in ((3600.0, "hours"), (60.0, "minutes")):
         if end >= 3 * seconds:
             return seconds, name
@@ -116,7 +114,7 @@ def choose_time_unit(end: float) -> tuple[float, str]:
 
 
 def set_time_axis(axes: Axes, end: float, narrow: bool, label: bool = True) -> float:
-    """Puts the agent's time on the axis below and gives the seconds of its unit."""
+    """Label the x axis with the agent's time and return the seconds of its unit."""
     seconds, name = choose_time_unit(end)
     axes.set_xlim(0, max(end / seconds, 1e-9))
     axes.locator_params(axis="x", nbins=5 if narrow else 7)
@@ -126,14 +124,14 @@ def set_time_axis(axes: Axes, end: float, narrow: bool, label: bool = True) -> f
 
 
 def add_legend(axes: Axes, columns: int) -> None:
-    """Above the axes, where no point can lie under it."""
+    """Add a legend above the axes, where it covers no point."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0)
 
 
 def downsample_series(
     places: Sequence[float], values: Sequence[float], peak: bool = False
 ) -> tuple[list[float], list[float]]:
-    """At most so many points of a series: the mean of each stretch, or its peak."""
+    """Reduce a series to at most `POINTS` points: the mean of each stretch, or its peak."""
     if len(places) <= POINTS:
         return list(places), list(values)
     xs, ys = [], []
@@ -146,28 +144,28 @@ def downsample_series(
 
 
 def downsample_count(places: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The same of a count that only grows: its first, its last and some between."""
+    """Reduce a growing count to at most `POINTS` points: its first, its last and some between."""
     if len(places) <= POINTS:
         return list(places), list(values)
-    kept = [number * (len(places) - 1) // (POINTS - 1) for number in range(POINTS)]
-    return [places[at] for at in kept], [values[at] for at in kept]
+    indices = [number * (len(places) - 1) // (POINTS - 1) for number in range(POINTS)]
+    return [places[at] for at in indices], [values[at] for at in indices]
 
 
 def downsample_marks(places: Iterable[float], end: float) -> list[float]:
-    """Moments, no two of them closer than can be told apart."""
+    """Merge moments that are too close to be distinguished."""
     step = max(end, 1e-9) / 240
     return [number * step for number in sorted({round(place / step) for place in places})]
 
 
-# Figures as SVG and PNG.
+# Export to SVG and PNG.
 
 DOTS_PER_INCH = 130
 FRACTION = re.compile(r"(\d\.\d\d)\d+")
-"""Finer than a hundredth of a point is nothing."""
+"""Matches decimals beyond a hundredth of a point, which are dropped."""
 
 
 def render_svgs(figures: Mapping[str, Figure]) -> dict[str, str]:
-    """Each as SVG, the same bytes for the same figure."""
+    """Render each figure as SVG; the same figure gives the same bytes."""
     with mpl.rc_context(STYLE):
         return {name: _render_svg(figure) for name, figure in figures.items()}
 
@@ -175,12 +173,12 @@ def render_svgs(figures: Mapping[str, Figure]) -> dict[str, str]:
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> dict[str, str]:
     """Write each as SVG and PNG and return `render_svgs`."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = render_svgs(figures)
+    svgs = render_svgs(figures)
     for name, figure in figures.items():
-        write_atomically(folder / f"{name}.svg", found[name])
+        write_atomically(folder / f"{name}.svg", svgs[name])
         with mpl.rc_context(STYLE):
             figure.savefig(folder / f"{name}.png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return found
+    return svgs
 
 
 def _render_svg(figure: Figure) -> str:

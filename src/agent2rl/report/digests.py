@@ -1,9 +1,11 @@
-"""The digests of many runs. Each is kept with its run's report, so that ten thousand are read in seconds.
+"""The digests of many runs, cached with each run's report, so that ten thousand are read in seconds.
 
-A kept digest holds while the run's ledger ends where it ended then. One that does not hold, or is of another
-version, is made anew from the run's record and kept, where that may be written. What goes on is never kept.
+A cached digest is valid as long as the head of the run's ledger is the same. An invalid one, or one of
+another version, is computed again from the run's record and cached if the directory is writable. Digests of
+runs in progress are never cached.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,14 +22,16 @@ from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.export import runs_below as runs_below
 
+logger = logging.getLogger(__name__)
+
 VERSION = 2
-"""Grows when a digest of the same record would come out otherwise."""
+"""Increase when the digest of the same record changes."""
 
 
 class CachedDigest(Record):
     version: int
     ledger_head: str
-    """As the run's ledger ended when this was made."""
+    """Head of the run's ledger when the digest was computed."""
     digest: RunDigest
 
 
@@ -35,40 +39,41 @@ class CachedDigest(Record):
 class GatheredDigests:
     digests: tuple[RunDigest, ...]
     unreadable: tuple[str, ...] = ()
-    """Runs of which nothing can be said, and why."""
+    """Runs that could not be read, and why."""
 
 
 def gather_digests(runs: Sequence[RunPaths], tell: Callable[[int], None] = lambda _: None) -> GatheredDigests:
-    """Of all these runs; `tell` hears how many are done."""
-    found, unreadable = [], []
+    """Read the digests of all these runs; `tell` is called with the number of runs done."""
+    gathered, unreadable = [], []
     for done, paths in enumerate(runs, 1):
         try:
-            found.append(read_digest(paths))
+            gathered.append(read_digest(paths))
         except (UserError, OSError, ValueError) as error:
+            logger.debug("cannot read run %s", paths.run_id, exc_info=True)
             unreadable.append(f"{paths.run_id}: {error}")
         tell(done)
-    return GatheredDigests(tuple(found), tuple(unreadable))
+    return GatheredDigests(tuple(gathered), tuple(unreadable))
 
 
 def read_digest(paths: RunPaths) -> RunDigest:
-    """The kept one, or a new one, which is kept where that may be."""
-    if found := read_cached_digest(paths):
-        return found
+    """Return the cached digest, or compute a new one and cache it if possible."""
+    if cached := read_cached_digest(paths):
+        return cached
     new = compute_digest(paths)
-    with suppress(OSError):  # somebody else's run, or a full disk: it is made again the next time
+    with suppress(OSError):  # not writable, or a full disk: it is computed again the next time
         paths.report.mkdir(exist_ok=True)
         cache_digest(paths, new, paths.digest)
     return new
 
 
 def read_cached_digest(paths: RunPaths) -> RunDigest | None:
-    """None where there is none that holds."""
+    """Return the cached digest, or None if it is missing or out of date."""
     try:
-        found = CachedDigest.model_validate_json(paths.digest.read_bytes())
+        cached = CachedDigest.model_validate_json(paths.digest.read_bytes())
     except (OSError, ValidationError):
         return None
-    holds = found.version == VERSION and found.ledger_head == _read_ledger_head(paths)
-    return found.digest if holds else None
+    valid = cached.version == VERSION and cached.ledger_head == _read_ledger_head(paths)
+    return cached.digest if valid else None
 
 
 def compute_digest(paths: RunPaths) -> RunDigest:
@@ -78,8 +83,8 @@ def compute_digest(paths: RunPaths) -> RunDigest:
 
 def cache_digest(paths: RunPaths, new: RunDigest, target: Path) -> None:
     if new.state != "running":
-        text = CachedDigest(version=VERSION, ledger_head=_read_ledger_head(paths), digest=new)
-        write_atomically(target, text.model_dump_json() + "\n")
+        cached = CachedDigest(version=VERSION, ledger_head=_read_ledger_head(paths), digest=new)
+        write_atomically(target, cached.model_dump_json() + "\n")
 
 
 def _read_ledger_head(paths: RunPaths) -> str:

@@ -1,7 +1,7 @@
-"""Runs as rows: results.csv in the published columns, and everything that is known in wider ones.
+"""Exports runs as rows: results.csv in the published columns, other formats with all known columns.
 
-csv       the published columns: what scripts for the published harness read
-jsonl     one object a run: specification, scores with intervals, metrics, route of the best, usage
+csv       the published columns, which scripts for the published harness read
+jsonl     one object per run: specification, scores with intervals, metrics, route of the best, usage
 parquet   the same, typed, for data frames
 atif      each driven agent's trajectory, in the format that Harbor and others read
 """
@@ -44,12 +44,12 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def runs_below(folder: Path) -> list[RunPaths]:
-    """All runs of a runs directory, the oldest first."""
+    """Return all runs of a runs directory, the oldest first."""
     return [RunPaths(path.parent) for path in sorted(folder.glob("*/spec.json"))]
 
 
 def build_published_row(view: RunView) -> Row:
-    """Scores are of the split that ranks; unknown is empty, never 0."""
+    """Build the published columns. Scores are on the ranking split; unknown is empty, never 0."""
     result, spec = view.result, view.spec
     return {
         "run_id": view.paths.run_id,
@@ -67,7 +67,7 @@ def build_published_row(view: RunView) -> Row:
 
 
 def build_wide_row(view: RunView) -> Row:
-    """The published columns, and what else is known; what only a report knows is null without one."""
+    """Build all columns; those that need a report are null without one."""
     spec, result = view.spec, view.result
     row: Row = {
         **build_published_row(view),
@@ -115,7 +115,7 @@ def _extract_scores(result: RunResult | None) -> Row:
 
 
 def _read_findings(paths: RunPaths) -> Row:
-    """What the report says."""
+    """Read the columns that come from the report."""
     try:
         report = RunReport.model_validate_json(paths.report_json.read_bytes())
     except (OSError, ValidationError):
@@ -152,13 +152,15 @@ _METRICS = (
 
 
 def update_results_csv(paths: RunPaths) -> None:
-    """A run's line in the results.csv of its runs directory: added, or put in place of its earlier one."""
+    """Add or replace a run's row in the results.csv of its runs directory."""
     target = paths.results_csv
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mine = {name: escape_csv_cell(value) for name, value in build_published_row(read_run(paths)).items()}
+        own_row = {
+            name: escape_csv_cell(value) for name, value in build_published_row(read_run(paths)).items()
+        }
         rows = [row for row in _read_results_csv(target) if row.get("run_id") != paths.run_id]
-        write_atomically(target, _render_published_csv([*rows, mine]))
+        write_atomically(target, _render_published_csv([*rows, own_row]))
 
 
 def _read_results_csv(target: Path) -> list[dict[str, str]]:
@@ -189,7 +191,8 @@ def write_parquet(views: Iterable[RunView], target: Path) -> int:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise MachineError(
-            "Parquet needs pyarrow, which is not installed.", "Install it: pip install 'agent2rl[hub]'."
+            "Parquet export needs pyarrow, which is not installed.",
+            "Install it: pip install 'agent2rl[hub]'.",
         ) from error
     rows = [build_wide_row(view) for view in views]
     parquet.write_table(arrow.Table.from_pylist(rows), target)
@@ -197,7 +200,7 @@ def write_parquet(views: Iterable[RunView], target: Path) -> int:
 
 
 def write_atif(runs: Sequence[RunPaths], folder: Path) -> int:
-    """A file for each run that has a transcript; returns how many there are."""
+    """Write a file for each run that has a transcript, and return their number."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for paths in runs:
@@ -207,7 +210,7 @@ def write_atif(runs: Sequence[RunPaths], folder: Path) -> int:
             )
             count += 1
     if not count:
-        raise UserError("None of these runs has a transcript.", "Only agents that an LLM drives have one.")
+        raise UserError("None of these runs has a transcript.", "Only agents driven by an LLM have one.")
     return count
 
 
@@ -220,7 +223,7 @@ def _render_published_csv(rows: Iterable[dict[str, str]]) -> str:
 
 
 def escape_csv_cell(value: JsonValue) -> str:
-    """A text that a spreadsheet would take for a formula gets a mark before it."""
+    """Format a value for CSV; a quote mark goes before text that a spreadsheet would take for a formula."""
     text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
 

@@ -1,6 +1,4 @@
-"""How numbers, times and texts of others are put on a page, and the colours of figures, which pages know
-by name.
-"""
+"""Formats numbers, times and untrusted texts for pages, and names the colours of figures."""
 
 import json
 import math
@@ -13,14 +11,14 @@ from agent2rl.report.report_data import Activity
 
 CONTAMINATED_MARK = "†"
 DRAWN = f"·×–−{CONTAMINATED_MARK}"
-"""Our own marks, which the figures' font has."""
+"""Non-ASCII marks that the figures' font has."""
 NO_NUMBER = "–"
 JOINERS = "\u200c\u200d"
-"""Invisible, and part of how emoji and some scripts are written."""
+"""Invisible characters that emoji and some scripts need."""
 
 
 def escape_invisible(text: str) -> str:
-    """A text in which nothing hides or turns the line around: controls and marks of direction are spelled."""
+    """Spell out control and direction characters, so that a text cannot hide or reverse anything."""
     return text if text.isascii() and text.isprintable() else "".join(map(_escape_character, text))
 
 
@@ -34,19 +32,19 @@ def _escape_character(character: str) -> str:
 
 
 def truncate_text(text: str, most: int) -> str:
-    """At most so many characters, and how many more there were."""
+    """Cut a text to `most` characters and say how many are missing."""
     if len(text) <= most:
         return text
     return f"{text[:most]}… ({len(text) - most:,} more characters)"
 
 
 def shorten_name(text: str, most: int = 60) -> str:
-    """What a run calls something; of a path of the machine that it ran on, its last part."""
+    """Shorten a name; of a local path only the last part stays."""
     return truncate_text(strip_path(text), most)
 
 
 def make_drawable(text: str, most: int = 28) -> str:
-    """What a figure can show of a text, whose letters any font has."""
+    """Replace characters that a figure's font may lack, and cut the text."""
     plain = "".join(c if " " <= c <= "~" or c in DRAWN else "?" for c in text)
     return plain if len(plain) <= most else plain[: most - 2] + ".."
 
@@ -64,7 +62,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A moment of the agent's time."""
+    """Format a moment of the agent's time as h:mm:ss."""
     if not math.isfinite(seconds):
         return NO_NUMBER
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -76,7 +74,7 @@ def format_points(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Whole numbers as such, others to four digits."""
+    """Format whole numbers without decimals, others with four significant digits."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
@@ -90,12 +88,12 @@ def format_p_value(p_value: float) -> str:
     return "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}"
 
 
-def format_setting(given: JsonValue, most: int = 200) -> str:
-    """A setting as it was written."""
-    return truncate_text(given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), most)
+def format_setting(value: JsonValue, most: int = 200) -> str:
+    """Format a setting as it was written."""
+    return truncate_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), most)
 
 
-# The colours of figures, which pages know by name.
+# Colours of figures.
 
 COLOURS = {
     "ink": "#1c2127",
@@ -113,8 +111,8 @@ COLOURS = {
     "stalled": "#cf4a3c",
     "idle": "#c8ccd2",
 }
-"""As they are drawn, on white. No two are the same, so that a page can put its own in their place."""
+"""As drawn on white. All differ, so that a page can replace each by its own CSS variable."""
 INK, DIM, LINE, CARD, ACCENT, HELD, BASE, BAD = (COLOURS[name] for name in list(COLOURS)[:8])
 DOING: tuple[Activity, ...] = ("training", "thinking", "coding", "grading", "stalled", "idle")
 SERIES = tuple(COLOURS[name] for name in ("accent", "held", "coding", "grading", "thinking", "stalled"))
-"""Of lines that are shown together."""
+"""Colours of lines that share a figure."""

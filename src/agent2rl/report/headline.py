@@ -1,4 +1,4 @@
-"""What a report says first: one line, one sentence, key figures, and what a reader must be warned of."""
+"""The top of a report: title, one-sentence summary, key figures and warnings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from agent2rl.report.report_data import ReportData
 Tone = Literal["good", "bad", "warn", "plain"]
 
 ENDINGS: dict[Ending, str] = {
-    "completed": "The agent ended by itself.",
-    "deadline": "The agent worked until its time was up.",
-    "agent-failed": "The agent ended with an error.",
+    "completed": "The agent exited by itself.",
+    "deadline": "The agent used all of its time.",
+    "agent-failed": "The agent exited with an error.",
     "out-of-memory": "The agent ran out of memory.",
     "too-many-processes": "The agent started too many processes.",
     "disk-full": "The agent filled its disk.",
-    "budget-exhausted": "The agent's tokens or dollars ran out.",
-    "login-failed": "The driver's provider refused the key.",
-    "rate-limited": "The driver's provider let no more requests through.",
-    "driver-failed": "The driver failed until the agent gave up.",
-    "interrupted": "Somebody stopped the run.",
-    "failed": "The harness could not run it.",
+    "budget-exhausted": "The token or dollar budget ran out.",
+    "login-failed": "The driver's provider rejected the API key.",
+    "rate-limited": "The driver's provider rate-limited the requests.",
+    "driver-failed": "The driver kept failing until the agent gave up.",
+    "interrupted": "The run was interrupted.",
+    "failed": "The harness failed.",
 }
 SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
 
 
 @dataclass(frozen=True)
 class RankedGain:
-    """What the run is ranked by."""
+    """The gain that leaderboards rank the run by."""
 
     gain: float
     ci: Interval | None
@@ -47,79 +47,77 @@ class HeadlineTile:
 
 @dataclass(frozen=True)
 class HeadlineFlag:
-    """A warning, and the section that says more."""
+    """A warning, and the section with the details."""
 
     tone: Tone
     text: str
     section: str = "integrity"
 
 
-def build_title(shown: ReportData) -> str:
-    """The outcome in a few words."""
-    return _build_outcome_title(shown) + (", contaminated" if shown.view.contaminated else "")
+def build_title(data: ReportData) -> str:
+    """Return the outcome in a few words."""
+    return _build_outcome_title(data) + (", contaminated" if data.view.contaminated else "")
 
 
-def _build_outcome_title(shown: ReportData) -> str:
-    view, task = shown.view, formatting.shorten_name(shown.view.spec.task)
-    ranked = _find_ranked_gain(shown)
+def _build_outcome_title(data: ReportData) -> str:
+    view, task = data.view, formatting.shorten_name(data.view.spec.task)
+    ranked = _find_ranked_gain(data)
     if ranked:
         return f"{formatting.format_points(ranked.gain)} points on {task}"
     if view.state == "running":
         return f"Still running on {task}"
     if view.state == "crashed":
-        return f"Broken off on {task}"
+        return f"Crashed on {task}"
     if view.submissions:
         return f"No score on {task}"
     return f"Nothing submitted on {task}"
 
 
-def build_sentence(shown: ReportData) -> str:
-    """What was run, what came of it, whether that is real, and how it ended."""
-    verdict = [*_describe_gain(shown.findings.gain)]
-    if shown.view.contaminated:
+def build_sentence(data: ReportData) -> str:
+    """Say what was run, what score it reached, whether the gain is real, and how it ended."""
+    verdict = [*_describe_gain(data.findings.gain)]
+    if data.view.contaminated:
         verdict.append("The run is contaminated: evaluation data was found in its workspace.")
-    return " ".join(
-        [f"{_describe_setup(shown)} {_describe_outcome(shown)}", *verdict, _describe_ending(shown)]
-    )
+    return " ".join([f"{_describe_setup(data)} {_describe_outcome(data)}", *verdict, _describe_ending(data)])
 
 
-def _describe_setup(shown: ReportData) -> str:
-    spec = shown.view.spec
+def _describe_setup(data: ReportData) -> str:
+    spec = data.view.spec
     agent, task, model = (formatting.shorten_name(name) for name in (spec.agent, spec.task, spec.model))
     driver = f", driven by {formatting.shorten_name(spec.driver)}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
-    worked = (
+    verb = (
         f"worked {formatting.format_duration(time)} on"
-        if (time := _measure_agent_time(shown))
+        if (time := _measure_agent_time(data))
         else "worked on"
     )
-    return f"The agent {agent}{driver} {worked} {task} with the model {model}{mode}."
+    return f"The agent {agent}{driver} {verb} {task} with the model {model}{mode}."
 
 
-def _describe_outcome(shown: ReportData) -> str:
-    view, ranked, pair = shown.view, _find_ranked_gain(shown), find_before_and_after(shown)
+def _describe_outcome(data: ReportData) -> str:
+    view, ranked, pair = data.view, _find_ranked_gain(data), find_before_and_after(data)
     if ranked and pair:
         before, after = pair
         return (
             f"Its best submission scored {tables.format_score(after)} on the {SPLITS[after.split]} examples, "
-            f"where the untouched model has {tables.format_score(before)}{_describe_ablation(shown)}: "
+            f"where the untouched model scores {tables.format_score(before)}{_describe_ablation(data)}: "
             f"{formatting.format_points(ranked.gain)} points{_format_signed_interval(ranked.ci)}."
         )
-    scored = [one for one in view.submissions if one.score]
+    scored = [submission for submission in view.submissions if submission.score]
     scores = [one.score.value for one in scored if one.score and one.lineage not in ("copied", "foreign")]
     if scored:
-        base = f"; the untouched model has {tables.format_score(view.baseline)}" if view.baseline else ""
-        best = f"at best {max(scores):.2f}" if scores else "none of them trained from the base model"
+        base = f"; the untouched model scores {tables.format_score(view.baseline)}" if view.baseline else ""
+        best = f"at best {max(scores):.2f}" if scores else "none of them was trained from the base model"
         return f"{tables.pluralize(len(scored), 'submission')} scored, {best}{base}."
-    base = f" The untouched model has {tables.format_score(view.baseline)}." if view.baseline else ""
+    base = f" The untouched model scores {tables.format_score(view.baseline)}." if view.baseline else ""
     if view.submissions:
-        return f"None of {tables.pluralize(len(view.submissions), 'submission')} has a score.{base}"
+        return f"{tables.pluralize(len(view.submissions), 'submission')}, none of them scored.{base}"
     return f"Nothing was submitted.{base}"
 
 
-def _describe_ablation(shown: ReportData) -> str:
-    """What does not count of the gain, where the submission differs in more than weights."""
-    result = shown.view.result
+def _describe_ablation(data: ReportData) -> str:
+    """Describe the part of the gain that does not count: what other files than the weights contribute."""
+    result = data.view.result
     ablated = result.ablated_heldout or (result.best.ablated if result.best else None) if result else None
     return (
         f" ({tables.format_score(ablated)} with the submission's chat format and tokens)" if ablated else ""
@@ -131,132 +129,132 @@ def _describe_gain(gain: Gain | None) -> Iterator[str]:
         return
     chance = formatting.format_p_value(gain.p_value)
     if gain.real is None:
-        yield f"No split that chose nothing was graded, so choosing may have flattered this ({chance})."
+        yield f"The gain may be optimistic: it is measured on the split that chose the submission ({chance})."
     elif gain.real:
         yield f"The gain is real: the interval excludes 0 ({chance}, paired)."
     elif gain.comparison.ci.high < 0:
         yield f"The loss is real: the interval excludes 0 ({chance}, paired)."
     elif gain.comparison.ci.low > 0:
-        yield f"That may be chance: too few examples changed to tell ({chance})."
+        yield f"This may be chance: too few examples changed to tell ({chance})."
     else:
-        yield f"That may be chance: the interval holds 0 ({chance})."
+        yield f"This may be chance: the interval includes 0 ({chance})."
 
 
-def _describe_ending(shown: ReportData) -> str:
-    if shown.view.result:
-        return ENDINGS[shown.view.result.ending]
-    if shown.view.state == "running":
-        return "The run is still going."
-    return "The run broke off: no harness is at work on it, and it has no result."
+def _describe_ending(data: ReportData) -> str:
+    if data.view.result:
+        return ENDINGS[data.view.result.ending]
+    if data.view.state == "running":
+        return "The run is still in progress."
+    return "The run crashed: it has no result, and no harness is working on it."
 
 
-def build_tiles(shown: ReportData) -> list[HeadlineTile]:
-    """Only what is known."""
-    view, gain, found = shown.view, shown.findings.gain, []
+def build_tiles(data: ReportData) -> list[HeadlineTile]:
+    """Return the key figures; unknown ones are left out."""
+    view, gain, tiles = data.view, data.findings.gain, list[HeadlineTile]()
     if view.baseline:
-        found.append(
+        tiles.append(
             HeadlineTile("Untouched model", f"{view.baseline.value:.2f}", _describe_score(view.baseline))
         )
     best = view.result.best if view.result else None
     if best and best.score:
-        found.append(
+        tiles.append(
             HeadlineTile(
                 f"Best, submission {best.id}", f"{best.score.value:.2f}", _describe_score(best.score)
             )
         )
     if view.result and view.result.best_heldout:
         heldout = view.result.best_heldout
-        found.append(HeadlineTile("Best, held out", f"{heldout.value:.2f}", _describe_score(heldout)))
-    ranked = _find_ranked_gain(shown)
+        tiles.append(HeadlineTile("Best, held out", f"{heldout.value:.2f}", _describe_score(heldout)))
+    ranked = _find_ranked_gain(data)
     if ranked:
         real = gain.real if gain else None
         lost = bool(gain) and real is False and ranked.ci is not None and ranked.ci.high < 0
         tone: Tone = "good" if real and not view.contaminated else "bad" if lost else "plain"
-        said = "real" if real or lost else "may be chance" if real is False else "not tested apart"
-        found.append(
+        note = "real" if real or lost else "may be chance" if real is False else "no separate test"
+        tiles.append(
             HeadlineTile(
                 "Gain",
                 formatting.format_points(ranked.gain),
-                f"{_format_signed_interval(ranked.ci).strip()}\n{said}",
+                f"{_format_signed_interval(ranked.ci).strip()}\n{note}",
                 tone,
             )
         )
     gap = view.result.optimism_gap if view.result else None
     if gap is not None:
-        found.append(
-            HeadlineTile("Optimism gap", formatting.format_points(gap), "feedback gain\nless held-out gain")
+        tiles.append(
+            HeadlineTile("Optimism gap", formatting.format_points(gap), "feedback gain minus\nheld-out gain")
         )
     scored = sum(one.score is not None for one in view.submissions)
-    found.append(HeadlineTile("Submissions", str(len(view.submissions)), f"{scored} scored"))
-    time, budget = _measure_agent_time(shown), view.spec.budget.wall_seconds
+    tiles.append(HeadlineTile("Submissions", str(len(view.submissions)), f"{scored} scored"))
+    time, budget = _measure_agent_time(data), view.spec.budget.wall_seconds
     if time:
         used = f"{formatting.format_share(time / budget)} of {formatting.format_duration(budget)}"
-        found.append(HeadlineTile("Agent's time", formatting.format_duration(time), used))
+        tiles.append(HeadlineTile("Agent time", formatting.format_duration(time), used))
     usage = view.result.usage if view.result else None
     if usage:
-        cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
-        found.append(HeadlineTile("Driver's tokens", _format_count(usage.tokens.total), cost))
-    return found
+        cost = "cost unknown" if usage.usd is None else f"{usage.usd:.2f} USD"
+        tiles.append(HeadlineTile("Driver tokens", _format_count(usage.tokens.total), cost))
+    return tiles
 
 
-def build_flags(shown: ReportData) -> list[HeadlineFlag]:
-    view, found = shown.view, []
+def build_flags(data: ReportData) -> list[HeadlineFlag]:
+    view, flags = data.view, list[HeadlineFlag]()
     if view.state == "running":
-        found.append(
-            HeadlineFlag("plain", "The run is still going: this is what was recorded so far.", "timeline")
+        flags.append(
+            HeadlineFlag("plain", "The run is still in progress: this is the record so far.", "timeline")
         )
     if view.state == "crashed":
-        found.append(
-            HeadlineFlag("warn", "The run broke off without a result: what it recorded is shown.", "timeline")
+        flags.append(
+            HeadlineFlag("warn", "The run crashed without a result: this is what it recorded.", "timeline")
         )
     if view.result and view.result.reason:
-        found.append(
+        flags.append(
             HeadlineFlag("plain" if view.result.ended_well else "warn", view.result.reason, "timeline")
         )
     if view.chain.fault:
-        found.append(HeadlineFlag("bad", f"The record does not hold: {view.chain.fault}."))
-    if shown.findings.compliance.verdict == "broken":
-        found.append(HeadlineFlag("bad", f"The mode was not kept. {shown.findings.compliance.message}"))
-    checked = get_contamination(shown)
+        flags.append(HeadlineFlag("bad", f"The record failed its integrity check: {view.chain.fault}."))
+    if data.findings.compliance.verdict == "broken":
+        flags.append(HeadlineFlag("bad", f"The run violated its mode. {data.findings.compliance.message}"))
+    checked = get_contamination(data)
     if checked and checked.contaminated:
-        found.append(
+        flags.append(
             HeadlineFlag(
                 "bad",
                 "This run is contaminated, so leaderboards and campaign statistics leave it out. "
-                f"Evaluation data lies in what the agent left: {describe_spotted_data(checked)}.",
+                f"Evaluation data was found in the workspace: {describe_spotted_data(checked)}.",
             )
         )
     elif checked and checked.contaminated is None:
         reason = (checked.reason or "the workspace was not searched").rstrip(".")
-        found.append(HeadlineFlag("warn", f"Whether this run is contaminated is unknown: {reason}."))
+        flags.append(HeadlineFlag("warn", f"It is unknown whether this run is contaminated: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
-        found.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
-    if shown.findings.contradictions:
-        count = tables.pluralize(len(shown.findings.contradictions), "claim")
-        found.append(HeadlineFlag("warn", f"The record contradicts {count} of the agent.", "story"))
-    damaged = collect_notes(shown)
+        flags.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+    if data.findings.contradictions:
+        count = tables.pluralize(len(data.findings.contradictions), "claim")
+        flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))
+    damaged = collect_notes(data)
     if damaged:
-        found.append(HeadlineFlag("warn", f"The record is not whole: {'; '.join(damaged[:3])}."))
-    return found
+        flags.append(HeadlineFlag("warn", f"The record is incomplete: {'; '.join(damaged[:3])}."))
+    return flags
 
 
-def collect_notes(shown: ReportData) -> list[str]:
-    """What could not be read, or was not recorded."""
-    return list(dict.fromkeys((*shown.view.notes, *shown.notes)))
+def collect_notes(data: ReportData) -> list[str]:
+    """List what could not be read or was not recorded."""
+    return list(dict.fromkeys((*data.view.notes, *data.notes)))
 
 
-def get_contamination(shown: ReportData) -> ContaminationSummary | None:
-    return shown.view.contamination_summary
+def get_contamination(data: ReportData) -> ContaminationSummary | None:
+    return data.view.contamination_summary
 
 
-def describe_spotted_data(found: ContaminationSummary) -> str:
-    """Without the verdict, which stands beside it."""
-    return tables.describe_contamination(found).removeprefix("FOUND: ")
+def describe_spotted_data(summary: ContaminationSummary) -> str:
+    """Describe the contamination without the verdict, which is shown next to it."""
+    return tables.describe_contamination(summary).removeprefix("FOUND: ")
 
 
-def find_before_and_after(shown: ReportData) -> tuple[EvalScore, EvalScore] | None:
-    """The untouched model and the best submission, on the split that ranks."""
-    result = shown.view.result
+def find_before_and_after(data: ReportData) -> tuple[EvalScore, EvalScore] | None:
+    """Return the scores of the untouched model and the best submission on the ranking split."""
+    result = data.view.result
     if result and result.baseline_heldout and result.best_heldout:
         return result.baseline_heldout, result.best_heldout
     if result and result.baseline and result.best and result.best.score:
@@ -264,15 +262,15 @@ def find_before_and_after(shown: ReportData) -> tuple[EvalScore, EvalScore] | No
     return None
 
 
-def _measure_agent_time(shown: ReportData) -> float | None:
-    """That the agent had; without a result, that was recorded of it."""
-    if shown.view.result and shown.view.result.clock:
-        return shown.view.result.clock.agent
-    return max((each.ended for each in shown.timeline.spans), default=None)
+def _measure_agent_time(data: ReportData) -> float | None:
+    """Return the agent's seconds; without a result, those that were recorded."""
+    if data.view.result and data.view.result.clock:
+        return data.view.result.clock.agent
+    return max((each.ended for each in data.timeline.spans), default=None)
 
 
-def _find_ranked_gain(shown: ReportData) -> RankedGain | None:
-    result, gain = shown.view.result, shown.findings.gain
+def _find_ranked_gain(data: ReportData) -> RankedGain | None:
+    result, gain = data.view.result, data.findings.gain
     if gain:
         return RankedGain(gain.comparison.improvement, gain.comparison.ci)
     if result and result.heldout:

@@ -1,4 +1,4 @@
-"""report.html: one page that needs nothing but itself, with a small curve for each attempt."""
+"""Renders report.html, a self-contained page, with sparklines for the training curves of each attempt."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from agent2rl.report import formatting, headline, page_templates, run_changes, s
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import build_setup_rows, run_integrity_checks
 
-# A training curve of the size of a few words, for the table of attempts.
+# Sparklines of training curves, for the table of attempts.
 
 SPARKLINE_WIDTH, SPARKLINE_HEIGHT = 220.0, 56.0
 SPARKLINE_POINTS = 110
@@ -23,9 +23,9 @@ class Sparkline:
     name: str
     where: str
     line: str
-    """Of an SVG polyline."""
+    """Points of an SVG polyline."""
     lost: float | None
-    """Where it was no number any more."""
+    """Where the curve first is not a number; None if it never is."""
     first: str
     last: str
     low: str
@@ -34,14 +34,14 @@ class Sparkline:
 
 
 def build_sparkline(curve: PrintedCurve) -> Sparkline | None:
-    """None where there is no number in it."""
+    """Build the sparkline of a curve, or return None if it has no numbers."""
     known = [(step, value) for step, value in curve.points if value is not None]
     if not known:
         return None
     values = [value for _, value in known]
     low, high = min(values), max(values)
     start, end = curve.points[0][0], curve.points[-1][0]
-    kept = (
+    sampled = (
         known
         if len(known) <= SPARKLINE_POINTS
         else [known[at * (len(known) - 1) // (SPARKLINE_POINTS - 1)] for at in range(SPARKLINE_POINTS)]
@@ -51,7 +51,7 @@ def build_sparkline(curve: PrintedCurve) -> Sparkline | None:
             _scale_step(step, start, end),
             SPARKLINE_HEIGHT - _scale_to_unit(value, low, high) * SPARKLINE_HEIGHT,
         )
-        for step, value in kept
+        for step, value in sampled
     ]
     lost = next((step for step, value in curve.points if value is None), None)
     return Sparkline(
@@ -72,7 +72,7 @@ def _scale_step(step: float, start: float, end: float) -> float:
 
 
 def _scale_to_unit(value: float, low: float, high: float) -> float:
-    """In the middle where there is no range."""
+    """Scale to 0 to 1; 0.5 if the range is empty."""
     return (value - low) / (high - low) if high > low else 0.5
 
 
@@ -108,40 +108,40 @@ TONES = {
 
 
 class EvidenceLinks:
-    """Links to evidence that is on the page; what is not is named without one."""
+    """Renders citations: as links if the evidence is on the page, else as plain text."""
 
-    def __init__(self, shown: ReportData) -> None:
-        pieces = shown.findings.evidence[:MOST_EVIDENCE]
+    def __init__(self, data: ReportData) -> None:
+        pieces = data.findings.evidence[:MOST_EVIDENCE]
         self._places = {piece.id: place for place, piece in enumerate(pieces, start=1)}
 
     def link_evidence(self, name: str) -> Markup:
-        place, said = (
+        place, label = (
             self._places.get(name),
             escape(formatting.escape_invisible(formatting.truncate_text(name, 12))),
         )
         if place is None:
-            return Markup('<span class="cite gone" title="not on this page">{}</span>').format(said)
-        return Markup('<a class="cite" href="#evidence-{}">{}</a>').format(place, said)
+            return Markup('<span class="cite gone" title="not on this page">{}</span>').format(label)
+        return Markup('<a class="cite" href="#evidence-{}">{}</a>').format(place, label)
 
     def link_all_evidence(self, names: tuple[str, ...]) -> Markup:
         return Markup(" ").join(map(self.link_evidence, dict.fromkeys(names)))
 
     def render_prose(self, text: str) -> list[Markup]:
-        """Paragraphs whose citations are links."""
+        """Split a text into paragraphs, with citations as links."""
         return [self._render_paragraph(part) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
     def _render_paragraph(self, text: str) -> Markup:
-        found, last = Markup(), 0
+        paragraph, last = Markup(), 0
         for match in CITED.finditer(text):
-            found += escape(formatting.escape_invisible(text[last : match.start()]))
-            found += self.link_all_evidence(tuple(re.split(r"[,;]\s*", match[1])))
+            paragraph += escape(formatting.escape_invisible(text[last : match.start()]))
+            paragraph += self.link_all_evidence(tuple(re.split(r"[,;]\s*", match[1])))
             last = match.end()
-        return found + escape(formatting.escape_invisible(text[last:]))
+        return paragraph + escape(formatting.escape_invisible(text[last:]))
 
 
-def page(shown: ReportData, figures: Mapping[str, str]) -> str:
-    """`figures` holds SVG texts by name, those for telephones with `.narrow` behind it."""
-    anchors = EvidenceLinks(shown)
+def page(data: ReportData, figures: Mapping[str, str]) -> str:
+    """Render the page. `figures` holds SVGs by name; those for narrow screens end in `.narrow`."""
+    anchors = EvidenceLinks(data)
     filters: dict[str, Callable[..., Any]] = {
         "cites": anchors.link_all_evidence,
         "prose": anchors.render_prose,
@@ -154,25 +154,25 @@ def page(shown: ReportData, figures: Mapping[str, str]) -> str:
     return page_templates.render_page(
         "report.html.jinja",
         filters,
-        shown=shown,
-        view=shown.view,
-        findings=shown.findings,
-        result=shown.view.result,
-        title=headline.build_title(shown),
-        sentence=headline.build_sentence(shown),
-        tiles=headline.build_tiles(shown),
-        flags=headline.build_flags(shown),
-        notes=headline.collect_notes(shown),
-        submissions={one.id: one for one in shown.view.submissions},
+        data=data,
+        view=data.view,
+        findings=data.findings,
+        result=data.view.result,
+        title=headline.build_title(data),
+        sentence=headline.build_sentence(data),
+        tiles=headline.build_tiles(data),
+        flags=headline.build_flags(data),
+        notes=headline.collect_notes(data),
+        submissions={one.id: one for one in data.view.submissions},
         figures=page_templates.inline_figures(figures),
-        diffs=run_changes.parse_diffs(shown.diffs),
-        compared=run_changes.compare_examples(shown),
+        diffs=run_changes.parse_diffs(data.diffs),
+        compared=run_changes.compare_examples(data),
         limits=run_changes,
-        checks=run_integrity_checks(shown),
-        metrics=sections.build_metric_rows(shown.findings.metrics),
-        activities=sections.build_activity_rows(shown.findings.time),
-        setup=build_setup_rows(shown),
-        groups=_compare_groups(shown),
+        checks=run_integrity_checks(data),
+        metrics=sections.build_metric_rows(data.findings.metrics),
+        activities=sections.build_activity_rows(data.findings.time),
+        setup=build_setup_rows(data),
+        groups=_compare_groups(data),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
@@ -180,7 +180,7 @@ def page(shown: ReportData, figures: Mapping[str, str]) -> str:
 
 
 def _describe_contents(attempt: AttemptFindings) -> str:
-    """What a row of the table unfolds."""
+    """Summarize what the details of an attempt contain."""
     counts = {
         "setting": len(attempt.settings),
         "curve": len(attempt.curves),
@@ -190,12 +190,12 @@ def _describe_contents(attempt: AttemptFindings) -> str:
     return " · ".join(tables.pluralize(count, noun) for noun, count in counts.items() if count) or "details"
 
 
-def _compare_groups(shown: ReportData) -> list[tuple[str, float | None, float | None]]:
-    """Each kind of example before and after, where there are kinds."""
-    gain = shown.findings.gain
+def _compare_groups(data: ReportData) -> list[tuple[str, float | None, float | None]]:
+    """Return the scores before and after of each kind of example, for tasks that have kinds."""
+    gain = data.findings.gain
     if gain and gain.groups:
         return [(name, before, after) for name, (before, after) in sorted(gain.groups.items())]
-    pair = headline.find_before_and_after(shown)
-    before = pair[0].groups if pair else shown.view.baseline.groups if shown.view.baseline else {}
+    pair = headline.find_before_and_after(data)
+    before = pair[0].groups if pair else data.view.baseline.groups if data.view.baseline else {}
     after = pair[1].groups if pair else {}
     return [(name, before.get(name), after.get(name)) for name in sorted({*before, *after})]

@@ -1,4 +1,4 @@
-"""report.md: the same as the page, shorter, for terminals and for wherever Markdown is read."""
+"""Renders report.md: a shorter form of the page, for terminals and Markdown viewers."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,74 +9,72 @@ from agent2rl.report import formatting, headline, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import run_integrity_checks
 
-# Which figures a report has: each that there is something to draw in.
+# Figures of a report: those that have data.
 
 
-def list_figure_names(shown: ReportData) -> list[str]:
-    """In the order of the page; known without drawing any."""
-    line, started = shown.timeline, shown.timeline.started is not None
-    found = {
-        "scores": started and any(one.score for one in shown.view.submissions),
+def list_figure_names(data: ReportData) -> list[str]:
+    """Return the figure names in the order of the page, without drawing any."""
+    line, started = data.timeline, data.timeline.started is not None
+    has_data = {
+        "scores": started and any(one.score for one in data.view.submissions),
         "curves": any(
             value is not None
-            for attempt in shown.findings.attempts
+            for attempt in data.findings.attempts
             for curve in attempt.curves
             for _, value in curve.points
         ),
         "timeline": bool(line.spans),
         "rollouts": any(each.claimed.episodes or each.witnessed.episodes for each in line.played),
-        "tokens": started and any(each.tokens for each in shown.usage),
+        "tokens": started and any(each.tokens for each in data.usage),
         "resources": bool(line.samples),
     }
-    return [name for name, there in found.items() if there]
+    return [name for name, drawable in has_data.items() if drawable]
 
 
 CELL, LINE = 300, 4000
-"""Characters of a cell and of a line, at most."""
+"""Longest cell and longest line, in characters."""
 ROWS = 200
 ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "[": "&#91;", "`": "&#96;"}
 PLAIN = re.compile(r"&#91;([E0-9.,;+−\- ]+)\](?![:(])")
-"""Brackets round an interval or numbers of evidence, which make no link."""
+"""Brackets around an interval or evidence ids, which cannot form a link."""
 CAPTIONS = {
     "scores": "Scores of the submissions over time",
-    "curves": "What trainings printed, by attempt",
+    "curves": "Training curves by attempt",
     "timeline": "What the agent did when",
     "rollouts": "Episodes played and won",
     "tokens": "Tokens and cost",
-    "resources": "What was used of the machine",
+    "resources": "Resource usage",
 }
 
 
-def page(shown: ReportData) -> str:
+def page(data: ReportData) -> str:
     parts = [
         [
-            f"# {_escape_cell(shown.view.paths.run_id)}",
+            f"# {_escape_cell(data.view.paths.run_id)}",
             "",
-            _escape_cell(headline.build_sentence(shown), LINE),
+            _escape_cell(headline.build_sentence(data), LINE),
         ],
-        [f"- **{_escape_cell(flag.text)}**" for flag in headline.build_flags(shown)],
-        [*_render_table(("", ""), tables.build_headline_rows(shown.view))],
-        ["## What happened", "", *_render_prose(shown.findings.summary)],
-        _render_llm_summary(shown),
-        ["## Submissions", "", *_render_figure(shown, "scores"), *_render_submissions(shown.view)],
-        ["## Attempts", "", *_render_attempts(shown), *_render_figure(shown, "curves")],
-        _render_kinds(shown.view),
-        _render_claims(shown),
+        [f"- **{_escape_cell(flag.text)}**" for flag in headline.build_flags(data)],
+        [*_render_table(("", ""), tables.build_headline_rows(data.view))],
+        ["## What happened", "", *_render_prose(data.findings.summary)],
+        _render_llm_summary(data),
+        ["## Submissions", "", *_render_figure(data, "scores"), *_render_submissions(data.view)],
+        ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
+        _render_kinds(data.view),
+        _render_claims(data),
         *(
-            [name, "", *_render_figure(shown, key)]
+            [name, "", *_render_figure(data, key)]
             for key, name in _HEADINGS.items()
-            if key in list_figure_names(shown)
+            if key in list_figure_names(data)
         ),
         [
             "## Process metrics",
             "",
-            *_render_table(
-                ("metric", "value", "meaning"), sections.build_metric_rows(shown.findings.metrics)
-            ),
+            *_render_table(("metric", "value", "meaning"), sections.build_metric_rows(data.findings.metrics)),
         ],
-        ["## Compliance and integrity", "", *_render_checks(shown)],
-        _render_contamination(shown.view),
-        _render_evidence(shown),
+        ["## Compliance and integrity", "", *_render_checks(data)],
+        _render_contamination(data.view),
+        _render_evidence(data),
     ]
     return "\n\n".join("\n".join(part).rstrip("\n") for part in parts if part) + "\n"
 
@@ -90,20 +88,19 @@ _HEADINGS = {
 
 
 def _render_prose(text: str) -> list[str]:
-    """Paragraphs."""
     lines = [_escape_cell(line, LINE) for line in text.split("\n")]
-    return lines if any(lines) else ["Nothing is known yet."]
+    return lines if any(lines) else ["Nothing to report yet."]
 
 
-def _render_llm_summary(shown: ReportData) -> list[str]:
-    said = shown.llm_summary
-    if said is None:
+def _render_llm_summary(data: ReportData) -> list[str]:
+    summary = data.llm_summary
+    if summary is None:
         return []
-    lines = ["### By a language model", "", f"Written by {_escape_cell(said.model)}; it may be wrong.", ""]
+    lines = ["### By a language model", "", f"Written by {_escape_cell(summary.model)}; it may be wrong.", ""]
     lines += [
-        f"> {_escape_cell(line, LINE)}" for line in formatting.truncate_text(said.text, 6000).split("\n")
+        f"> {_escape_cell(line, LINE)}" for line in formatting.truncate_text(summary.text, 6000).split("\n")
     ]
-    return [*lines, "", *(f"- {_escape_cell(problem)}" for problem in said.problems)]
+    return [*lines, "", *(f"- {_escape_cell(problem)}" for problem in summary.problems)]
 
 
 def _render_submissions(view: RunView) -> list[str]:
@@ -111,14 +108,14 @@ def _render_submissions(view: RunView) -> list[str]:
     if not rows:
         return ["None."]
     lines = [*_render_table(tables.SUBMISSION_COLUMNS, rows)]
-    lines += ["", "\\* chosen by the feedback split. Scores are percentages.", ""]
+    lines += ["", "\\* chosen on the feedback split. Scores are percentages.", ""]
     return lines + [
         f"- {number}: {_escape_cell(message, LINE)}" for number, message in tables.list_messages(view)
     ]
 
 
-def _render_attempts(shown: ReportData) -> list[str]:
-    if not shown.findings.attempts:
+def _render_attempts(data: ReportData) -> list[str]:
+    if not data.findings.attempts:
         return ["None."]
     rows = [
         (
@@ -132,7 +129,7 @@ def _render_attempts(shown: ReportData) -> list[str]:
             ),
             ", ".join(f"{one.name} {formatting.format_setting(one.value, 40)}" for one in each.settings[:8]),
         )
-        for each in shown.findings.attempts
+        for each in data.findings.attempts
     ]
     return [
         *_render_table(("#", "when", "route", "gain", "outcome", "what went wrong", "settings"), rows),
@@ -145,10 +142,10 @@ def _render_kinds(view: RunView) -> list[str]:
     return ["## By kind of example", "", *_render_table(tables.KIND_COLUMNS, rows)] if rows else []
 
 
-def _render_claims(shown: ReportData) -> list[str]:
-    if not shown.claims or not shown.claims.claims:
+def _render_claims(data: ReportData) -> list[str]:
+    if not data.claims or not data.claims.claims:
         return []
-    against = shown.findings.contradictions
+    against = data.findings.contradictions
     rows = [
         (
             str(claim.attempt),
@@ -156,38 +153,39 @@ def _render_claims(shown: ReportData) -> list[str]:
             claim.what,
             f"{claim.score:.2f}" if claim.score is not None else "",
             "; ".join(
-                f"CONTRADICTED: says {one.claimed}, was {one.recorded} {_format_citations(one.evidence)}"
+                f"CONTRADICTED: claimed {one.claimed}, recorded {one.recorded} "
+                f"{_format_citations(one.evidence)}"
                 for one in against
                 if one.attempt == claim.attempt
             ),
         )
-        for claim in shown.claims.claims
+        for claim in data.claims.claims
     ]
     return [
-        "## What the agent says",
+        "## The agent's own report",
         "",
-        *_render_table(("#", "route", "what it did", "score", "the record"), rows),
+        *_render_table(("#", "route", "what it did", "score", "record"), rows),
     ]
 
 
-def _render_checks(shown: ReportData) -> Iterable[str]:
+def _render_checks(data: ReportData) -> Iterable[str]:
     rows = [
         (each.name, each.verdict, f"{each.text} {_format_citations(each.evidence)}")
-        for each in run_integrity_checks(shown)
+        for each in run_integrity_checks(data)
     ]
     return _render_table(("check", "verdict", "why"), rows)
 
 
 def _render_contamination(view: RunView) -> list[str]:
-    found: Contamination | None = view.contamination
-    if not found or not found.done:
+    report: Contamination | None = view.contamination
+    if not report or not report.done:
         return []
-    lines = ["## Evaluation data in what the agent left", "", f"{tables.describe_contamination(found)}.", ""]
+    lines = ["## Evaluation data in the workspace", "", f"{tables.describe_contamination(report)}.", ""]
     lines.append(
-        f"A passage counts from {found.share:.0%} of the {found.ngram_words}-word sequences of an example's "
-        f"prompt or answer on, or from {found.run_words} words in a row. {found.unchecked} of "
-        f"{found.examples} examples cannot be looked for. "
-        f"{tables.format_bytes(found.tensor_bytes)} of model weights were passed over."
+        f"A passage counts if it holds at least {report.share:.0%} of the {report.ngram_words}-word "
+        f"sequences of an example's prompt or answer, or {report.run_words} words in a row. "
+        f"{report.unchecked} of {report.examples} examples cannot be searched for. "
+        f"{tables.format_bytes(report.tensor_bytes)} of model weights were skipped."
     )
     for columns, rows in (
         (tables.FINDING_COLUMNS, tables.build_finding_rows(view)),
@@ -195,18 +193,18 @@ def _render_contamination(view: RunView) -> list[str]:
     ):
         if rows:
             lines += ["", *_render_table(columns, rows)]
-    if found.found > len(found.findings):
-        lines += ["", f"The first {len(found.findings)} of {found.found} are listed."]
+    if report.found > len(report.findings):
+        lines += ["", f"Showing the first {len(report.findings)} of {report.found}."]
     return lines
 
 
-def _render_evidence(shown: ReportData) -> list[str]:
-    rows = [(each.id, each.kind, each.where, each.text) for each in shown.findings.evidence]
+def _render_evidence(data: ReportData) -> list[str]:
+    rows = [(each.id, each.kind, each.where, each.text) for each in data.findings.evidence]
     return ["## Evidence", "", *_render_table(("", "kind", "where", "what"), rows)] if rows else []
 
 
-def _render_figure(shown: ReportData, name: str) -> list[str]:
-    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in list_figure_names(shown) else []
+def _render_figure(data: ReportData, name: str) -> list[str]:
+    return [f"![{CAPTIONS[name]}](figures/{name}.svg)", ""] if name in list_figure_names(data) else []
 
 
 def _format_citations(names: Sequence[str]) -> str:
@@ -226,7 +224,7 @@ def _render_row(cells: Sequence[str]) -> str:
 
 
 def _escape_cell(cell: str, most: int = CELL) -> str:
-    """One line in which nothing that an agent wrote is a mark, a tag, a link or a cell's end."""
+    """Return one line in which untrusted text cannot form markup, a tag, a link or the end of a cell."""
     line = formatting.escape_invisible(" ".join(formatting.truncate_text(cell, most).split()))
     for mark, entity in ENTITIES.items():
         line = line.replace(mark, entity)

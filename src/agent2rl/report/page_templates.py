@@ -1,7 +1,7 @@
-"""What all pages share: templates that escape and spell, figures in the page's colours, style and script.
+"""Shared parts of all pages: the template environment, inline figures, style and script.
 
-Whatever an agent or a model wrote is escaped, and what would hide or turn it around is spelled. Beyond that,
-a page's own policy lets no script run but the one that is shipped, and nothing be fetched from anywhere.
+Text of an agent or a model is escaped, and invisible or direction-changing characters are spelled out. In
+addition, the Content-Security-Policy of a page allows only the shipped script, and no network requests.
 """
 
 import base64
@@ -18,7 +18,7 @@ from agent2rl import __version__
 from agent2rl.report import formatting, tables
 from agent2rl.report.formatting import COLOURS
 
-# A figure as part of a page: in the page's own colours, with no id that another figure has, too.
+# Inline figures: in the page's colours, with ids that are unique on the page.
 
 COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 FAMILY = re.compile(r" ?font-family: [^;\"]*;")
@@ -29,7 +29,7 @@ SIZE = re.compile(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"')
 
 
 def inline_svg(name: str, svg: str, colours: dict[str, str]) -> Markup:
-    """`colours` has a variable of the page for each colour that figures are drawn in."""
+    """Prepare an SVG for a page; `colours` maps the colours of figures to CSS variables."""
     text = UNWANTED.sub("", svg[svg.index("<svg") :])
     used = {match[2] for match in REFERENCE.finditer(text)}
     text = IDENTIFIER.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
@@ -41,11 +41,11 @@ def inline_svg(name: str, svg: str, colours: dict[str, str]) -> Markup:
 
 FOLDER = Path(__file__).with_name("templates")
 NARROW = ".narrow"
-"""Ends the name of a figure that is drawn for a telephone."""
+"""Suffix of the names of figures for narrow screens."""
 
 
 def render_page(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
-    """A page that needs nothing but itself: `style`, `script` and its `hash` are there for its template."""
+    """Render a self-contained page. Its template also gets `style`, `script` and the script's `hash`."""
     script = read_template_file("report.js")
     return (
         create_environment(filters)
@@ -60,15 +60,15 @@ def render_page(template: str, filters: Mapping[str, Callable[..., Any]], **valu
     )
 
 
-def inline_figures(given: Mapping[str, str]) -> dict[str, tuple[Markup, Markup]]:
-    """SVG texts by name, those for telephones with `.narrow` behind it: each as a pair for both."""
+def inline_figures(svgs: Mapping[str, str]) -> dict[str, tuple[Markup, Markup]]:
+    """Return a wide and a narrow inline figure for each name; the narrow SVG's name ends in `.narrow`."""
     variables = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
     return {
         name: (
             inline_svg(name, svg, variables),
-            inline_svg(f"{name}-narrow", given.get(name + NARROW, svg), variables),
+            inline_svg(f"{name}-narrow", svgs.get(name + NARROW, svg), variables),
         )
-        for name, svg in given.items()
+        for name, svg in svgs.items()
         if not name.endswith(NARROW)
     }
 
@@ -78,8 +78,8 @@ def read_template_file(name: str) -> str:
 
 
 def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path) -> Environment:
-    """Templates of these folders, and the shared ones."""
-    found = Environment(
+    """Create an environment with the templates of these folders and the shared ones."""
+    environment = Environment(
         loader=FileSystemLoader([*folders, FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -87,7 +87,7 @@ def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path
         lstrip_blocks=True,
         finalize=_finalize_text,
     )
-    found.filters |= {
+    environment.filters |= {
         "chance": formatting.format_p_value,
         "clock": formatting.format_clock,
         "cut": formatting.truncate_text,
@@ -100,11 +100,11 @@ def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path
         "size": tables.format_bytes,
         **filters,
     }
-    return found
+    return environment
 
 
 def _finalize_text(value: Any) -> Any:
-    """Every text that a template prints comes through here."""
+    """Spell out invisible characters in every text that a template prints."""
     return (
         formatting.escape_invisible(value)
         if isinstance(value, str) and not isinstance(value, Markup)

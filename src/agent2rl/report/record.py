@@ -1,6 +1,6 @@
-"""report.json: all that is known of a run and all that was found out about it, for programs.
+"""The record in report.json: everything known about a run and all findings, for programs.
 
-docs/report.schema.json is its JSON schema. `version` grows when a field changes its meaning or goes.
+docs/report.schema.json is its JSON schema. `version` increases when a field changes meaning or is removed.
 """
 
 import json
@@ -25,21 +25,21 @@ class RunReport(Record):
     submissions: tuple[Submission, ...]
     contamination: Contamination | None
     contaminated: bool | None = None
-    """Whether evaluation data was found in the workspace; None: unknown, because nobody searched."""
+    """Whether evaluation data was found in the workspace; None if it was not searched."""
     result: RunResult | None
-    """None while the run goes, and where it broke off."""
+    """None while the run is in progress, or if it crashed."""
     findings: Findings
     claims: AttemptClaims | None
-    """The agent's own account: none of it is trusted."""
+    """The agent's own account, which is not trusted."""
     llm_summary: LlmSummary | None
     record_fault: str | None
-    """Where the ledger's chain first breaks; None where it holds."""
+    """Where the ledger's hash chain first breaks; None if it is intact."""
     notes: tuple[str, ...]
-    """What could not be read, or was not recorded."""
+    """What could not be read or was not recorded."""
 
     @classmethod
-    def from_report_data(cls, shown: ReportData) -> Self:
-        view = shown.view
+    def from_report_data(cls, data: ReportData) -> Self:
+        view = data.view
         return cls(
             run_id=view.paths.run_id,
             state=view.state,
@@ -49,11 +49,11 @@ class RunReport(Record):
             contamination=view.contamination,
             contaminated=view.contaminated,
             result=view.result,
-            findings=shown.findings,
-            claims=shown.claims,
-            llm_summary=shown.llm_summary,
+            findings=data.findings,
+            claims=data.claims,
+            llm_summary=data.llm_summary,
             record_fault=view.chain.fault,
-            notes=(*view.notes, *shown.notes),
+            notes=(*view.notes, *data.notes),
         )
 
 

@@ -1,4 +1,4 @@
-"""All that a report shows, gathered before anything is drawn. Pages and figures are made from this alone."""
+"""All data of a report, gathered before rendering. Pages and figures use nothing else."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,34 +22,34 @@ Answers = Mapping[int, Sequence[ExampleResult]]
 
 @dataclass(frozen=True)
 class ReportTimeline:
-    """What happened when. Times are of the agent's time, but where a record has its own."""
+    """What happened when. Times are in the agent's time, except those inside records."""
 
     started: float | None = None
-    """When the agent started, in seconds since the epoch; None where it never did."""
+    """When the agent started, in seconds since the epoch; None if it never did."""
     spans: tuple[ActivityStretch, ...] = ()
     samples: tuple[tuple[float, ResourceSample], ...] = ()
     played: tuple[CumulativeRollouts, ...] = ()
-    """Counted from the start on."""
+    """Cumulative counts from the start."""
     requests: tuple[tuple[float, DriverRequest], ...] = ()
     revisions: tuple[Revision, ...] = ()
     files: tuple[tuple[float, FileSeen], ...] = ()
     time: AgentTime | None = None
-    """None: the agent was started once."""
+    """None if the agent was started only once."""
 
     def at(self, time: float) -> float:
-        """A time that is told in seconds since the epoch."""
+        """Convert seconds since the epoch to the agent's time."""
         return self.time.seconds_at(time) if self.time else time - (self.started or 0.0)
 
 
 class LlmSummary(Record):
-    """What a model makes of the findings. It may be wrong where they are right."""
+    """A language model's summary of the findings. It may be wrong where the findings are right."""
 
     text: str
     """Cites evidence as `[E12]`."""
     model: str
     cited: EvidenceIds = ()
     problems: tuple[str, ...] = ()
-    """What a check of it found: evidence that does not exist, sentences that cite none."""
+    """Problems found by an automatic check: citations of missing evidence, sentences without citations."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class ReportData:
     findings: Findings
     timeline: ReportTimeline = ReportTimeline()
     diffs: Mapping[int, str] = field(default_factory=dict)
-    """By attempt: the code against the attempt before, as a unified diff."""
+    """By attempt: code changes since the previous attempt, as a unified diff."""
     results: Mapping[Split, Answers] = field(default_factory=dict)
     claims: AttemptClaims | None = None
     usage: tuple[LlmExchange, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be read, beyond what the view says of itself."""
+    """What could not be read, beyond the notes of the view."""
     llm_summary: LlmSummary | None = None
     digest: RunDigest | None = None
-    """What statistics over many runs need of this one."""
+    """What statistics over many runs need from this one."""

@@ -1,6 +1,4 @@
-"""What a run changed, for pages: lines of code, no more of them than anybody reads, and the examples
-before and after.
-"""
+"""What a run changed, for pages: code changes as lines, and answers to the examples before and after."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +9,13 @@ from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.report import formatting
 from agent2rl.report.report_data import Answers, ReportData
 
-# Changes of code as lines that a page can colour, no more of them than anybody reads.
+# Code changes as lines that a page can colour, cut to a readable length.
 
 LINES = 400
-"""Of one attempt."""
+"""Limit for one attempt."""
 ALL_LINES = 8000
 CHARACTERS = 400
-"""Of a line."""
+"""Limit for a line."""
 
 Kind = Literal["file", "hunk", "added", "removed", "same"]
 
@@ -28,21 +26,21 @@ class CodeDiff:
     added: int
     removed: int
     left_out: int
-    """Lines."""
+    """Number of lines not shown."""
 
 
 def parse_diffs(diffs: Mapping[int, str]) -> dict[int, CodeDiff]:
-    """By attempt. The last ones are cut shorter where all together are too long."""
-    found: dict[int, CodeDiff] = {}
+    """Parse the diffs by attempt. The last ones are cut if the total is too long."""
+    parsed: dict[int, CodeDiff] = {}
     left = ALL_LINES
     for number in sorted(diffs):
-        found[number] = _parse_diff(diffs[number], min(LINES, left))
-        left -= len(found[number].lines)
-    return found
+        parsed[number] = _parse_diff(diffs[number], min(LINES, left))
+        left -= len(parsed[number].lines)
+    return parsed
 
 
 def _parse_diff(text: str, most: int) -> CodeDiff:
-    """A header ends where a hunk begins: a removed line may begin with dashes, too."""
+    """Parse a unified diff. A header ends where a hunk begins: a removed line may begin with dashes, too."""
     lines: list[tuple[Kind, str]] = []
     counts = {"added": 0, "removed": 0}
     total, header = 0, True
@@ -68,18 +66,18 @@ def _classify_line(line: str, header: bool) -> Kind:
     return "added" if line.startswith("+") else "removed" if line.startswith("-") else "same"
 
 
-# Examples before and after: what the untouched model said to each, and what the best submission says.
+# Answers to each example, of the untouched model and of the best submission.
 
 MOST_EXAMPLES = 300
-"""Examples on a page."""
+"""Limit of examples on a page."""
 OUTPUT_CHARACTERS = 1200
 TRAJECTORIES = 60
-"""Examples whose episodes are on the page."""
+"""Limit of examples with episodes on a page."""
 TURNS = 40
 TURN_CHARACTERS = 300
 DIFFERENT = 1e-9
 RIGHT = 0.5
-"""From this score on."""
+"""Lowest score that counts as right."""
 
 Change = Literal["gained", "lost", "right", "wrong"]
 
@@ -95,7 +93,7 @@ class ExampleChange:
 
     @property
     def change(self) -> Change:
-        """Flipped for the better or the worse, or right or wrong as before."""
+        """Whether the example was gained or lost, or is right or wrong as before."""
         before = self.before.score + self.before.residual if self.before else None
         after = self.after.score + self.after.residual if self.after else None
         if before is not None and after is not None and abs(after - before) > DIFFERENT:
@@ -108,46 +106,47 @@ class ExampleChange:
 class ExampleComparison:
     split: str
     submission: int | None
-    """What `after` is; None where there is only the untouched model."""
+    """The submission that `after` belongs to; None if only the untouched model has answers."""
     rows: tuple[ExampleChange, ...]
     counts: dict[Change, int]
-    """Of all, not of the rows alone."""
+    """Counts of all examples, not only of the rows."""
     total: int
     shown_episodes: int
     all_episodes: int
 
 
-def compare_examples(shown: ReportData) -> ExampleComparison | None:
-    """None where no answers were kept. Where there are too many, those that flipped stay."""
-    chosen = _choose_answers(shown)
-    split, submission, before, after = chosen
+def compare_examples(data: ReportData) -> ExampleComparison | None:
+    """Compare the answers, or return None if none were kept. If there are too many, flipped ones stay."""
+    split, submission, before, after = _choose_answers(data)
     if not before and not after:
         return None
     olds, news = {one.id: one for one in before}, {one.id: one for one in after}
     pairs = [(olds.get(name), news.get(name)) for name in dict.fromkeys((*olds, *news))]
     rows = [_build_row(old, new) for old, new in pairs]
-    kept = _select_rows(rows)
-    told = [row for row in kept if _has_episode(row)][:TRAJECTORIES]
-    names = {row.id for row in told}
+    selected = _select_rows(rows)
+    with_episodes = [row for row in selected if _has_episode(row)][:TRAJECTORIES]
+    names = {row.id for row in with_episodes}
     return ExampleComparison(
         split=split,
         submission=submission,
-        rows=tuple(ExampleChange(row.id, row.group, row.before, row.after, row.id in names) for row in kept),
+        rows=tuple(
+            ExampleChange(row.id, row.group, row.before, row.after, row.id in names) for row in selected
+        ),
         counts=dict(Counter(row.change for row in rows)),
         total=len(rows),
-        shown_episodes=len(told),
+        shown_episodes=len(with_episodes),
         all_episodes=sum(map(_has_episode, rows)),
     )
 
 
 def _build_row(before: ExampleResult | None, after: ExampleResult | None) -> ExampleChange:
-    one = after or before
-    assert one
-    return ExampleChange(one.id, one.group, before, after, False)
+    result = after or before
+    assert result
+    return ExampleChange(result.id, result.group, before, after, False)
 
 
 def _select_rows(rows: Sequence[ExampleChange]) -> list[ExampleChange]:
-    """In their order."""
+    """Select the rows to show, flipped ones first, and keep their order."""
     places = sorted(range(len(rows)), key=lambda at: (rows[at].change not in ("gained", "lost"), at))
     return [rows[at] for at in sorted(places[:MOST_EXAMPLES])]
 
@@ -157,20 +156,20 @@ def _has_episode(row: ExampleChange) -> bool:
 
 
 def _choose_answers(
-    shown: ReportData,
+    data: ReportData,
 ) -> tuple[str, int | None, Sequence[ExampleResult], Sequence[ExampleResult]]:
-    """The split that ranks, where both have answers on it; else feedback, else whatever there is."""
-    best = _find_best(shown)
+    """Choose the ranking split if both have answers on it, else feedback, else any answers there are."""
+    best = _find_best(data)
     splits: list[Split] = ["heldout", "feedback"]
-    if shown.findings.gain and shown.findings.gain.split == "test":
-        parts = [shown.results.get(split, {}) for split in ("feedback", "heldout")]
+    if data.findings.gain and data.findings.gain.split == "test":
+        parts = [data.results.get(split, {}) for split in ("feedback", "heldout")]
         return "test", best, _collect_answers(parts, 0), _collect_answers(parts, best)
     for split in splits:
-        answers = shown.results.get(split, {})
+        answers = data.results.get(split, {})
         if answers.get(0) and best is not None and answers.get(best):
             return split, best, answers[0], answers[best]
     for split in reversed(splits):
-        answers = shown.results.get(split, {})
+        answers = data.results.get(split, {})
         if any(answers.values()):
             after = answers.get(best, ()) if best is not None else ()
             return split, best if after else None, answers.get(0, ()), after
@@ -181,10 +180,10 @@ def _collect_answers(parts: Sequence[Answers], number: int | None) -> Sequence[E
     return [one for part in parts for one in part.get(number, ())] if number is not None else ()
 
 
-def _find_best(shown: ReportData) -> int | None:
-    """The chosen submission; while a run goes, the one with the highest score so far."""
-    if shown.view.result and shown.view.result.best:
-        return shown.view.result.best.id
-    own = [one for one in shown.view.submissions if one.lineage not in ("copied", "foreign")]
+def _find_best(data: ReportData) -> int | None:
+    """Return the chosen submission; while a run is in progress, the one with the highest score so far."""
+    if data.view.result and data.view.result.best:
+        return data.view.result.best.id
+    own = [one for one in data.view.submissions if one.lineage not in ("copied", "foreign")]
     scored = [(one.score.value, -one.id) for one in own if one.score]
     return -max(scored)[1] if scored else None

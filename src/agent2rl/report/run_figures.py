@@ -1,5 +1,6 @@
-"""The figures of a run's report: scores, where the time went, rollouts, tokens and cost, the machine,
-training curves. The same bytes of SVG for the same run and the same version of matplotlib.
+"""Draws the figures of a run's report: scores, timeline, rollouts, tokens, resources, training curves.
+
+The same run and version of matplotlib give the same SVG bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,20 +23,20 @@ from agent2rl.report.chart_style import NARROW, STYLE, Margins
 from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
 from agent2rl.report.report_data import Activity, ActivityStretch, ReportData
 
-# The two figures that tell a run's story: the course of the scores, and where the time went.
+# Score trajectory and timeline.
 
 LABELS = 14
-"""More submissions than this have no number beside their point."""
+"""With more submissions than this, points have no numbers."""
 BINS = 480
-"""Of the band of time: more cannot be seen."""
+"""Resolution of the timeline; finer is not visible."""
 
 
-def find_time_end(shown: ReportData) -> float:
-    """To where figures over time reach: the end of what was recorded, or of the budget where that is near."""
-    line = shown.timeline
-    ends = [each.ended for each in shown.findings.attempts] + [each.ended for each in line.spans]
+def find_time_end(data: ReportData) -> float:
+    """Return the end of the time axis: of the recorded time, or of the budget if that is near."""
+    line = data.timeline
+    ends = [each.ended for each in data.findings.attempts] + [each.ended for each in line.spans]
     ends += [at for at, _ in line.samples[-1:]]
-    return extend_to_budget(max(ends, default=0.0), shown.view)
+    return extend_to_budget(max(ends, default=0.0), data.view)
 
 
 def extend_to_budget(end: float, view: RunView) -> float:
@@ -46,9 +47,9 @@ def extend_to_budget(end: float, view: RunView) -> float:
 def draw_scores(
     view: RunView, at: Callable[[float], float] | None, end: float, narrow: bool = False
 ) -> Figure | None:
-    """Every scored submission with its interval, the best so far, and what is left of it on held-out data.
+    """Draw every scored submission with its interval, the best so far, and the scores on held-out data.
 
-    `at` tells the agent's time of a time; None where it never started.
+    `at` converts a time to the agent's time; None if the agent never started.
     """
     scored = [(one, one.score) for one in view.submissions if one.score]
     if at is None or not scored:
@@ -81,23 +82,23 @@ def draw_scores(
                 axes, place, score.value, f"{one.id}: {score.value:.1f}" if one.id == best else str(one.id)
             )
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
-    missed = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
+    unscored = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
     bounds = [bound for _, score in scored for bound in (score.ci.low, score.ci.high)]
     bounds += [view.baseline.ci.low, view.baseline.ci.high] if view.baseline else []
     bounds += heldout.bounds if heldout else []
     low, high = min(bounds), max(bounds)
     room = max(high - low, 4.0) * 0.12
     axes.set_ylim(max(0.0, low - room) - (0.5 if low < room else 0), high + room)
-    if missed:
+    if unscored:
         foot = axes.get_ylim()[0] + room * 0.35
-        axes.plot(missed, [foot] * len(missed), "x", color=BAD, markersize=5, label="no score")
+        axes.plot(unscored, [foot] * len(unscored), "x", color=BAD, markersize=5, label="no score")
     axes.set_ylabel("score, %")
     chart_style.add_legend(axes, 2 if narrow else 4)
     return figure
 
 
 def _draw_baseline(axes: Axes, baseline: EvalScore) -> None:
-    """A line with its interval as a band, since it holds at all times."""
+    """Draw the baseline as a line with a band: it applies at all times."""
     axes.axhspan(baseline.ci.low, baseline.ci.high, color=BASE, alpha=0.16, linewidth=0)
     axes.axhline(baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
     axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
@@ -106,7 +107,7 @@ def _draw_baseline(axes: Axes, baseline: EvalScore) -> None:
 def _draw_best_so_far(
     axes: Axes, places: list[float], values: list[float], baseline: EvalScore | None, end: float
 ) -> None:
-    """From the untouched model on, where nothing else is better."""
+    """Draw the best score so far, starting at the untouched model."""
     first = [(0.0, baseline.value)] if baseline else []
     course = [*first, *zip(places, values, strict=True)]
     bests = list(accumulate((value for _, value in course), max))
@@ -116,7 +117,7 @@ def _draw_best_so_far(
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Untouched and best on the split that was never asked, and what choosing by feedback flattered."""
+    """Scores of the untouched model and the best submission on the held-out split, and the optimism gap."""
 
     before: EvalScore
     after: EvalScore
@@ -178,9 +179,9 @@ def _annotate_point(axes: Axes, place: float, value: float, text: str) -> None:
     )
 
 
-def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
-    """The agent's time from `begin` on as a band, and below it what it left behind."""
-    line = shown.timeline
+def draw_timeline(data: ReportData, end: float, narrow: bool = False, begin: float = 0.0) -> Figure | None:
+    """Draw the agent's activity from `begin` on as a band, with submissions, checkpoints and code changes."""
+    line = data.timeline
     if not line.spans:
         return None
     around = Margins(left=0.9, top=0.66 if narrow else 0.3)
@@ -195,7 +196,7 @@ def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: fl
         places = [(began / seconds, (ended - began) / seconds) for began, ended in bars]
         axes.broken_barh(places, (3.2, 1.3), facecolor=COLOURS[kind], linewidth=0)
     lanes = {2.4: "submissions", 1.4: "checkpoints", 0.4: "code changes"}
-    submitted = [line.at(one.accepted_at) / seconds for one in shown.view.submissions]
+    submitted = [line.at(one.accepted_at) / seconds for one in data.view.submissions]
     axes.plot(submitted, [2.4] * len(submitted), "o", color=ACCENT, markersize=4.5)
     saved = chart_style.downsample_marks(
         (at for at, seen in line.files if seen.what == "weights"), end - begin
@@ -223,7 +224,7 @@ def draw_timeline(shown: ReportData, end: float, narrow: bool = False, begin: fl
 def bin_spans(
     spans: tuple[ActivityStretch, ...], end: float, begin: float = 0.0
 ) -> dict[Activity, list[tuple[float, float]]]:
-    """What is seen of many stretches: in each bin the one that fills most of it, then joined again."""
+    """Reduce stretches to bins: each shows the activity that fills most of it; equal ones are joined."""
     width = max(end - begin, 1e-9) / BINS
     filled: list[dict[Activity, float]] = [{} for _ in range(BINS)]
     for each in spans:
@@ -233,26 +234,26 @@ def bin_spans(
             part = min(ended, (number + 1) * width) - max(began, number * width)
             if part > 0:
                 filled[number][each.kind] = filled[number].get(each.kind, 0.0) + part
-    found: dict[Activity, list[tuple[float, float]]] = {}
+    joined_bars: dict[Activity, list[tuple[float, float]]] = {}
     for number, kinds in enumerate(filled):
         if not kinds:
             continue
-        bars = found.setdefault(max(kinds.items(), key=lambda each: each[1])[0], [])
+        bars = joined_bars.setdefault(max(kinds.items(), key=lambda each: each[1])[0], [])
         place = (begin + number * width, begin + (number + 1) * width)
         joined = bars and bars[-1][1] == place[0]
         bars[-1:] = [(bars[-1][0], place[1])] if joined else [*bars[-1:], place]
-    return found
+    return joined_bars
 
 
-# Figures of what was counted over time: rollouts, tokens and cost, the machine, and training curves.
+# Rollouts, tokens and cost, resources, and training curves.
 
 GIGA = 1e9
 MOST_CURVES = 12
 
 
-def draw_rollouts(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
-    """Episodes played and won, and the share won in each stretch of time."""
-    played = shown.timeline.played
+def draw_rollouts(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
+    """Draw the episodes played, and the share won in each stretch of time."""
+    played = data.timeline.played
     if not played or not any(each.claimed.episodes or each.witnessed.episodes for each in played):
         return None
     figure, (many, won) = _create_two_panels(narrow)
@@ -280,7 +281,7 @@ def draw_rollouts(shown: ReportData, end: float, narrow: bool = False) -> Figure
 
 
 def _create_two_panels(narrow: bool) -> tuple[Figure, list[Axes]]:
-    """Panels side by side, or one below the other."""
+    """Create two panels side by side, or one below the other on narrow screens."""
     if narrow:
         return chart_style.create_panels(chart_style.NARROW_INCHES, 4.2, rows=2)
     return chart_style.create_panels(chart_style.WIDE_INCHES, 2.4, columns=2)
@@ -289,7 +290,7 @@ def _create_two_panels(narrow: bool) -> tuple[Figure, list[Axes]]:
 def _compute_win_shares(
     times: Sequence[float], counts: Sequence[RolloutCounts], stretches: int = 24
 ) -> tuple[list[float], list[float]]:
-    """The share of wins between every few counts; none where nothing was played."""
+    """Return the share of wins between every few counts, without stretches where nothing was played."""
     step = max(1, len(times) // stretches)
     xs, ys, before = [], [], RolloutCounts()
     for at in range(step - 1, len(times), step):
@@ -301,24 +302,24 @@ def _compute_win_shares(
     return xs, ys
 
 
-def draw_tokens(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
-    """What the driver read and wrote, and what it cost, all added up."""
-    started = shown.timeline.started
-    asked = [each for each in shown.usage if each.tokens] if started is not None else []
-    if started is None or not asked:
+def draw_tokens(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
+    """Draw the cumulative tokens that the driver read and wrote, and their cost."""
+    started = data.timeline.started
+    requests = [each for each in data.usage if each.tokens] if started is not None else []
+    if started is None or not requests:
         return None
-    asked.sort(key=lambda each: each.at)
-    priced = any(each.usd for each in asked)
+    requests.sort(key=lambda each: each.at)
+    priced = any(each.usd for each in requests)
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, panels = _create_two_panels(narrow) if priced else chart_style.create_panels(width, 2.4)
-    times = [max(0.0, shown.timeline.at(each.at)) for each in asked]
+    times = [max(0.0, data.timeline.at(each.at)) for each in requests]
     end = max(end, times[-1])
     seconds = chart_style.set_time_axis(panels[0], end, narrow, label=not (priced and narrow))
     places = [at / seconds for at in times]
-    counted = [each.tokens for each in asked if each.tokens]
+    counted = [each.tokens for each in requests if each.tokens]
     for name, colour, amounts in (
         ("read", ACCENT, [each.input for each in counted]),
-        ("of it cached", COLOURS["base"], [each.cached for each in counted]),
+        ("cached", COLOURS["base"], [each.cached for each in counted]),
         ("written", HELD, [each.output for each in counted]),
     ):
         if any(amounts):
@@ -331,16 +332,16 @@ def draw_tokens(shown: ReportData, end: float, narrow: bool = False) -> Figure |
     panels[0].legend(loc="upper left")
     if priced:
         chart_style.set_time_axis(panels[1], end, narrow)
-        xs, ys = chart_style.downsample_count(places, list(accumulate(each.usd or 0.0 for each in asked)))
+        xs, ys = chart_style.downsample_count(places, list(accumulate(each.usd or 0.0 for each in requests)))
         panels[1].step([0.0, *xs], [0.0, *ys], where="post", color=ACCENT)
         panels[1].set_title("cost, USD")
         panels[1].set_ylim(bottom=0)
     return figure
 
 
-def draw_resources(shown: ReportData, end: float, narrow: bool = False) -> Figure | None:
-    """What the agent's processes used of the machine."""
-    samples = shown.timeline.samples
+def draw_resources(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
+    """Draw the cores, memory, disk and GPU that the agent's processes used."""
+    samples = data.timeline.samples
     if not samples:
         return None
     times = [at for at, _ in samples]
@@ -377,22 +378,22 @@ def _draw_area(axes: Axes, xs: Sequence[float], ys: Sequence[float], name: str) 
     axes.locator_params(axis="y", nbins=4)
 
 
-def draw_curves(shown: ReportData) -> Figure | None:
-    """The series that trainings printed, small and side by side; where one was no number any more, a mark."""
-    wanted = [
+def draw_curves(data: ReportData) -> Figure | None:
+    """Draw the printed training curves as small panels; a mark shows where one is not a number any more."""
+    curves = [
         (f"{attempt.number}: {formatting.make_drawable(curve.name, 18)}", curve)
-        for attempt in shown.findings.attempts
+        for attempt in data.findings.attempts
         for curve in attempt.curves
         if any(value is not None for _, value in curve.points)
     ][:MOST_CURVES]
-    if not wanted:
+    if not curves:
         return None
-    columns = min(4, len(wanted))
-    rows = -(-len(wanted) // columns)
+    columns = min(4, len(curves))
+    rows = -(-len(curves) // columns)
     figure, places = chart_style.create_panels(2 * columns + 0.2, 1.35 * rows + 0.2, rows, columns)
-    for axes in places[len(wanted) :]:
+    for axes in places[len(curves) :]:
         axes.set_visible(False)
-    for axes, (name, curve) in zip(places, wanted, strict=False):
+    for axes, (name, curve) in zip(places, curves, strict=False):
         _draw_curve(axes, curve)
         axes.set_title(name)
     return figure
@@ -408,38 +409,37 @@ def _draw_curve(axes: Axes, curve: PrintedCurve) -> None:
     axes.locator_params(axis="both", nbins=3)
 
 
-# The figures of a report: the same bytes of SVG for the same run and the same version of matplotlib.
+# All figures of a report.
 
 
-def draw_figures(shown: ReportData, narrow: bool = False) -> dict[str, Figure]:
-    """By name; what there is nothing to draw of is not there."""
-    end = find_time_end(shown)
-    at = None if shown.timeline.started is None else shown.timeline.at
+def draw_figures(data: ReportData, narrow: bool = False) -> dict[str, Figure]:
+    """Return the figures by name; those without data are left out."""
+    end = find_time_end(data)
+    at = None if data.timeline.started is None else data.timeline.at
     with mpl.rc_context(STYLE):
         figures = {
-            "scores": draw_scores(shown.view, at, end, narrow),
-            "timeline": draw_timeline(shown, end, narrow),
-            "rollouts": draw_rollouts(shown, end, narrow),
-            "tokens": draw_tokens(shown, end, narrow),
-            "resources": draw_resources(shown, end, narrow),
+            "scores": draw_scores(data.view, at, end, narrow),
+            "timeline": draw_timeline(data, end, narrow),
+            "rollouts": draw_rollouts(data, end, narrow),
+            "tokens": draw_tokens(data, end, narrow),
+            "resources": draw_resources(data, end, narrow),
         }
         if not narrow:
-            figures["curves"] = draw_curves(shown)
+            figures["curves"] = draw_curves(data)
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def render_all_svgs(shown: ReportData) -> dict[str, str]:
-    """Each figure as SVG, and again for telephones."""
-    return chart_style.render_svgs(draw_figures(shown)) | _render_narrow_svgs(shown)
+def render_all_svgs(data: ReportData) -> dict[str, str]:
+    """Return each figure as SVG, for wide and for narrow screens."""
+    return chart_style.render_svgs(draw_figures(data)) | _render_narrow_svgs(data)
 
 
-def save(shown: ReportData, folder: Path) -> dict[str, str]:
+def save(data: ReportData, folder: Path) -> dict[str, str]:
     """Write each figure as SVG and PNG and return `render_all_svgs`."""
-    return chart_style.save_figures(draw_figures(shown), folder) | _render_narrow_svgs(shown)
+    return chart_style.save_figures(draw_figures(data), folder) | _render_narrow_svgs(data)
 
 
-def _render_narrow_svgs(shown: ReportData) -> dict[str, str]:
+def _render_narrow_svgs(data: ReportData) -> dict[str, str]:
     return {
-        name + NARROW: text
-        for name, text in chart_style.render_svgs(draw_figures(shown, narrow=True)).items()
+        name + NARROW: text for name, text in chart_style.render_svgs(draw_figures(data, narrow=True)).items()
     }

@@ -1,11 +1,12 @@
-"""The report of a run: report.json, report.md, report.html and figures, from the run directory alone; and
-a summary by a language model, held against the evidence it must cite.
+"""Writes the report of a run: report.json, report.md, report.html and figures, from the run directory alone.
 
-What it is told holds words of the agent, which may try to steer it; what it says is shown as its own, never
-in place of the findings.
+Also builds the prompt for an optional summary by a language model, and checks the summary against the
+evidence that it must cite. The prompt contains text of the agent, which may try to steer the model. So the
+summary is shown as the model's own, never in place of the findings.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -26,16 +27,18 @@ from agent2rl.report import digests, html, markdown
 from agent2rl.report.record import RunReport
 from agent2rl.report.report_data import LlmSummary, ReportData, ReportTimeline
 
+logger = logging.getLogger(__name__)
+
 LONGEST_DIFF = 1 << 18
 
 
 def gather_report_data(paths: RunPaths, tell: Callable[[str], None] = lambda _: None) -> ReportData:
-    """Read and analyse a run in any state; `tell` hears of each of the three steps."""
-    tell("reading its record")
+    """Read and analyse a run in any state; `tell` is called with the name of each of the three steps."""
+    tell("reading the record")
     record = read_recorded_run(paths)
     tell(f"analysing {len(record.events):,} events")
     findings, notes = analyse_run(record)
-    tell("reading its code")
+    tell("reading code changes")
     notes = (*record.notes, *notes)
     return ReportData(
         view=record.view,
@@ -50,35 +53,35 @@ def gather_report_data(paths: RunPaths, tell: Callable[[str], None] = lambda _: 
     )
 
 
-def add_summary(shown: ReportData, summary: LlmSummary) -> ReportData:
-    return replace(shown, llm_summary=summary)
+def add_summary(data: ReportData, summary: LlmSummary) -> ReportData:
+    return replace(data, llm_summary=summary)
 
 
-def write_report(paths: RunPaths, shown: ReportData | None = None, folder: Path | None = None) -> RunReport:
-    """Write the whole report anew, into the run's directory or another folder.
+def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path | None = None) -> RunReport:
+    """Write the whole report again, into the run directory or another folder.
 
-    It is made aside and then put in place: whatever stops it before leaves the old one whole.
+    It is written to a temporary folder first, so that an interruption leaves the old report intact.
     """
-    shown = shown or gather_report_data(paths)
-    report = RunReport.from_report_data(shown)
+    data = data or gather_report_data(paths)
+    report = RunReport.from_report_data(data)
     target = folder or paths.report
     from agent2rl.report import run_figures
 
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-", dir=target) as aside:
-            made = Path(aside)
-            figures = run_figures.save(shown, made / paths.figures.name)
-            write_record(made / paths.report_json.name, report)
-            write_atomically(made / paths.report_text.name, markdown.page(shown))
-            write_atomically(made / paths.report_page.name, html.page(shown, figures))
-            if shown.digest:
-                digests.cache_digest(paths, shown.digest, made / paths.digest.name)
-            move_into(made, target)
+        with TemporaryDirectory(prefix=".new-", dir=target) as temporary:
+            new = Path(temporary)
+            figures = run_figures.save(data, new / paths.figures.name)
+            write_record(new / paths.report_json.name, report)
+            write_atomically(new / paths.report_text.name, markdown.page(data))
+            write_atomically(new / paths.report_page.name, html.page(data, figures))
+            if data.digest:
+                digests.cache_digest(paths, data.digest, new / paths.digest.name)
+            move_into(new, target)
     except OSError as error:
         raise UserError(
-            f"The report cannot be written to {target}: {error.strerror}.",
-            "Name a folder that you may write with --output, or make room.",
+            f"Cannot write the report to {target}: {error.strerror}.",
+            "Choose a writable folder with --output, or free some disk space.",
         ) from error
     return report
 
@@ -100,42 +103,44 @@ def _build_timeline(record: RecordedRun) -> ReportTimeline:
 
 
 def _accumulate_rollouts(news: Sequence[tuple[float, Rollouts]]) -> Iterable[CumulativeRollouts]:
-    """Counted from the start on."""
+    """Add the counts up from the start."""
     times, counts = zip(*news, strict=True) if news else ((), ())
     sums = accumulate(counts)
     return [CumulativeRollouts(at=at, **dict(total)) for at, total in zip(times, sums, strict=True)]
 
 
 def _read_diffs(record: RecordedRun, attempts: Iterable[AttemptFindings]) -> dict[int, str]:
-    """Of each attempt against the one before; of the first against what it was given."""
+    """Return the code changes of each attempt since the previous one; of the first since the start."""
     commits = {each.number: each.commit for _, each in record.timeline.revisions}
     if not commits:
         return {}
-    found = {}
+    diffs = {}
     before = commits[min(commits)]
     try:
         code = RevisionReader(record.view.paths.revisions)
-    except Exception:  # damaged, which the findings have noted
+    except Exception:  # damaged, which the findings note
+        logger.debug("cannot open the revisions", exc_info=True)
         return {}
     try:
         for attempt in attempts:
             after = commits.get(attempt.revision or 0)
             if after and after != before:
-                found[attempt.number] = _truncate_diff(code.diff_commits(before, after, LONGEST_DIFF))
+                diffs[attempt.number] = _truncate_diff(code.diff_commits(before, after, LONGEST_DIFF))
             before = after or before
-    except Exception:  # as above: what was read so far is shown
-        return found
+    except Exception:  # as above: keep what was read so far
+        logger.debug("cannot read all code changes", exc_info=True)
+        return diffs
     finally:
         code.close()
-    return found
+    return diffs
 
 
 def _truncate_diff(text: str) -> str:
-    left = len(text) - LONGEST_DIFF
-    return text if left <= 0 else f"{text[:LONGEST_DIFF]}\n[… {left:,} characters left out …]\n"
+    excess = len(text) - LONGEST_DIFF
+    return text if excess <= 0 else f"{text[:LONGEST_DIFF]}\n[… {excess:,} more characters …]\n"
 
 
-# A summary by a language model, held against the evidence it must cite.
+# Summary by a language model.
 
 CITATION = re.compile(r"\[\s*(E\d+(?:\s*[,;]\s*E\d+)*)\s*\]")
 EVIDENCE_ID = re.compile(r"E\d+")
@@ -163,43 +168,45 @@ EVIDENCE
 
 
 def build_prompt(findings: Findings) -> str:
-    """What the model is asked."""
-    told = findings.model_dump(mode="json", exclude={"evidence": True, "gain": {"flips"}}, exclude_none=True)
-    for attempt in told["attempts"]:
+    """Build the prompt for the summary."""
+    fields = findings.model_dump(
+        mode="json", exclude={"evidence": True, "gain": {"flips"}}, exclude_none=True
+    )
+    for attempt in fields["attempts"]:
         attempt.pop("curves", None)
-    evidence = [f"{each.id} ({each.where}): {each.text}" for each in findings.evidence[:MOST_EVIDENCE]]
-    return PROMPT.format(findings=json.dumps(told, ensure_ascii=False), evidence="\n".join(evidence))
+    evidence = [f"{piece.id} ({piece.where}): {piece.text}" for piece in findings.evidence[:MOST_EVIDENCE]]
+    return PROMPT.format(findings=json.dumps(fields, ensure_ascii=False), evidence="\n".join(evidence))
 
 
 def check_summary(text: str, model: str, findings: Findings) -> LlmSummary:
-    """The summary, and what is wrong with it."""
+    """Return the summary with the problems found in it."""
     text = text.strip()
-    said = text if len(text) <= LONGEST_SUMMARY else text[: LONGEST_SUMMARY - 1] + "…"
-    cited = tuple(dict.fromkeys(EVIDENCE_ID.findall(" ".join(CITATION.findall(said)))))
+    summary = text if len(text) <= LONGEST_SUMMARY else text[: LONGEST_SUMMARY - 1] + "…"
+    cited = tuple(dict.fromkeys(EVIDENCE_ID.findall(" ".join(CITATION.findall(summary)))))
     problems = [
         *_find_unknown_citations(cited, findings.evidence),
-        *_find_uncited_sentences(said),
-        *_find_unknown_numbers(said, build_prompt(findings)),
+        *_find_uncited_sentences(summary),
+        *_find_unknown_numbers(summary, build_prompt(findings)),
     ]
-    if not said:
-        problems = ["It said nothing."]
-    return LlmSummary(text=said, model=model, cited=cited, problems=tuple(problems))
+    if not summary:
+        problems = ["The summary is empty."]
+    return LlmSummary(text=summary, model=model, cited=cited, problems=tuple(problems))
 
 
 def _find_unknown_citations(cited: Sequence[str], evidence: Sequence[Evidence]) -> list[str]:
     known = {each.id for each in evidence}
-    return [f"It cites {name}, which does not exist." for name in cited if name not in known]
+    return [f"Cites {name}, which does not exist." for name in cited if name not in known]
 
 
 def _find_uncited_sentences(text: str) -> list[str]:
     sentences = [each for line in text.splitlines() for each in SENTENCE.split(line) if len(each.split()) > 3]
     bare = sum(not CITATION.search(each) for each in sentences)
-    return [f"{bare} of {len(sentences)} sentences cite nothing."] if bare else []
+    return [f"{bare} of {len(sentences)} sentences have no citation."] if bare else []
 
 
-def _find_unknown_numbers(text: str, told: str) -> list[str]:
-    """Numbers that it was not told, as they stand or rounded. Single digits are counts of its own."""
-    known = [float(each) for each in NUMBER.findall(told)]
+def _find_unknown_numbers(text: str, prompt: str) -> list[str]:
+    """Find numbers that are not in the prompt, exact or rounded. Single digits are allowed as own counts."""
+    known = [float(each) for each in NUMBER.findall(prompt)]
     new = []
     for each in dict.fromkeys(NUMBER.findall(CITATION.sub("", text))):
         places = len(each.partition(".")[2])
@@ -207,4 +214,4 @@ def _find_unknown_numbers(text: str, told: str) -> list[str]:
             f"{value * scale:.{places}f}" == each for value in known for scale in (1, 100)
         ):
             new.append(each)
-    return [f"It names numbers that are not in the findings: {', '.join(new[:8])}."] if new else []
+    return [f"Contains numbers that are not in the findings: {', '.join(new[:8])}."] if new else []

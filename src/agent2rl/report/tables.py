@@ -1,4 +1,4 @@
-"""A run in rows of text, for terminals and pages alike."""
+"""Tables about one run as rows of text, for terminals and pages."""
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
@@ -7,14 +7,14 @@ from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
 
-FINDING_COLUMNS = ("file", "example", "part", "words", "share", "the passage's words")
-LEFT_OUT_COLUMNS = ("not read, because", "files", "bytes")
+FINDING_COLUMNS = ("file", "example", "part", "words", "share", "matched text")
+LEFT_OUT_COLUMNS = ("reason not read", "files", "bytes")
 KIND_COLUMNS = ("kind", "untouched", "best")
 SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
 
 
 def build_headline_rows(view: RunView) -> Rows:
-    """What was run and what came of it."""
+    """Return what was run and what the result is."""
     spec = view.spec
     rows: Rows = [
         ("run", view.paths.run_id),
@@ -25,12 +25,12 @@ def build_headline_rows(view: RunView) -> Rows:
         ("state", view.state),
     ]
     if view.state == "crashed" and not view.chain.fault:
-        rows.append(("to go on", f"agent2rl resume {view.paths.run_id} goes on with it"))
+        rows.append(("to continue", f"agent2rl resume {view.paths.run_id}"))
     if spec.prompts:
-        rows.append(("prompts", f"{spec.prompts.name}: the user's, not the task's"))
+        rows.append(("prompts", f"{spec.prompts.name}: supplied by the user instead of the task's"))
     if spec.search:
-        kept = f", kept in {spec.record_searches}" if spec.record_searches else ""
-        rows.append(("search", spec.search + kept))
+        recorded = f", recorded in {spec.record_searches}" if spec.record_searches else ""
+        rows.append(("search", spec.search + recorded))
     if spec.judge:
         rows.append(("judge", spec.judge))
     if not spec.expert:
@@ -42,7 +42,7 @@ def build_headline_rows(view: RunView) -> Rows:
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:
-        rows.append(("record", f"DOES NOT HOLD: {view.chain.fault}"))
+        rows.append(("record", f"INTEGRITY CHECK FAILED: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
     return rows
 
@@ -56,12 +56,12 @@ def _build_result_rows(result: RunResult) -> Rows:
             ("held-out", f"{format_score(result.baseline_heldout)} → {format_score(result.best_heldout)}")
         )
         if result.ablated_heldout:
-            rows.append(("base weights under its other files", format_score(result.ablated_heldout)))
+            rows.append(("base weights with its other files", format_score(result.ablated_heldout)))
         gain = f"{result.heldout.improvement:+.2f} {format_interval(result.heldout.ci)}"
         rows.append(("improvement", f"{gain}, optimism gap {result.optimism_gap:+.2f}"))
     elif result.score is not None and result.improvement is not None:
         rows.append(
-            ("improvement", f"{result.improvement:+.2f} on the test set that chose it (paper protocol)")
+            ("improvement", f"{result.improvement:+.2f} on the test set that also chose it (paper protocol)")
         )
     elif result.best:
         rows.append(("score", "none: the best submission was not graded on the held-out split"))
@@ -83,14 +83,14 @@ def _build_result_rows(result: RunResult) -> Rows:
     if result.train_judge:
         rows.append(("train judge", describe_judge_use(result.train_judge)))
     if result.usage:
-        rows.append(("driver's work", describe_usage(result.usage)))
+        rows.append(("driver usage", describe_usage(result.usage)))
     if result.judge_usage:
-        rows.append(("judge's work", describe_usage(result.judge_usage)))
+        rows.append(("judge usage", describe_usage(result.judge_usage)))
     if result.rounds > 1:
-        rows.append(("started", f"{result.rounds} times: it ended early and was told to go on"))
+        rows.append(("started", f"{result.rounds} times: it exited early and was told to continue"))
     if result.resumed:
-        dead = f"{result.dead_seconds:.0f} s of dead time count as nobody's"
-        rows.append(("resumed", f"{pluralize(result.resumed, 'time')}, after its harness died: {dead}"))
+        downtime = f"{result.dead_seconds:.0f} s of downtime not counted"
+        rows.append(("resumed", f"{pluralize(result.resumed, 'time')}, after a harness crash: {downtime}"))
     if result.clock:
         clock = result.clock
         rows.append(
@@ -103,26 +103,26 @@ def _build_result_rows(result: RunResult) -> Rows:
 
 
 def _build_judging_rows(view: RunView) -> Rows:
-    """How a win rate came about, and what answers win that say nothing: a judge can be fooled."""
+    """Return how a win rate was judged, and the win rates of constant answers: a judge can be fooled."""
     how = next((score.how for score in reversed(_find_before_and_after(view)) if score), {})
-    won = how.get("constants")
-    if not isinstance(won, dict):
+    win_rates = how.get("constants")
+    if not isinstance(win_rates, dict):
         return []
-    shares = [f"{name} {value}" for name, value in won.items() if name != "examples"]
+    shares = [f"{name} {value}" for name, value in win_rates.items() if name != "examples"]
     return [
         ("scored by", f"{how.get('score')}, {how.get('judge')}"),
-        ("constants", f"{', '.join(shares)} (win rates on {won.get('examples')} examples)"),
+        ("constants", f"{', '.join(shares)} (win rates on {win_rates.get('examples')} examples)"),
     ]
 
 
 def describe_judge_use(use: JudgeUsage) -> str:
     counts = {"failed": use.failed, "refused": use.refused}
-    more = [f"{number:,} {what}" for what, number in counts.items() if number]
-    return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *more])
+    problems = [f"{count:,} {outcome}" for outcome, count in counts.items() if count]
+    return ", ".join([f"{use.questions:,} of {use.limit:,} questions to {use.judge}", *problems])
 
 
 def build_kind_rows(view: RunView) -> Rows:
-    """The score of each kind of example, where a task has kinds: before and after."""
+    """Return the scores before and after of each kind of example, for tasks that have kinds."""
     before, after = _find_before_and_after(view)
     names = {name for score in (before, after) if score for name in score.groups}
     return [(name, _format_group(before, name), _format_group(after, name)) for name in sorted(names)]
@@ -133,18 +133,17 @@ def _format_group(score: EvalScore | None, name: str) -> str:
 
 
 def _find_before_and_after(view: RunView) -> tuple[EvalScore | None, EvalScore | None]:
-    """The untouched model and the best submission, on the split that ranks where there is one."""
+    """Return the scores of the untouched model and the best submission, on the ranking split if graded."""
     if view.result and view.result.best_heldout:
         return view.result.baseline_heldout, view.result.best_heldout
     return view.baseline, view.result.best.score if view.result and view.result.best else None
 
 
 def _build_sampling_rows(view: RunView) -> Rows:
-    """How the model was asked, where that is not the usual way, and what else is known of its answers: what
-    all samples are worth together, and what a task reports beside its score."""
+    """Return unusual sampling settings and further metrics: of all samples together, and of the task."""
     scores = [score for score in _find_before_and_after(view) if score]
     ways = list(dict.fromkeys(_describe_sampling(score) for score in scores))
-    rows: Rows = [("asked", " → ".join(way or "as usual" for way in ways))] if any(ways) else []
+    rows: Rows = [("sampling", " → ".join(way or "default" for way in ways))] if any(ways) else []
     for name in scores[-1].metrics if scores else ():
         if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
@@ -153,15 +152,15 @@ def _build_sampling_rows(view: RunView) -> Rows:
 
 
 def _describe_sampling(score: EvalScore) -> str:
-    """Nothing for one greedy answer in a chat."""
-    how, said = score.how, []
+    """Describe how answers were sampled; empty for the default, one greedy chat answer."""
+    how, parts = score.how, []
     if how.get("prompting") == "plain":
-        said.append(f"as plain text after {how['shots']} shots" if how.get("shots") else "as plain text")
+        parts.append(f"plain text after {how['shots']} shots" if how.get("shots") else "plain text")
     if how.get("samples", 1) != 1:
-        said.append(f"{how['samples']} samples at temperature {how.get('temperature')}")
+        parts.append(f"{how['samples']} samples at temperature {how.get('temperature')}")
     elif how.get("temperature"):
-        said.append(f"one sample at temperature {how['temperature']}")
-    return ", ".join(said)
+        parts.append(f"one sample at temperature {how['temperature']}")
+    return ", ".join(parts)
 
 
 def build_submission_rows(view: RunView) -> Rows:
@@ -182,23 +181,22 @@ def _build_submission_row(submission: Submission, best: bool) -> tuple[str, ...]
     )
 
 
-def describe_contamination(found: ContaminationSummary) -> str:
-    """In one line. What was not looked at is never called clean."""
-    if not found.done:
-        return f"NOT CHECKED: {found.reason}"
+def describe_contamination(summary: ContaminationSummary) -> str:
+    """Describe the search in one line. Files that were not searched are never called clean."""
+    if not summary.done:
+        return f"NOT CHECKED: {summary.reason}"
     examples = ", ".join(
-        f"{pluralize(count, f'{split} example')}" for split, count in found.flagged.items() if count
+        f"{pluralize(count, f'{split} example')}" for split, count in summary.flagged.items() if count
     )
-    said = (
-        f"FOUND: {examples} in {found.flagged_files} of {pluralize(found.files, 'file')}"
+    text = (
+        f"FOUND: {examples} in {summary.flagged_files} of {pluralize(summary.files, 'file')}"
         if examples
-        else f"none found in {pluralize(found.files, 'file')}"
+        else f"none found in {pluralize(summary.files, 'file')}"
     )
-    if not found.left_out_files:
-        return said
-    return (
-        f"{said}; not read: {pluralize(found.left_out_files, 'file')}, {format_bytes(found.left_out_bytes)}"
-    )
+    if not summary.left_out_files:
+        return text
+    unread = f"{pluralize(summary.left_out_files, 'file')}, {format_bytes(summary.left_out_bytes)}"
+    return f"{text}; not read: {unread}"
 
 
 def describe_rollouts(counts: RolloutCounts) -> str:
@@ -208,34 +206,34 @@ def describe_rollouts(counts: RolloutCounts) -> str:
 
 
 def describe_usage(usage: LlmUsage) -> str:
-    """What the driver LLM was asked, read and wrote. What has no known price is not called free."""
+    """Describe requests, tokens and cost of an LLM. An unknown price is never shown as free."""
     tokens = usage.tokens
-    cost = "cost not known" if usage.usd is None else f"{usage.usd:.2f} USD"
-    said = f"{pluralize(usage.requests, 'request')}, {tokens.input:,} tokens in ({tokens.cached:,} cached), "
-    said += f"{tokens.output:,} out ({tokens.reasoning:,} thought), {cost}"
+    cost = "cost unknown" if usage.usd is None else f"{usage.usd:.2f} USD"
+    text = f"{pluralize(usage.requests, 'request')}, {tokens.input:,} tokens in ({tokens.cached:,} cached), "
+    text += f"{tokens.output:,} out ({tokens.reasoning:,} reasoning), {cost}"
     if usage.failed or usage.refused:
-        said += f"; {usage.failed} failed, {usage.refused} refused, {usage.stalled_seconds:.0f} s stalled"
-    return said
+        text += f"; {usage.failed} failed, {usage.refused} refused, {usage.stalled_seconds:.0f} s stalled"
+    return text
 
 
 def build_finding_rows(view: RunView) -> Rows:
-    found = view.contamination.findings if view.contamination else ()
+    findings = view.contamination.findings if view.contamination else ()
     return [
         (
-            each.file,
-            f"{each.example} ({each.split})",
-            each.part,
-            str(each.words),
-            f"{each.share:.0%}",
-            each.text,
+            finding.file,
+            f"{finding.example} ({finding.split})",
+            finding.part,
+            str(finding.words),
+            f"{finding.share:.0%}",
+            finding.text,
         )
-        for each in found
+        for finding in findings
     ]
 
 
 def build_left_out_rows(view: RunView) -> Rows:
-    found = view.contamination.left_out if view.contamination else ()
-    return [(each.reason, str(each.files), format_bytes(each.bytes)) for each in found]
+    left_out = view.contamination.left_out if view.contamination else ()
+    return [(group.reason, str(group.files), format_bytes(group.bytes)) for group in left_out]
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -251,7 +249,7 @@ def format_bytes(count: float) -> str:
 
 
 def list_messages(view: RunView) -> Rows:
-    """What the agent was told beyond the score."""
+    """Return the messages that the agent got with its verdicts."""
     return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
 
 

@@ -1,5 +1,5 @@
 """Mirrors of runs in W&B, MLflow, Trackio or a folder.
 
-`jsonl`, `mlflow`, `trackio` and `wandb` are plugins, named as `--track` names them. `mirror` says what they
-are sent, and `follow` sends it in a process of its own while a run goes on.
+`jsonl`, `mlflow`, `trackio` and `wandb` are plugins, named as in `--track`. `mirror` builds what they are
+sent, and `follow` sends it from a separate process while a run is in progress.
 """

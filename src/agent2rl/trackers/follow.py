@@ -1,11 +1,12 @@
-"""Mirrors a run while it goes, in a process of its own: a tracker's threads and waits are none of the run's.
+"""Mirrors a run in progress from a separate process, so that a tracker's threads and waits do not affect it.
 
     follow.py RUN TRACKER [GROUP]
 
-Standard input is open as long as whoever started this has more to come; what happens is said on standard
-output, a line each. A tracker that fails is tried again, ever more seldom, and once more at the end.
+The parent closes standard input when the run is over. Messages go to standard output, one per line. If a
+tracker fails, it is retried with growing pauses, and once more at the end.
 """
 
+import logging
 import os
 import select
 import signal
@@ -26,25 +27,27 @@ from agent2rl.record.reader import read_run
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import count_verdicts, describe_failure, describe_run
 
+logger = logging.getLogger(__name__)
+
 LOOK_SECONDS = 1.0
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 15.0, 600.0
 LAST_SECONDS = 60.0
-"""For what there is to say at the end."""
+"""Time limit for the final update."""
 NICE = 15
-"""The cores are the run's."""
+"""Low priority: the cores belong to the run."""
 
 
 class RunFollower:
     def __init__(self, paths: RunPaths, name: str, group: str | None, out: TextIO) -> None:
         self._paths, self._tracker, self._group, self._out = paths, mirror.require_tracker(name), group, out
-        self.rest = f"`agent2rl track {paths.run_id} --to {name}` sends the rest"
+        self.rest = f"send the rest with `agent2rl track {paths.run_id} --to {name}`"
         self._opened = ExitStack()
         self._mirror: RunMirror | None = None
         self._ledger = self._verdicts = -1
         self._retry_at, self._wait, self._failed = 0.0, RETRY_SECONDS, False
 
     def send_updates(self) -> None:
-        """Tell what is new, if anything is and the tracker is not to be left alone for a while."""
+        """Send new data, unless there is none or the tracker failed recently."""
         size = self._paths.ledger.stat().st_size if self._paths.ledger.exists() else 0
         if size == self._ledger or time.monotonic() < self._retry_at:
             return
@@ -59,7 +62,7 @@ class RunFollower:
             self._handle_failure(error)
 
     def send_rest_and_close(self) -> None:
-        """Tell all, and close: a mirror has everything when it is closed."""
+        """Send everything and close the mirror, which makes sure that the tracker has it."""
         try:
             opened = self._open_mirror()
             mirror.send_run_state(self._paths, opened)
@@ -68,7 +71,7 @@ class RunFollower:
             self.print_line(where)
         except Exception as error:
             self._handle_failure(error)
-            self.print_line(f"not all was sent; {self.rest}")
+            self.print_line(f"not everything was sent; {self.rest}")
 
     def _open_mirror(self) -> RunMirror:
         if self._mirror is None:
@@ -77,9 +80,9 @@ class RunFollower:
         return self._mirror
 
     def _handle_failure(self, error: Exception) -> None:
-        """Told once. What was opened is of no use any more."""
+        """Report the first failure, drop the connection and schedule a retry."""
         if not self._failed:
-            self.print_line(f"the run goes on, but not here: {describe_failure(error)}")
+            self.print_line(f"tracking failed, the run continues: {describe_failure(error)}")
         self._failed, self._mirror, self._ledger = True, None, -1
         self._retry_at, self._wait = time.monotonic() + self._wait, min(2 * self._wait, LONGEST_RETRY_SECONDS)
         try:
@@ -93,12 +96,12 @@ class RunFollower:
 
 def main(run: str, name: str, group: str | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # those mean the run, whose end is seen here too
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the run; this process ends after it
     os.nice(NICE)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):  # whatever a tracker prints, nobody asked for
-        os.dup2(nowhere, descriptor)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):  # discard what trackers print
+        os.dup2(null, descriptor)
     following = RunFollower(RunPaths(Path(run)), name, group, out)
     while not select.select([0], [], [], LOOK_SECONDS)[0]:
         following.send_updates()
@@ -106,7 +109,7 @@ def main(run: str, name: str, group: str | None = None) -> None:
     late.daemon = True
     late.start()
     following.send_rest_and_close()
-    os._exit(0)  # a tracker's threads may have no end
+    os._exit(0)  # a tracker's threads may never end
 
 
 def _exit_on_timeout(following: RunFollower) -> None:
@@ -114,7 +117,7 @@ def _exit_on_timeout(following: RunFollower) -> None:
     os._exit(1)
 
 
-# The processes that mirror a run while it goes: begun with it, waited for at its end, never in its way.
+# The tracker processes of a run: started with it and awaited at its end.
 
 GRACE_SECONDS = 10.0
 
@@ -122,7 +125,7 @@ PrintLine = Callable[[str], None]
 
 
 class TrackerProcesses:
-    """One for each tracker, so that one that hangs holds up no other."""
+    """One process per tracker, so that one that hangs does not delay the others."""
 
     def __init__(self, trackers: Sequence[str], group: str | None, tell: PrintLine) -> None:
         self._trackers, self._group, self._tell = trackers, group, tell
@@ -133,7 +136,7 @@ class TrackerProcesses:
             try:
                 self._start_tracker(name, paths)
             except OSError as error:
-                self._tell(f"{name}: no process can be started: {error.strerror}")
+                self._tell(f"{name}: cannot start the tracker process: {error.strerror}")
 
     def _start_tracker(self, name: str, paths: RunPaths) -> None:
         process = subprocess.Popen(
@@ -144,6 +147,7 @@ class TrackerProcesses:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        logger.debug("started tracker %s: pid %d", name, process.pid)
         listener = threading.Thread(target=self._forward_output, args=(name, process), daemon=True)
         listener.start()
         self._started.append((process, listener))
@@ -159,7 +163,7 @@ class TrackerProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """They end by themselves when nothing more comes; a run that is abandoned does not wait for it."""
+        """Let the processes finish. Wait for them, except if the run was abandoned."""
         for process, _ in self._started:
             assert process.stdin
             with suppress(OSError):
@@ -168,13 +172,15 @@ class TrackerProcesses:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LAST_SECONDS + GRACE_SECONDS)
             if process.poll() is None:
+                logger.warning("tracker process %d does not exit: killing it", process.pid)
                 process.kill()
                 process.wait()
+            logger.debug("tracker process %d exited with %s", process.pid, process.returncode)
             listener.join(GRACE_SECONDS)
 
 
 def get_started_run_id(event: TimelineEvent) -> str | None:
-    """The id of a run that begins, or goes on, with this event."""
+    """Return the id of the run that this event starts or resumes."""
     return str(event.data["run_id"]) if event.kind in ("opened", "resumed") else None
 
 

@@ -1,8 +1,10 @@
-"""Files of a folder, for your own programs: FOLDER/RUN.jsonl, one JSON object a line, and RUN/ beside it.
+"""Tracker that writes to a folder, for your own programs: FOLDER/RUN.jsonl, and files in FOLDER/RUN/.
+
+Each line is a JSON object:
 
 {"run": …}     once: id, group, configuration, tags
-{"row": …}     one for each submission with a verdict, and for each point of a curve
-{"last": …}    the end: status, tags, numbers; of several the last one counts
+{"row": …}     for each submission with a verdict, and for each point of a curve
+{"last": …}    the end: status, tags, numbers; if there are several, the last one counts
 """
 
 import json
@@ -20,13 +22,13 @@ class JsonlMirror:
     def __init__(self, path: Path, run: TrackedRun) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
-        said = [json.loads(line) for line in kept]
-        rows = [each["row"] for each in said if "row" in each]
+        lines = [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        rows = [entry["row"] for entry in entries if "row" in entry]
         self._sent = {(name, row["step"]) for row in rows for name in row["values"]}
-        self._last = next((each["last"] for each in reversed(said) if "last" in each), None)
-        if said:
-            path.write_bytes(b"".join(line + b"\n" for line in kept))  # without a line that a crash cut off
+        self._last = next((entry["last"] for entry in reversed(entries) if "last" in entry), None)
+        if entries:
+            path.write_bytes(b"".join(line + b"\n" for line in lines))  # drops a line that a crash cut off
         else:
             self._append_line({"run": asdict(run)})
 
@@ -46,16 +48,16 @@ class JsonlMirror:
             target = self._path.with_suffix("") / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-        said = {
+        summary = {
             "status": last.status,
             "ended_at": last.ended_at,
             "tags": {**last.tags},
             "numbers": {**last.numbers},
             "files": sorted(last.files),
         }
-        if said != self._last:
-            self._append_line({"last": said})
-            self._last = said
+        if summary != self._last:
+            self._append_line({"last": summary})
+            self._last = summary
 
     def _append_line(self, line: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

@@ -1,5 +1,6 @@
-"""What trackers are sent for a run: its metadata, its metrics and its files."""
+"""Builds what trackers are sent for a run: metadata, metrics and files."""
 
+import logging
 import math
 import re
 import stat
@@ -25,28 +26,30 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
 from agent2rl.record.untrusted_files import sanitize_line
 
-# Names that every tracker takes, out of texts that agents had a hand in; and what a failing tracker says.
+logger = logging.getLogger(__name__)
+
+# Names that every tracker accepts, from untrusted texts; and reasons of failures.
 
 LONGEST = 100
 LONGEST_REASON = 400
 
 
 def sanitize_name(text: str, otherwise: str = "unnamed") -> str:
-    """Letters, digits, `.`, `_` and `-`, never `.` or `..`, and no longer than any tracker allows."""
+    """Return a name of letters, digits, `.`, `_` and `-`, never `.` or `..`, that all trackers accept."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._")[:LONGEST].strip("._") or otherwise
 
 
 def describe_failure(error: Exception) -> str:
-    """Why a tracker failed, in one line, without the name and the password that an address in it may hold."""
-    told = str(error) if isinstance(error, Agent2RLError) else f"{type(error).__name__}: {error}"
-    return _redact_login(sanitize_line(" ".join(told.split()), LONGEST_REASON))
+    """Say in one line why a tracker failed, without the login that a URL in it may contain."""
+    reason = str(error) if isinstance(error, Agent2RLError) else f"{type(error).__name__}: {error}"
+    return _redact_login(sanitize_line(" ".join(reason.split()), LONGEST_REASON))
 
 
 def _redact_login(text: str) -> str:
     return re.sub(r"(?<=://)[^/\s]*@", "***@", text)
 
 
-# A run as rows of numbers: one for the untouched model, one for each verdict, one for each training step.
+# Metrics: a row for the untouched model, for each verdict and for each training step.
 
 SUBMISSION = "submission"
 MOST_CURVES = 200
@@ -54,12 +57,12 @@ MOST_STEPS = 1 << 31
 
 
 def make_rows(record: RecordedRun) -> list[MetricsRow]:
-    """All that there are by now."""
+    """Return all rows that exist by now."""
     return [*_make_baseline_rows(record), *_make_verdict_rows(record), *_make_curve_rows(record)]
 
 
 def count_verdicts(submissions: Sequence[Submission]) -> int:
-    """How many there are: where there are no more than before, there is nothing new to tell."""
+    """Count the verdicts: without new ones there is nothing new to send."""
     return sum(each.verdict is not None for each in submissions)
 
 
@@ -89,18 +92,18 @@ def _make_verdict_rows(record: RecordedRun) -> Iterator[MetricsRow]:
 
 
 def _sort_by_verdict_time(record: RecordedRun) -> list[tuple[float, Submission]]:
-    """By the ledger's time of each verdict; by the submission's own account where the ledger is damaged."""
-    noted: dict[int, float] = {}
+    """Sort by the verdict's time in the ledger, or by the submission's own times if the ledger is damaged."""
+    times: dict[int, float] = {}
     for entry in record.view.chain.entries:
-        said = entry.data.get("submission") if entry.kind == "graded" else None
-        if isinstance(said, dict) and isinstance(number := said.get("id"), int):
-            noted.setdefault(number, entry.time)
-    found = [
-        (noted.get(each.id, _estimate_verdict_time(each)), each)
+        fields = entry.data.get("submission") if entry.kind == "graded" else None
+        if isinstance(fields, dict) and isinstance(number := fields.get("id"), int):
+            times.setdefault(number, entry.time)
+    verdicts = [
+        (times.get(each.id, _estimate_verdict_time(each)), each)
         for each in record.view.submissions
         if each.verdict is not None
     ]
-    return sorted(found, key=lambda pair: (pair[0], pair[1].id))
+    return sorted(verdicts, key=lambda pair: (pair[0], pair[1].id))
 
 
 def _estimate_verdict_time(submission: Submission) -> float:
@@ -113,14 +116,14 @@ def _flatten_score(name: str, score: EvalScore) -> dict[str, float]:
 
 
 def _flatten_spending(spent: RunSpending, seconds: float) -> dict[str, float]:
-    found = {
+    amounts = {
         "wall_seconds": round(max(0.0, seconds), 3),
         "tokens": spent.tokens,
         "usd": spent.usd,
         "gpu_seconds": spent.gpu_seconds,
         "environment_steps": spent.environment_steps,
     }
-    return {f"spent/{name}": float(value) for name, value in found.items() if value is not None}
+    return {f"spent/{name}": float(value) for name, value in amounts.items() if value is not None}
 
 
 def _make_curve_rows(record: RecordedRun) -> Iterator[MetricsRow]:
@@ -135,7 +138,7 @@ def _make_curve_rows(record: RecordedRun) -> Iterator[MetricsRow]:
 
 
 def _read_report_attempts(paths: RunPaths) -> tuple[AttemptFindings, ...]:
-    """Those of the report, where there is one that this version can read."""
+    """Return the attempts of the report, if there is one that this version can read."""
     try:
         return Findings.model_validate(from_json(paths.report_json.read_bytes())["findings"]).attempts
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
@@ -143,7 +146,7 @@ def _read_report_attempts(paths: RunPaths) -> tuple[AttemptFindings, ...]:
 
 
 def _name_curves(attempt: AttemptFindings) -> Iterator[tuple[str, PrintedCurve]]:
-    """attempt-2/loss; a second curve of that name is attempt-2/loss-2."""
+    """Name the curves like attempt-2/loss; a second curve of that name is attempt-2/loss-2."""
     seen: Counter[str] = Counter()
     for curve in attempt.curves:
         name = sanitize_name(curve.name, "curve")
@@ -153,16 +156,16 @@ def _name_curves(attempt: AttemptFindings) -> Iterator[tuple[str, PrintedCurve]]
 
 
 def _list_curve_points(curve: PrintedCurve) -> Iterator[tuple[int, float]]:
-    """By the training's own steps where these can be steps, else counted; only what is a number."""
+    """Yield finite points, by the training's own steps if these are valid, else numbered."""
     own = [step for step, _ in curve.points]
-    fit = all(float(step).is_integer() and 0 <= step < MOST_STEPS for step in own)
-    fit = fit and len(set(own)) == len(own)
+    valid = all(float(step).is_integer() and 0 <= step < MOST_STEPS for step in own)
+    valid = valid and len(set(own)) == len(own)
     for place, (step, value) in enumerate(curve.points):
         if value is not None and math.isfinite(value):
-            yield (int(step) if fit else place), value
+            yield (int(step) if valid else place), value
 
 
-# What a tracker is told of a run beside its points: how it was set up, and how it ended.
+# Metadata: how a run was set up and how it ended.
 
 LONGEST_VALUE = 500
 LONGEST_GROUP = 200
@@ -183,19 +186,19 @@ def describe_run(view: RunView, group: str | None = None) -> TrackedRun:
 def describe_end(view: RunView) -> FinalSummary:
     result, entries = view.result, view.chain.entries
     ended = result.ended_at if result else entries[-1].time if entries else view.paths.spec.stat().st_mtime
-    more = {"reason": sanitize_line(result.reason, LONGEST_VALUE)} if result and result.reason else {}
-    more |= {"contaminated": "yes"} if view.contaminated else {}
+    details = {"reason": sanitize_line(result.reason, LONGEST_VALUE)} if result and result.reason else {}
+    details |= {"contaminated": "yes"} if view.contaminated else {}
     return FinalSummary(
         status=_classify_status(result),
         ended_at=ended,
-        tags={"ending": result.ending if result else view.state, **more},
+        tags={"ending": result.ending if result else view.state, **details},
         numbers=_collect_final_numbers(result) if result else {},
         files=dict(_list_uploaded_files(view.paths)),
     )
 
 
 def _flatten_config(value: JsonValue, name: str = "") -> Iterator[tuple[str, Scalar]]:
-    """budget.wall_seconds: 600.0; what is not said is left out."""
+    """Flatten to names like budget.wall_seconds; unset values are left out."""
     if isinstance(value, dict):
         for key, below in value.items():
             yield from _flatten_config(below, f"{name}.{sanitize_name(key)}" if name else sanitize_name(key))
@@ -207,12 +210,12 @@ def _flatten_config(value: JsonValue, name: str = "") -> Iterator[tuple[str, Sca
 
 
 def _make_tags(spec: RunSpec) -> Mapping[str, str]:
-    found = {name: getattr(spec, name) for name in ("task", "agent", "driver", "model", "mode", "protocol")}
-    if spec.task in registry.list_names("tasks"):  # another's task is not imported for the sake of a tag
+    tags = {name: getattr(spec, name) for name in ("task", "agent", "driver", "model", "mode", "protocol")}
+    if spec.task in registry.list_names("tasks"):  # do not import a third party's task just for a tag
         with suppress(Exception):
-            found["level"] = registry.find_task(spec.task).level
+            tags["level"] = registry.find_task(spec.task).level
     return {
-        name: sanitize_line(str(value), LONGEST_VALUE) for name, value in found.items() if value is not None
+        name: sanitize_line(str(value), LONGEST_VALUE) for name, value in tags.items() if value is not None
     }
 
 
@@ -223,12 +226,12 @@ def _classify_status(result: RunResult | None) -> Status:
 
 
 def _collect_final_numbers(result: RunResult) -> dict[str, float]:
-    """Of the split that ranks. What is not known is not there: no number stands for a failure."""
+    """Return the final numbers on the ranking split. Unknown ones are left out: no number means failure."""
     before = result.baseline_heldout if result.best_heldout else result.baseline
     after = result.best_heldout or (result.best.score if result.best else None)
     compared = result.heldout
     usage, clock = result.usage, result.clock
-    found: dict[str, float | None] = {
+    numbers: dict[str, float | None] = {
         "final/score": result.score,
         **(_make_interval_numbers("final/score", after) if result.score is not None else {}),
         "final/baseline": before.value if before else None,
@@ -242,7 +245,7 @@ def _collect_final_numbers(result: RunResult) -> dict[str, float]:
         "final/tokens": usage.tokens.total if usage else None,
         "final/usd": usage.usd if usage else None,
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def _make_interval_numbers(name: str, score: EvalScore | None) -> dict[str, float | None]:
@@ -250,12 +253,12 @@ def _make_interval_numbers(name: str, score: EvalScore | None) -> dict[str, floa
 
 
 def _list_uploaded_files(paths: RunPaths) -> Iterator[tuple[str, Path]]:
-    """Plain files alone: no link of a directory that came from elsewhere leads out of it."""
-    named = [paths.spec, paths.result, paths.ledger]
+    """Yield plain files only, so that a symlink in an untrusted directory cannot lead out of it."""
+    candidates = [paths.spec, paths.result, paths.ledger]
     if _has_file_type(paths.report, stat.S_ISDIR):
-        named += [paths.report_json, paths.report_text, paths.report_page]
-        named += sorted(paths.figures.iterdir()) if _has_file_type(paths.figures, stat.S_ISDIR) else []
-    for path in named:
+        candidates += [paths.report_json, paths.report_text, paths.report_page]
+        candidates += sorted(paths.figures.iterdir()) if _has_file_type(paths.figures, stat.S_ISDIR) else []
+    for path in candidates:
         if _has_file_type(path, stat.S_ISREG) and re.fullmatch(r"[\w.-]+", path.name):
             yield paths.relative_name(path), path
 
@@ -266,11 +269,11 @@ def _has_file_type(path: Path, kind: Callable[[int], bool]) -> bool:
     return False
 
 
-# From a run directory to a tracker: what it does not have yet.
+# Sending a run to a tracker.
 
 
 def require_tracker(name: str) -> Tracker:
-    """The tracker, if it can work here."""
+    """Return the tracker; raise UserError if its package is missing."""
     tracker = registry.find_tracker(name)
     if tracker.needs and find_spec(tracker.needs) is None:
         raise UserError(
@@ -281,7 +284,7 @@ def require_tracker(name: str) -> Tracker:
 
 
 def mirror_run(paths: RunPaths, tracker: Tracker, group: str | None = None) -> str:
-    """All that there is to tell of a run by now; returns where it can be looked at."""
+    """Send the current state of a run and return where to view it."""
     with tracker.open(describe_run(read_run(paths), group)) as mirror:
         send_run_state(paths, mirror)
         return mirror.where
@@ -289,6 +292,8 @@ def mirror_run(paths: RunPaths, tracker: Tracker, group: str | None = None) -> s
 
 def send_run_state(paths: RunPaths, mirror: RunMirror) -> None:
     record = read_recorded_run(paths)
-    mirror.send(make_rows(record))
+    rows = make_rows(record)
+    logger.debug("run %s: %d rows, %s", paths.run_id, len(rows), record.view.state)
+    mirror.send(rows)
     if record.view.state != "running":
         mirror.finish(describe_end(record.view))

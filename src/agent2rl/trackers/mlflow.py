@@ -1,7 +1,7 @@
-"""MLflow: an experiment for each campaign or task, in the server that MLFLOW_TRACKING_URI names.
+"""Tracker for MLflow: an experiment for each campaign or task, on the server in MLFLOW_TRACKING_URI.
 
-A run is found again by its tag `agent2rl.run_id`, in whatever experiment it is. Points have the time of the
-run's own clock. What else MLflow reads of the environment (user, token, certificates) is its own business.
+A run is found again by its tag `agent2rl.run_id`, in any experiment. Points have the times of the run's own
+clock. MLflow reads its other settings (user, token, certificates) from the environment itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,19 @@ from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, Status, T
 
 RUN_ID = "agent2rl.run_id"
 MOST_PARAMS, MOST_TAGS, MOST_METRICS = 100, 100, 1000
-"""In one request."""
+"""Limits per request."""
 RETRIES, TIMEOUT_SECONDS = 2, 20
-"""Unless the user has set MLflow's own: whoever mirrors tries again, later."""
+"""Used unless the user sets MLflow's own; low, because the follower retries later."""
 STATUS: dict[Status, str] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
 class MlflowMirror:
-    def __init__(self, client: Any, entities: Any, found: Any) -> None:
+    def __init__(self, client: Any, entities: Any, mlflow_run: Any) -> None:
         self._client, self._entities = client, entities
-        self._id, self._experiment = found.info.run_id, found.info.experiment_id
+        self._id, self._experiment = mlflow_run.info.run_id, mlflow_run.info.experiment_id
         self._sent = {
             (key, point.step)
-            for key in found.data.metrics
+            for key in mlflow_run.data.metrics
             for point in client.get_metric_history(self._id, key)
         }
 
@@ -47,14 +47,14 @@ class MlflowMirror:
             for name, value in row.values.items()
             if (name, row.step) not in self._sent
         ]
-        for some in _split_in_batches(points, MOST_METRICS):
-            self._client.log_batch(self._id, metrics=[self._entities.Metric(*each) for each in some])
-            self._sent |= {(name, step) for name, _, _, step in some}
+        for batch in _split_in_batches(points, MOST_METRICS):
+            self._client.log_batch(self._id, metrics=[self._entities.Metric(*each) for each in batch])
+            self._sent |= {(name, step) for name, _, _, step in batch}
 
     def finish(self, last: FinalSummary) -> None:
         tags = [self._entities.RunTag(*each) for each in last.tags.items()]
-        for some in _split_in_batches(tags, MOST_TAGS):
-            self._client.log_batch(self._id, tags=some)
+        for batch in _split_in_batches(tags, MOST_TAGS):
+            self._client.log_batch(self._id, tags=batch)
         self.send([MetricsRow("end", 0, last.ended_at, last.numbers)])
         for name, path in last.files.items():
             folder = PurePosixPath(name).parent.as_posix()
@@ -83,35 +83,35 @@ class MlflowTracker:
                 variable.set(value)
         _require_openable_store(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
-        found = _find_run(client, run) or _create_run(client, run)
-        client.update_run(found.info.run_id, status="RUNNING")
-        missing = {name: value for name, value in run.config.items() if name not in found.data.params}
-        for some in _split_in_batches(list(missing.items()), MOST_PARAMS):
-            params = [entities.Param(name, str(value)) for name, value in some]
-            client.log_batch(found.info.run_id, params=params)
-        yield MlflowMirror(client, entities, found)
+        mlflow_run = _find_run(client, run) or _create_run(client, run)
+        client.update_run(mlflow_run.info.run_id, status="RUNNING")
+        missing = {name: value for name, value in run.config.items() if name not in mlflow_run.data.params}
+        for batch in _split_in_batches(list(missing.items()), MOST_PARAMS):
+            params = [entities.Param(name, str(value)) for name, value in batch]
+            client.log_batch(mlflow_run.info.run_id, params=params)
+        yield MlflowMirror(client, entities, mlflow_run)
 
 
 def _require_openable_store(uri: str) -> None:
-    """The client alone opens no database."""
+    """Raise UserError for a local store if only the MLflow client is installed, which opens no database."""
     remote = uri.startswith(("http://", "https://", "databricks", "uc"))
     if not remote and find_spec("sqlalchemy") is None:
         raise UserError(
-            f"MLflow's client cannot open the store {urlsplit(uri).scheme or uri} by itself.",
-            "Name a server in MLFLOW_TRACKING_URI, or install the whole of it: pip install mlflow.",
+            f"The installed MLflow client cannot open the store {urlsplit(uri).scheme or uri}.",
+            "Set MLFLOW_TRACKING_URI to a server, or install all of MLflow: pip install mlflow.",
         )
 
 
 def _find_run(client: Any, run: TrackedRun) -> Any:
-    """In whatever experiment: it may have been sent as part of a campaign."""
+    """Find a run in any experiment: it may have been sent as part of a campaign."""
     page = client.search_experiments()
     experiments = list(page)
     while page.token:
         page = client.search_experiments(page_token=page.token)
         experiments += page
-    places = [each.experiment_id for each in experiments]
-    asked = f"tags.`{RUN_ID}` = '{run.id}'"
-    return next(iter(client.search_runs(places, asked, max_results=1)), None) if places else None
+    ids = [experiment.experiment_id for experiment in experiments]
+    query = f"tags.`{RUN_ID}` = '{run.id}'"
+    return next(iter(client.search_runs(ids, query, max_results=1)), None) if ids else None
 
 
 def _create_run(client: Any, run: TrackedRun) -> Any:
@@ -123,13 +123,13 @@ def _create_run(client: Any, run: TrackedRun) -> Any:
 def _find_or_create_experiment(client: Any, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    if known := client.get_experiment_by_name(name):
-        return str(known.experiment_id)
+    if existing := client.get_experiment_by_name(name):
+        return str(existing.experiment_id)
     try:
         return str(client.create_experiment(name))
-    except MlflowException:  # another run of the campaign was faster
-        if known := client.get_experiment_by_name(name):
-            return str(known.experiment_id)
+    except MlflowException:  # another run of the campaign created it first
+        if existing := client.get_experiment_by_name(name):
+            return str(existing.experiment_id)
         raise
 
 

@@ -1,7 +1,7 @@
-"""Trackio: the store of this machine, in the project `agent2rl`; `trackio show` opens it.
+"""Tracker for Trackio: the local store of this machine, project `agent2rl`; `trackio show` opens it.
 
-Only the local store: what it holds can be read back before something is added to it. `trackio sync` brings it
-to a Space or a server.
+It supports only the local store, which can be read back before something is added. `trackio sync` uploads the
+store to a Space or a server.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class TrackioMirror:
                 self._sent |= {(name, row.step) for name in new}
 
     def finish(self, last: FinalSummary) -> None:
-        """The configuration is kept with the first row after a beginning: for the ending it begins again."""
+        """Send the end of a run. Trackio stores the configuration only at a start, so it starts again."""
         self._run.finish()
         self._run = self._init_run({**self._tracked.tags, **last.tags, "status": last.status})
         self.send([MetricsRow("end", 0, last.ended_at, last.numbers)])
@@ -45,10 +45,10 @@ class TrackioMirror:
             self._run.log_artifact(artifact)
 
     def close(self) -> None:
-        """Writing is the work of a thread that tells nobody when it fails: so what is there is read again."""
+        """Finish, and read everything back: Trackio writes in a thread that does not report failures."""
         self._run.finish()
         if lost := self._sent - self._read_stored_points():
-            raise OSError(f"Trackio's store lacks {len(lost)} points that it was given")
+            raise OSError(f"Trackio did not store {len(lost)} points")
 
     def _init_run(self, tags: Mapping[str, str]) -> Any:
         run = self._tracked
@@ -77,8 +77,8 @@ class TrackioTracker:
 
         if any(trackio.utils.resolve_space_id_and_server_url(None, None)):
             raise UserError(
-                "Trackio is set to log to a Space or a server, and runs are mirrored to its local store.",
-                "Unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL; `trackio sync` brings the store there.",
+                "Trackio is set to log to a Space or a server, but only its local store is supported.",
+                "Unset TRACKIO_SPACE_ID and TRACKIO_SERVER_URL, and upload the store with `trackio sync`.",
             )
         mirror = TrackioMirror(trackio, run)
         try:

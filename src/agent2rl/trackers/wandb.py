@@ -1,9 +1,9 @@
-"""Weights & Biases: the project WANDB_PROJECT, or `agent2rl`; a group for each campaign or task.
+"""Tracker for Weights & Biases: the project WANDB_PROJECT, or `agent2rl`; a group for each campaign or task.
 
-Online, a run is taken up by its id, and W&B says how many rows it has. Offline (WANDB_MODE=offline), a
-directory below ./wandb cannot be taken up: one that lacks something is replaced by a whole one, and stays
-beside it only where it was uploaded.
-Beside the run itself nothing is told: neither code, nor console, nor this machine.
+Online, a run is resumed by its id, and W&B says how many rows it has. Offline (WANDB_MODE=offline), a
+directory below ./wandb cannot be resumed: an incomplete one is replaced by a complete one, and is kept next
+to it only if it was uploaded.
+Only the run itself is sent: no code, no console output and no machine information.
 """
 
 import json
@@ -17,7 +17,7 @@ from agent2rl.core.tracker import FinalSummary, MetricsRow, RunMirror, TrackedRu
 
 PROJECT = "agent2rl"
 MARK = "agent2rl.json"
-"""In an offline run's directory: what it holds, which W&B itself keeps in a form that it alone reads."""
+"""File in an offline run's directory that says what was sent: W&B's own format is private."""
 LONGEST_TAG = 64
 SECONDS = 30.0
 
@@ -53,9 +53,9 @@ class WandbMirror:
         self._write_mark({"rows": self._rows})
 
     def finish(self, last: FinalSummary) -> None:
-        told = _summarize_end(last)
+        summary = _summarize_end(last)
         if self._run is None:
-            if self._held == {"rows": len(self._waiting), "last": told}:
+            if self._held == {"rows": len(self._waiting), "last": summary}:
                 return
             self._run = self._init_run()
             self.send(self._waiting)
@@ -67,15 +67,15 @@ class WandbMirror:
                 artifact.add_file(str(path), name=name)
             self._run.log_artifact(artifact)
         self._finished, self._code = True, 0 if last.status == "finished" else 1
-        self._write_mark({"rows": self._rows, "last": told})
+        self._write_mark({"rows": self._rows, "last": summary})
 
     def close(self) -> None:
-        """An older directory goes only when the new one holds as much."""
+        """Finish the run. Older directories are deleted only if the new one holds as much."""
         if self._run is None:
             return
         self._run.finish(exit_code=self._code)
-        whole = self._finished or ("last" not in self._held and self._rows >= self._held.get("rows", 0))
-        for folder in self._earlier if whole else ():
+        complete = self._finished or ("last" not in self._held and self._rows >= self._held.get("rows", 0))
+        for folder in self._earlier if complete else ():
             if not any(folder.glob("*.synced")):
                 shutil.rmtree(folder)
 
@@ -103,14 +103,14 @@ class WandbMirror:
         )
 
     def _define_axes(self, row: MetricsRow) -> None:
-        """Draw these numbers over what their own step counts."""
+        """Tell W&B which step metric is the x axis of these values."""
         for name in row.values.keys() - self._axes:
             self._run.define_metric(name, step_metric=row.axis)
             self._axes.add(name)
 
-    def _write_mark(self, said: Mapping[str, Any]) -> None:
+    def _write_mark(self, content: Mapping[str, Any]) -> None:
         if self._offline:
-            (Path(self._run.settings.sync_dir) / MARK).write_text(json.dumps(said), encoding="utf-8")
+            (Path(self._run.settings.sync_dir) / MARK).write_text(json.dumps(content), encoding="utf-8")
 
 
 class WandbTracker:
@@ -128,14 +128,14 @@ class WandbTracker:
 
 
 def _find_offline_runs(folder: Path, run: str) -> list[Path]:
-    """Directories of the same run, the oldest first."""
+    """Return the directories of the same run, the oldest first."""
     return [path.parent for path in sorted(folder.glob(f"offline-run-*-{run}/{MARK}"))]
 
 
 def _read_mark(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
+        content = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
     return {}
 
 

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // Times are shown in the reader's own zone.
+  // Show times in the reader's time zone.
   const local = (root) => {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const at = new Date(time.dateTime);
@@ -10,7 +10,7 @@
     }
   };
 
-  // What changed is fetched again; what the reader has chosen, unfolded, scrolled or come to by keyboard stays.
+  // Fetch changed parts again. Keep the reader's selection, open details, scroll positions and keyboard focus.
   const key = (each) => each.id || `${each.tagName} ${each.getAttribute("href") || each.value || each.getAttribute("aria-label") || each.textContent}`;
   const scrolled = (part) => [...part.querySelectorAll("[tabindex]")];
   const refresh = async (part) => {
@@ -33,7 +33,7 @@
     ends(part);
     if (active) [...part.querySelectorAll("a, button, summary, input, [tabindex]")].find((each) => key(each) === active)?.focus({ preventScroll: true });
   };
-  // Of what an agent prints the end is news.
+  // Scroll the agent's output to its end.
   const ends = (root) => { for (const each of root.querySelectorAll(".tail")) each.scrollTop = each.scrollHeight; };
   const parts = () => [...document.querySelectorAll("[data-live]")];
   let busy = false;
@@ -42,10 +42,10 @@
   const all = async () => {
     if (busy) { again = true; return; }
     busy = true;
-    try { await Promise.all(parts().map(refresh)); } catch { /* the server is gone: the line below says so */ }
+    try { await Promise.all(parts().map(refresh)); } catch { /* the server is gone: the status in the header says so */ }
     busy = false;
     if (again) { again = false; all(); }
-    // Something newer is on its way, or is begun when it is asked for again.
+    // A newer analysis is running, or starts with the next request.
     clearTimeout(later);
     if (document.querySelector("[data-stale]")) later = setTimeout(all, document.querySelector("[aria-busy]") ? 1000 : 4000);
   };
@@ -59,7 +59,7 @@
     line.addEventListener("error", () => { sign.hidden = false; sign.textContent = "not connected"; sign.classList.add("lost"); });
   }
 
-  // A budget runs down.
+  // Count the remaining budget down.
   const clock = () => {
     for (const each of document.querySelectorAll("[data-until]")) {
       const left = Math.max(0, Number(each.dataset.until) - Date.now() / 1000);
@@ -73,12 +73,12 @@
   ends(document);
   for (const here of document.querySelectorAll(".tabs [aria-current]")) here.scrollIntoView({ inline: "center", block: "nearest" });
 
-  // What is not chosen has no place in an address that is shared.
+  // Keep empty fields out of the URL, so that it is short to share.
   addEventListener("formdata", (event) => {
     for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
   });
 
-  // Dragging over a timeline shows that part of it.
+  // Zoom into the part of a timeline that is dragged over.
   let drag = null;
   const place = (zoom, x) => {
     const box = zoom.querySelector(".wide svg").getBoundingClientRect();
@@ -97,11 +97,11 @@
     drag = null;
   });
 
-  // Arrow keys turn the steps of an episode.
+  // Arrow keys move through the steps of an episode.
   addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
     const rel = { ArrowRight: "next", ArrowLeft: "prev" }[event.key];
-    const found = rel && [...document.querySelectorAll(`.pager a[rel=${rel}]`)].pop();
-    if (found) location.assign(found.href);
+    const link = rel && [...document.querySelectorAll(`.pager a[rel=${rel}]`)].pop();
+    if (link) location.assign(link.href);
   });
 })();

@@ -4,15 +4,15 @@
   const search = document.getElementById("search");
   const count = document.getElementById("count");
 
-  // The choice of kinds works by style alone; looking for words does not.
+  // CSS alone filters by kind; the text search needs a script.
   const update = () => {
-    const wanted = search.value.trim().toLowerCase();
-    let seen = 0;
+    const query = search.value.trim().toLowerCase();
+    let visible = 0;
     for (const item of document.querySelectorAll(".examples > ul > li")) {
-      item.hidden = wanted !== "" && !item.textContent.toLowerCase().includes(wanted);
-      if (item.getClientRects().length) seen += 1;
+      item.hidden = query !== "" && !item.textContent.toLowerCase().includes(query);
+      if (item.getClientRects().length) visible += 1;
     }
-    count.textContent = seen === 1 ? "1 example shown" : `${seen} examples shown`;
+    count.textContent = visible === 1 ? "1 example shown" : `${visible} examples shown`;
     count.hidden = false;
   };
   if (list && search) {
@@ -21,7 +21,7 @@
     for (const choice of document.querySelectorAll("input[name=show]")) choice.addEventListener("change", update);
   }
 
-  // A link into something folded unfolds it.
+  // Open the <details> elements around the target of a link.
   const unfold = () => {
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
@@ -32,17 +32,17 @@
   addEventListener("hashchange", unfold);
   unfold();
 
-  // On paper the attempts are unfolded, and folded again behind it.
+  // Open the attempts for printing and close them again afterwards.
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll(".attempts details:not([open]), #making details:not([open])")];
-    for (const each of folded) each.open = true;
+    for (const details of folded) details.open = true;
   });
   addEventListener("afterprint", () => {
-    for (const each of folded) each.open = false;
+    for (const details of folded) details.open = false;
   });
 
-  // The section that is read is marked in the contents.
+  // Mark the section that is being read in the table of contents.
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   const watcher = new IntersectionObserver(
     (entries) => {
