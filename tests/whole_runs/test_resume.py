@@ -117,8 +117,8 @@ def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(benc
     first, going, anew = dying.notes()
     assert (first["goes_on"], going["goes_on"], anew["goes_on"]) == ("False", "True", "False")
     assert (first["resumed"], going["resumed"], anew["resumed"]) == (None, "1", "1")
-    assert "broke down" in going["prompt"]
-    assert "10 minutes of your time are left" in going["prompt"]
+    assert "crashed and has been restarted" in going["prompt"]
+    assert "10 minutes of your time remaining" in going["prompt"]
     assert anew["prompt"] == f"{first['prompt']}\n{going['prompt']}"
     assert verify_run(dying.paths).holds
 

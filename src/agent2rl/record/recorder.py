@@ -142,8 +142,10 @@ class Recorder:
             self._notify(event)
 
     def record_start(self, deadline: float, instructions_version: int) -> None:
-        """The agent's clock goes. The version is here and not in the specification, so that specifications
-        that are equal stay equal when the instructions are reworded."""
+        """Record that the agent's clock runs.
+
+        The version is that of this start: a later version of the harness may resume the run.
+        """
         self.record_entry(
             "started",
             deadline=deadline,
