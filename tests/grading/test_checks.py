@@ -516,7 +516,7 @@ def test_a_template_of_the_agents_own_is_refused_wherever_it_lies(
 ) -> None:
     write(model, name, content)
     text = refusal(model, base)
-    assert "no submitted template is ever run" in text
+    assert "Submitted templates are never run" in text
     assert "chat_format.json" in text
 
 

@@ -199,8 +199,8 @@ Cell = Mapping[str, str | int]
 ParseArguments = Callable[[Sequence[str], bool], RunSpec]
 """What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
 NON_IDENTITY_FIELDS = {"limits", "instructions_version"}
-"""Fields that do not identify an experiment: limits depend on the machine, and the version of the instructions
-on agent2rl."""
+"""Fields that do not identify an experiment: limits depend on the machine, and the version of the
+instructions on agent2rl."""
 
 
 MOST_EXPERIMENTS = 10_000

@@ -155,7 +155,7 @@ DTYPE_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
 }
-MEND = "Save the weights with model.save_pretrained(path, safe_serialization=True)."
+SAVE_HINT = "Save the weights with model.save_pretrained(path, safe_serialization=True)."
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,12 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     """Every tensor of a model by name, from one file or from an index and its shards."""
     single, index = directory / SINGLE, directory / INDEX
     if single.is_file() and index.is_file():
-        raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"rm the one that is left over. {MEND}")
+        raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"rm the one that is left over. {SAVE_HINT}")
     if single.is_file():
         return _read_file(single)
     if index.is_file():
         return _read_shards(directory, index)
-    raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", MEND)
+    raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", SAVE_HINT)
 
 
 def weights_sha256(directory: Path) -> str:
@@ -217,22 +217,22 @@ def read_chunks(tensor: Tensor) -> Iterator[bytes]:
 def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
     placed = read_object(index, HEADER_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not 1 <= len(placed) <= TENSORS:
-        raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", MEND)
+        raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", SAVE_HINT)
     names: dict[str, set[str]] = {}
     for name, file in placed.items():
         if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
             raise Refusal(
-                f"{INDEX} places {format_value(name)} in {format_value(file)}: no name of a shard.", MEND
+                f"{INDEX} places {format_value(name)} in {format_value(file)}: no name of a shard.", SAVE_HINT
             )
         names.setdefault(file, set()).add(name)
     missing = sorted(file for file in names if not (directory / file).is_file())
     if missing:
-        raise Refusal(f"{INDEX} names files that are not there: {format_values(missing)}.", MEND)
+        raise Refusal(f"{INDEX} names files that are not there: {format_values(missing)}.", SAVE_HINT)
     found: dict[str, Tensor] = {}
     for file in sorted(names):
         shard = _read_file(directory / file)
         if different := shard.keys() ^ names[file]:
-            raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", MEND)
+            raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", SAVE_HINT)
         found |= shard
     return found
 
@@ -302,4 +302,4 @@ def _check_layout(path: Path, found: Mapping[str, Tensor], start: int, size: int
 
 
 def _layout_refusal(path: Path, reason: str) -> Refusal:
-    return Refusal(f"{path.name} is not a sound safetensors file: {reason}.", MEND)
+    return Refusal(f"{path.name} is not a sound safetensors file: {reason}.", SAVE_HINT)
