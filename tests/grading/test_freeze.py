@@ -367,7 +367,7 @@ def test_a_file_added_or_taken_away_or_changed_after_its_copy_is_noticed(
 
 def test_a_file_that_vanishes_before_it_is_opened_is_refused(workspace: Path, model: Path) -> None:
     with just_before_opening("model.safetensors", (model / "model.safetensors").unlink):
-        assert "no output/model/model.safetensors" in refusal(workspace)
+        assert "output/model/model.safetensors does not exist" in refusal(workspace)
 
 
 @pytest.mark.parametrize("swapped", ["output", "model"])

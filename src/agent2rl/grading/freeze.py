@@ -381,7 +381,7 @@ def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
     except BlockingIOError as error:
         raise _change_refusal(path) from error  # a process holds a write lease on it
     except PermissionError as error:
-        raise Refusal(f"The grader cannot read {path}.", "chmod -R u+rwX,go+rX DIRECTORY") from error
+        raise Refusal(f"{path} cannot be read.", "chmod -R u+rwX,go+rX DIRECTORY") from error
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG):
             raise Refusal(
