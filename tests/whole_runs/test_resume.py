@@ -227,7 +227,7 @@ def test_a_result_that_was_removed_is_not_made_up(bench: RunLauncher) -> None:
     recorder.paths.result.unlink()
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
-    assert "is over, and its result was removed" in asked.stderr
+    assert "is finished, but its result was removed" in asked.stderr
 
 
 # What goes on counting
