@@ -184,7 +184,7 @@ ONE, TWO = {"a": np.zeros(2)}, {"b": np.zeros(2)}
         ({"a": "1.safetensors", "b": "../2.safetensors"}, "not a shard's name"),
         ({"a": "1.safetensors", "b": "/etc/passwd"}, "not a shard's name"),
         ({"a": "1.safetensors", "b": "2.safetensors\n"}, "not a shard's name"),
-        ({"a": "1.safetensors", "b": "3.safetensors"}, "not there: '3.safetensors'"),
+        ({"a": "1.safetensors", "b": "3.safetensors"}, "missing files: '3.safetensors'"),
         ({"a": "1.safetensors", "b": "1.safetensors"}, "disagree about 'b'"),
         ({"a": "2.safetensors", "b": "1.safetensors"}, "disagree about 'a', 'b'"),
         ({"a": "1.safetensors", "b": "2.safetensors", "c": "2.safetensors"}, "disagree about 'c'"),
