@@ -115,8 +115,8 @@ KNOWN = SPLITS.feedback[0].id
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "holds no outputs"),
-        ("\n \n", "holds no outputs"),
+        ("", "contains no outputs"),
+        ("\n \n", "contains no outputs"),
         ("{", "line 1 is not JSON"),
         ("\n" + "[" * 100_000, "line 2 is not JSON"),
         ("[]", "line 1 is no object"),
@@ -203,7 +203,7 @@ def test_a_task_that_is_not_graded_from_outputs_says_so(bench: RunLauncher) -> N
     file = write(bench.home / "outputs.jsonl", gold(SPLITS.feedback[:1]))
     done = bench.cli("score", "acting:TASK", file, PYTHONPATH=str(bench.home))
     assert done.returncode == 2
-    assert "'acting' is not graded from outputs" in done.stderr
+    assert "'acting' cannot be graded from outputs" in done.stderr
 
 
 def test_an_evaluator_that_knows_nothing_of_given_outputs_gets_them_in_order() -> None:

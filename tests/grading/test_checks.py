@@ -255,14 +255,14 @@ def test_special_tokens_may_end_a_reply_and_ordinary_ones_may_not(model: Path, b
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"", "not the JSON"),
+        (b"", "not valid JSON"),
         (b"[]", "not an object"),
-        (b"{", "not the JSON"),
+        (b"{", "not valid JSON"),
         (b"{} {}", "Extra data"),
         (b"\xff{}", "not UTF-8"),
-        (b"\xef\xbb\xbf{}", "not the JSON"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
         (b'{"a": "\\ud800"}', "not UTF-8"),
-        (b'{"a": 1, "a": 1}', "'a' is there more than once"),
+        (b'{"a": 1, "a": 1}', "'a' occurs more than once"),
         (b'{"a": NaN}', "NaN"),
         (b'{"a": -Infinity}', "-Infinity"),
         (b'{"a": 1e999}', "out of range"),
@@ -390,7 +390,7 @@ def test_sharded_weights_pass(model: Path, base: BaseModel) -> None:
 
 def test_unsound_weights_are_refused(model: Path, base: BaseModel) -> None:
     (model / "model.safetensors").write_bytes(b"")
-    assert "not a sound safetensors file" in refusal(model, base)
+    assert "not a valid safetensors file" in refusal(model, base)
 
 
 # Tokenizer and chat format
@@ -516,7 +516,7 @@ def test_a_template_of_the_agents_own_is_refused_wherever_it_lies(
 ) -> None:
     write(model, name, content)
     text = refusal(model, base)
-    assert "no submitted template is ever run" in text
+    assert "Submitted templates are never run" in text
     assert "chat_format.json" in text
 
 

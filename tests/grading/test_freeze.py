@@ -301,7 +301,7 @@ def test_an_adapter_alone_is_refused_with_the_merge_recipe_and_left_out_beside_a
 def test_a_directory_without_weights_says_what_it_holds(workspace: Path, model: Path) -> None:
     (model / "model.safetensors").unlink()
     (model / "checkpoint-100").mkdir()
-    assert "It holds: checkpoint-100, config.json." in refusal(workspace)
+    assert "It contains: checkpoint-100, config.json." in refusal(workspace)
 
 
 def test_a_file_that_is_nothing_but_a_hole_counts_by_its_apparent_size(workspace: Path, model: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_file_that_grows_during_the_copy_is_refused(workspace: Path, model: Pa
     with just_before_opening(workspace.parent / "frozen" / "config.json", grow):
         text = refusal(workspace)
     assert text.startswith(
-        "output/model/config.json changed while it was copied: wait for the training process"
+        "output/model/config.json changed while it was copied. Wait until the training process"
     )
 
 
@@ -367,7 +367,7 @@ def test_a_file_added_or_taken_away_or_changed_after_its_copy_is_noticed(
 
 def test_a_file_that_vanishes_before_it_is_opened_is_refused(workspace: Path, model: Path) -> None:
     with just_before_opening("model.safetensors", (model / "model.safetensors").unlink):
-        assert "no output/model/model.safetensors" in refusal(workspace)
+        assert "output/model/model.safetensors does not exist" in refusal(workspace)
 
 
 @pytest.mark.parametrize("swapped", ["output", "model"])

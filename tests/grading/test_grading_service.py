@@ -91,7 +91,7 @@ def test_a_verdict_that_cannot_be_written_down_is_told_to_nobody(
         with httpx.Client(transport=transport, base_url="http://grading", timeout=60) as client:
             answer = client.post("/submit", json={"model_path": "output/copy"})
             assert answer.status_code == 503
-            assert "could not be put on the record" in answer.json()["detail"]
+            assert "could not be recorded" in answer.json()["detail"]
             (listed,) = client.get("/submissions").json()
     assert (listed["verdict"], listed["score"]) == (None, None)
     assert service.find_best() is None

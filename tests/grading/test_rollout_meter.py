@@ -49,7 +49,7 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
 def test_a_report_that_is_not_the_next_one_does_not_count(tmp_path: Path, sequence: int) -> None:
     with open_recorded_meter(tmp_path) as one:
         one.meter.count_claim(one.report(1, steps=1, episodes=1))
-        with pytest.raises(OutOfOrder, match="the next one is 2"):
+        with pytest.raises(OutOfOrder, match="The next number is 2"):
             one.meter.count_claim(one.report(sequence, steps=5))
         assert one.meter.sum_totals().claimed.steps == 1
 

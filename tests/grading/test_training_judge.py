@@ -150,7 +150,10 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
         failed = client.post("/v1/chat/completions", json=asked)
         large = client.post("/v1/chat/completions", content=b"x" * (BODY_BYTES + 1))
         named = client.get("/v1/models").json()
-    assert (failed.status_code, failed.json()) == (502, {"error": {"message": "a fault (RuntimeError)"}})
+    assert (failed.status_code, failed.json()) == (
+        502,
+        {"error": {"message": "internal error (RuntimeError)"}},
+    )
     assert large.status_code == 413
     assert named["data"][0]["id"] == "judge"
     use = teacher.read_usage()

@@ -109,7 +109,7 @@ def attacks(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRu
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("template", "no submitted template is ever run"),
+        ("template", "Submitted templates are never run"),
         ("hidden", "'transformers_weights' is not a key of the base model's configuration"),
         ("normalizer", "the normalizer is not the base model's"),
         ("vocabulary", "the model is not the base model's"),
@@ -232,7 +232,7 @@ def test_what_trl_leaves_beside_the_model_is_left_out_and_named(trainer: Finishe
     for each in (answer, checkpoint):
         assert (each["verdict"], each["lineage"]) == ("scored", "derived"), each
     assert {"training_args.bin", "checkpoint-1"} <= {*answer["left_out"]}
-    assert "Left out, because it is no part of a model: " in answer["message"]
+    assert "Ignored, because not part of a model: " in answer["message"]
     assert {"optimizer.pt", "trainer_state.json"} <= {*checkpoint["left_out"]}
     manifest = json.loads(trainer.paths.submission_paths(answer["submission_id"]).manifest.read_text())
     assert {file["path"] for file in manifest["files"]} == {

@@ -65,7 +65,7 @@ def test_a_change_is_a_revision_and_no_change_is_none(
     assert [one.reason for one in list_revisions(path)] == ["given", "changed", "submission 1"]
     assert "-lr = 1\n+lr = 2" in diff_revisions(path, 2, 3)
     assert "+lr = 1" in diff_revisions(path, 0, 2)
-    with pytest.raises(UserError, match="no revision 4: the run has 3"):
+    with pytest.raises(UserError, match=r"no revision 4\. The run has 3"):
         diff_revisions(path, 1, 4)
 
 

@@ -59,17 +59,18 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
     rules = " ".join(run.said["text"].partition("## The rules")[2].split())
     for rule in (
         "Mode `rl-only`: Reinforcement learning only: no supervised training on answers.",
-        "Of equal scores, the earliest counts.",
-        "A score of `null` means that the submission was rejected, failed, or is not graded yet.",
+        "If several have the same improvement, the earliest of them counts.",
+        "A score of `null` means that there is no score: the submission was rejected, failed or expired",
         "is scored, but it cannot be your best submission",
         "the run is marked `contaminated`",
-        "leaderboards and campaign statistics leave it out",
+        "leaderboards and campaign statistics leave it out unless their reader asks",
         "including the installed `agent2rl` package",
-        "do not disqualify the run",
+        "They do not disqualify the run.",
     ):
         assert rule in rules
     started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
-    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [2]
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [3]
+    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 3
 
 
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])
@@ -104,7 +105,7 @@ def test_an_agent_that_ended_early_hears_how_it_stands() -> None:
         return EvalScore(value=value, ci=Interval(low=0, high=100, method="wilson"), n=10, split="feedback")
 
     best = Submission(id=2, path="output/v2", accepted_at=0, verdict="scored", score=score(41.5))
-    assert "41.50; the base model has 12.00" in make_continue_prompt(8000, score(12), best)
+    assert "scores 41.50. The base model scores 12.00." in make_continue_prompt(8000, score(12), best)
     assert "2.2 hours" in make_continue_prompt(8000, score(12), best)
-    assert "Nothing that you submitted has a score yet" in make_continue_prompt(600, score(12), None)
+    assert "You have no best submission yet" in make_continue_prompt(600, score(12), None)
     assert "10 minutes" in make_continue_prompt(600, score(12), None)

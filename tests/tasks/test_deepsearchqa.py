@@ -223,7 +223,7 @@ def test_a_run_that_does_not_say_what_is_searched_is_refused_before_anything_is_
         ("deepsearchqa-mini", GradingProxyOptions(judge="transformers"), "MODEL@URL"),
         ("deepsearchqa-mini", GradingProxyOptions(judge="openai-api:nowhere"), "no URL"),
         ("deepsearchqa-mini", GradingProxyOptions(record="x"), "no searches to record"),
-        ("deepsearchqa", GradingProxyOptions(search="replay:x", record="x"), "a record already"),
+        ("deepsearchqa", GradingProxyOptions(search="replay:x", record="x"), "already a recording"),
         ("deepsearchqa", GradingProxyOptions(search="bing"), "Backends: ddgs"),
         ("deepsearchqa", GradingProxyOptions(search="tavily"), "TAVILY_API_KEY"),
         ("deepsearchqa", GradingProxyOptions(), "Backends: ddgs"),

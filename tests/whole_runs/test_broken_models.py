@@ -74,10 +74,10 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
 @pytest.mark.parametrize(
     ("name", "verdict", "wrong", "hint"),
     [
-        ("truncated", "rejected", "model.safetensors is not a sound safetensors file", "save_pretrained"),
+        ("truncated", "rejected", "model.safetensors is not a valid safetensors file", "save_pretrained"),
         ("other_kind", "rejected", "model_type is 'gpt2', not 'llama'", "Train the base model itself"),
         ("other_size", "rejected", "hidden_size is 384, not 192", "Train the base model itself"),
-        ("garbage", "rejected", "tokenizer.json is not the JSON it should be", "copy the base model's"),
+        ("garbage", "rejected", "tokenizer.json is not valid JSON", "copy the base model's"),
         ("shifted", "rejected", "the model is not the base model's", "AutoTokenizer.from_pretrained"),
         ("nan", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
         ("inf", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
@@ -140,7 +140,7 @@ def model(bench: RunLauncher) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "wrong"),
     [
-        (truncated, "cannot be used: model.safetensors is not a sound safetensors file"),
+        (truncated, "cannot be used: model.safetensors is not a valid safetensors file"),
         (
             without_a_sound_tokenizer,
             "The untouched model could not be graded: The tokenizer cannot be loaded",

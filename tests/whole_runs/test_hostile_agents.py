@@ -808,7 +808,7 @@ say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] f
     assert set(verdicts) == {"scored", "expired"}
     assert verdicts == sorted(verdicts, reverse=True)  # in their order
     assert all(run.paths.submission_paths(record["id"]).model.exists() for record in records[-1:])
-    assert "time for gradings after the run's end" in records[-1]["message"]
+    assert "time for gradings after the end of the run" in records[-1]["message"]
     assert (run.result.submissions, run.result.scored) == (5, verdicts.count("scored"))
     assert verify_run(run.paths).holds
 

@@ -92,7 +92,7 @@ def test_time_that_was_used_up_is_not_given_a_second_time(bench: RunLauncher) ->
     assert result.clock is not None
     assert 2.9 < result.clock.agent < 10
     assert dying.paths.agent_log.read_text().count("begun") == 1
-    assert "used up when the harness died" in result.reason
+    assert "used up when the harness crashed" in result.reason
 
 
 def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(bench: RunLauncher) -> None:
@@ -117,8 +117,8 @@ def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(benc
     first, going, anew = dying.notes()
     assert (first["goes_on"], going["goes_on"], anew["goes_on"]) == ("False", "True", "False")
     assert (first["resumed"], going["resumed"], anew["resumed"]) == (None, "1", "1")
-    assert "broke down" in going["prompt"]
-    assert "10 minutes of your time are left" in going["prompt"]
+    assert "crashed and has been restarted" in going["prompt"]
+    assert "10 minutes of your time remaining" in going["prompt"]
     assert anew["prompt"] == f"{first['prompt']}\n{going['prompt']}"
     assert verify_run(dying.paths).holds
 
@@ -183,7 +183,7 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(b
     config.write_text(config.read_text() + "\n")
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
-    assert "other inputs: model changed since" in asked.stderr
+    assert "changed since the run began: model" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
     assert verify_run(recorder.paths).holds
 
@@ -193,7 +193,7 @@ def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: Run
         recorder.record_start(0.0, 2)
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
-    assert f"The workspace of {recorder.paths.run_id} is gone" in asked.stderr
+    assert f"The workspace of {recorder.paths.run_id} is missing" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
     assert verify_run(recorder.paths).holds
 
@@ -227,7 +227,7 @@ def test_a_result_that_was_removed_is_not_made_up(bench: RunLauncher) -> None:
     recorder.paths.result.unlink()
     asked = bench.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
-    assert "is over, and its result was removed" in asked.stderr
+    assert "is finished, but its result was removed" in asked.stderr
 
 
 # What goes on counting

@@ -198,8 +198,9 @@ Cell = Mapping[str, str | int]
 """A value on each axis."""
 ParseArguments = Callable[[Sequence[str], bool], RunSpec]
 """What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
-MACHINE_FIELDS = {"limits"}
-"""Fields that say what of a machine a run may use; they depend on the machine, and are not the experiment."""
+NON_IDENTITY_FIELDS = {"limits", "instructions_version"}
+"""Fields that do not identify an experiment: limits depend on the machine, and the version of the
+instructions on agent2rl."""
 
 
 MOST_EXPERIMENTS = 10_000
@@ -221,7 +222,7 @@ class Experiment:
 
 def compute_experiment_id(spec: RunSpec) -> str:
     """Equal for equal specifications, on whatever machine they were made."""
-    return sha256_text(canonical_json(spec.model_dump(mode="json", exclude=MACHINE_FIELDS)))
+    return sha256_text(canonical_json(spec.model_dump(mode="json", exclude=NON_IDENTITY_FIELDS)))
 
 
 def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[Experiment, ...]:

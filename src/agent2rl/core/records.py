@@ -127,6 +127,9 @@ class RunSpec(Record):
     """Whether the agent of an interactive task has somebody who shows how it is done."""
     data_dir: str | None = None
     """Where the task's official files lie, if not at their own source."""
+    instructions_version: int | None = None
+    """Version of the agent's instructions when the run began; None in runs of earlier versions. It is not
+    part of the experiment's identity."""
 
 
 class RunFiles(Record):

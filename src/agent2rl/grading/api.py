@@ -1,4 +1,4 @@
-"""The grading API: what an agent can ask over HTTP. Every error is problem+json and says what to do next."""
+"""The HTTP API of the grading service. Every error is problem+json and says what to do next."""
 
 import asyncio
 import math
@@ -43,7 +43,7 @@ class SubmitRequest(Record):
     model_path: Annotated[str, Field(min_length=1, max_length=1024)]
     """The model directory: absolute as you see it, or relative to the workspace."""
     gpu: Annotated[str, Field(max_length=40)] | StrictInt | None = None
-    """The GPU to grade on, where the run has several."""
+    """The GPU to grade on, if the run has several."""
 
 
 class BestSubmission(Record):
@@ -54,7 +54,7 @@ class BestSubmission(Record):
 class SubmissionAnswer(Record):
     submission_id: int
     verdict: Verdict | None
-    """scored, rejected, failed or expired; null while it waits or is graded."""
+    """scored, rejected, failed or expired; null until the grading is done."""
     score: float | None
     """Percent on the feedback split; null unless the verdict is `scored`."""
     ci: Interval | None
@@ -65,9 +65,9 @@ class SubmissionAnswer(Record):
     lineage: Lineage
     model_path: str
     elapsed_seconds: float | None
-    """Of its grading, rounded up to tens of seconds."""
+    """Time of the grading, rounded up to tens of seconds."""
     left_out: list[str]
-    """Entries of the directory that are no part of a model, and were not copied."""
+    """Entries of the directory that are not part of a model and were ignored."""
     message: str
 
 
@@ -78,14 +78,14 @@ class TimeAnswer(Record):
     remaining: float
     submissions_left: int | None
     environment_steps_left: int | None
-    """In the task's world; null where there is no limit."""
+    """In the task's world; null if there is no limit."""
     counts: list[str]
-    """What the clock counts: the agent's own time, waiting for a grading, and the grading."""
+    """What counts as used time: the agent's own time, waiting for a grading, and the grading."""
 
 
 class RolloutsAnswer(Record):
     environment_steps_left: int | None
-    """In the task's world; null where there is no limit."""
+    """In the task's world; null if there is no limit."""
 
 
 class HealthAnswer(Record):
@@ -98,7 +98,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def _problem_responses(*statuses: int) -> Responses:
-    """What a call can answer besides success; 400 and 500 always can."""
+    """Describe the error responses of a call; 400 and 500 are always possible."""
     schema = {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}}
     return {status: {"description": "Problem", "content": schema} for status in (400, *statuses, 500)}
 
@@ -114,40 +114,40 @@ def create_grading_app(service: GradingService, task: str) -> FastAPI:
     def answer(submission: Submission) -> SubmissionAnswer:
         return _describe_submission(submission, service, service.find_best())
 
-    async def take(body: SubmitRequest) -> Submission:
+    async def accept(body: SubmitRequest) -> Submission:
         gpu = None if body.gpu is None else str(body.gpu)
         return await anyio.to_thread.run_sync(service.submit, body.model_path, gpu, limiter=freezing)
 
-    async def settled(number: int, seconds: float) -> Submission:
-        until = time.monotonic() + seconds
+    async def wait_for_verdict(number: int, seconds: float) -> Submission:
+        deadline = time.monotonic() + seconds
         while True:
             submission = service.find_submission(number)
             if submission is None:
-                raise HTTPException(404, f"There is no submission {number}.")
+                raise HTTPException(404, f"Submission {number} does not exist.")
             if submission.verdict is None and service.is_unrecorded(number):
                 raise HTTPException(
                     503,
-                    f"The verdict of submission {number} could not be put on the record: is the disk full?",
+                    f"The verdict of submission {number} could not be recorded. Is the disk full?",
                 )
-            if submission.verdict or time.monotonic() >= until:
+            if submission.verdict or time.monotonic() >= deadline:
                 return submission
             await asyncio.sleep(POLL_SECONDS)
 
     @app.post("/submit", responses=REFUSALS)
     async def submit(body: SubmitRequest) -> SubmissionAnswer:
         """Submit a model and wait for its verdict."""
-        return answer(await settled((await take(body)).id, float("inf")))
+        return answer(await wait_for_verdict((await accept(body)).id, float("inf")))
 
     @app.post("/submissions", status_code=202, responses=REFUSALS)
     async def post_submission(body: SubmitRequest, response: Response) -> SubmissionAnswer:
-        """Submit a model; it is frozen when this answers, and graded in its turn."""
-        submission = await take(body)
+        """Submit a model without waiting. The answer comes when the model is copied; grading follows."""
+        submission = await accept(body)
         response.headers["Location"] = f"/submissions/{submission.id}"
         return answer(submission)
 
     @app.get("/submissions", responses=_problem_responses())
     async def get_submissions() -> list[SubmissionAnswer]:
-        """All submissions, in order; messages are cut short."""
+        """List all submissions in order, with shortened messages."""
         best = service.find_best()
         return [
             _describe_submission(submission, service, best, SHORT_MESSAGE)
@@ -158,32 +158,33 @@ def create_grading_app(service: GradingService, task: str) -> FastAPI:
     async def get_submission(
         number: int, wait: Annotated[float, Query(ge=0, le=600)] = 0
     ) -> SubmissionAnswer:
-        """One submission; with `wait`, up to so many seconds for its verdict."""
-        return answer(await settled(number, wait))
+        """Return one submission. `wait`: seconds to wait for its verdict at most."""
+        return answer(await wait_for_verdict(number, wait))
 
     @app.get("/time", responses=_problem_responses())
     async def get_time() -> TimeAnswer:
-        """The clock."""
-        most = service.budget.submissions
+        """Return the remaining time and the remaining budget."""
+        max_submissions = service.budget.submissions
+        submitted = len(service.list_submissions())
         return TimeAnswer(
             start_time=service.started_at,
             timeout_s=service.budget.wall_seconds,
             now=math.floor(time.time()),
-            remaining=math.ceil(service.remaining_seconds()),  # 0 when it is over, and not before
-            submissions_left=None if most is None else max(0, most - len(service.list_submissions())),
+            remaining=math.ceil(service.remaining_seconds()),  # 0 only when the time is over
+            submissions_left=None if max_submissions is None else max(0, max_submissions - submitted),
             environment_steps_left=service.meter.steps_left(),
             counts=["agent", "queue", "grading"],
         )
 
     @app.post("/rollouts", responses=_problem_responses(403, 409, 413, 422, 429))
     async def rollouts(body: RolloutReport) -> RolloutsAnswer:
-        """Claim what a process of yours played in the world; the faces in agent2rl.environments do it."""
+        """Report steps that your process played in the world; agent2rl.environments.adapters does this."""
         service.meter.count_claim(body)
         return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
 
     @app.get("/health", responses=_problem_responses())
     async def health() -> HealthAnswer:
-        """Whether the service is there."""
+        """Return that the service is up."""
         return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
 
     _add_error_handlers(app, service)
@@ -211,44 +212,44 @@ def _describe_submission(
 
 
 def _round_up_seconds(seconds: float | None) -> float | None:
-    """Rounded up: how long a grading takes depends on what the model says to each question."""
+    """Round up, because the exact time of a grading depends on the model's answers to each question."""
     return None if seconds is None else math.ceil(seconds / ELAPSED_STEP_SECONDS) * ELAPSED_STEP_SECONDS
 
 
 def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
-    """Every error leaves as problem+json."""
+    """Answer every error with problem+json."""
 
     @app.exception_handler(Agent2RLError)
-    async def ours(_: Request, error: Agent2RLError) -> JSONResponse:
+    async def handle_known_error(_: Request, error: Agent2RLError) -> JSONResponse:
         service.record_refusal(error)
         status = STATUS.get(type(error), 500)
         return problem_response(
-            status, type(error).__name__, error.message, error.hint or "Stop here: nothing is lost."
+            status,
+            type(error).__name__,
+            error.message,
+            error.hint or "Do not retry. Accepted submissions still count.",
         )
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def handle_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        sent = 'Send JSON such as {"model_path": "output/v1"}; GET /openapi.json has every field.'
-        hint = (
-            sent
-            if first["loc"][0] == "body" and "/submi" in request.url.path
-            else "GET /openapi.json has every parameter."
-        )
-        return problem_response(422, "Malformed request", f"{where}: {first['msg']}.", hint)
+        field = ".".join(str(part) for part in first["loc"])
+        hint = "GET /openapi.json describes every parameter."
+        if first["loc"][0] == "body" and "/submi" in request.url.path:
+            hint = 'Send JSON such as {"model_path": "output/v1"}. GET /openapi.json describes every field.'
+        return problem_response(422, "Malformed request", f"{field}: {first['msg']}.", hint)
 
     @app.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> JSONResponse:
+    async def handle_internal_error(_: Request, error: Exception) -> JSONResponse:
         service.record_fault("api")
         return problem_response(
-            500, "Fault", f"A fault of the grading service ({type(error).__name__}).", "Try again."
+            500, "Fault", f"Internal error of the grading service ({type(error).__name__}).", "Try again."
         )
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> JSONResponse:
+    async def handle_http_error(_: Request, error: HTTPException) -> JSONResponse:
         return problem_response(
-            error.status_code, "Not possible", str(error.detail), "GET /openapi.json lists what is."
+            error.status_code, "Not possible", str(error.detail), "GET /openapi.json lists all calls."
         )
 
 
@@ -263,7 +264,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class BodyLimit:
-    """Reads no more of a request than a path needs: the agent must not fill the harness's memory."""
+    """Limit the size of request bodies, so that the agent cannot fill the harness's memory."""
 
     def __init__(
         self,
@@ -287,14 +288,14 @@ class BodyLimit:
             size += len(chunks[-1])
             if size > self._most:
                 refusal = problem_response(
-                    413, "Too large", f"A request has at most {self._most} bytes.", self._hint
+                    413, "Too large", f"Requests are limited to {self._most} bytes.", self._hint
                 )
                 return await refusal(scope, receive, send)
             if not message.get("more_body", False):
                 break
-        whole = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+        messages = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
 
         async def replay() -> MutableMapping[str, Any]:
-            return whole.pop() if whole else await receive()
+            return messages.pop() if messages else await receive()
 
         return await self._app(scope, replay, send)

@@ -1,4 +1,4 @@
-"""The untouched model that submissions are held against. It is the user's own, and so it is trusted."""
+"""The untouched base model that submissions are compared with. It is the user's own, so it is trusted."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ CHAT_FORMAT_EXAMPLE = (
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The untouched model, as submissions are held against it."""
+    """The untouched base model."""
 
     directory: Path
     config: Mapping[str, Any]
@@ -53,13 +53,13 @@ class BaseModel:
     templates: frozenset[str]
     """Its own chat templates."""
     chat_format: ChatFormat | None
-    """Where it has one, in place of a template."""
+    """Its declared chat format, if it has one instead of a template."""
     weights_sha256: str
     manifest: Manifest
 
     @property
     def templated(self) -> bool:
-        """Whether it is asked in chats. One without a tokenizer is no language model, and answers them."""
+        """Whether it gets chats. A model without a tokenizer is not a language model and accepts chats."""
         return bool(self.chat_format) or any(self.templates) or not self.has_tokenizer
 
     @property
@@ -77,13 +77,13 @@ class BaseModel:
 
     @cached_property
     def tokenizer(self) -> Mapping[str, Any] | None:
-        """Its tokenizer.json; None where it has none."""
+        """Its tokenizer.json, or None."""
         path = self.directory / TOKENIZER
         return read_object(path, TOKENIZER_BYTES) if path.is_file() else None
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Tokens that end its replies: its configuration's, and its tokenizer's."""
+        """Tokens that end its replies, from its configuration and its tokenizer."""
         numbers = set(read_numbers(config_value(self.config, END_TOKENS)))
         path = self.directory / TOKENIZER_CONFIG
         named = read_object(path, SETTINGS_BYTES).get("eos_token") if path.is_file() else None
@@ -93,7 +93,7 @@ class BaseModel:
 
 
 def read_base_model(directory: Path) -> BaseModel:
-    """Read a base model. It is the user's, so what is wrong with it is no refusal."""
+    """Read a base model. It is the user's, so a fault in it is a user error and not a refusal."""
     try:
         return BaseModel(
             directory=directory,
@@ -112,7 +112,7 @@ def read_base_model(directory: Path) -> BaseModel:
 
 
 def read_templates(directory: Path) -> Iterator[str]:
-    """Every chat template of a model directory, wherever the library would look for one."""
+    """Yield every chat template of a model directory, from all files that the library reads."""
     for name in (TOKENIZER_CONFIG, TEMPLATE_JSON):
         if (directory / name).is_file():
             yield from _named_templates(read_object(directory / name, SETTINGS_BYTES), name)
@@ -121,7 +121,7 @@ def read_templates(directory: Path) -> Iterator[str]:
 
 
 def read_chat_format(directory: Path) -> ChatFormat | None:
-    """The chat format of a model directory; None where it has none."""
+    """Read the chat format of a model directory, or return None."""
     path = directory / CHAT_FORMAT_FILE
     if not path.is_file():
         return None
@@ -143,7 +143,7 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 
 def _named_templates(settings: Mapping[str, Any], file: str) -> Iterator[str]:
-    """Chat templates in a settings file: none, one, or a list of named ones."""
+    """Yield the chat templates in a settings file: none, one, or a list of named ones."""
     found = settings.get("chat_template")
     entries = found if isinstance(found, list) else [] if found is None else [{"template": found}]
     for entry in entries:

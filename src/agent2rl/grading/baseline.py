@@ -1,7 +1,7 @@
-"""The untouched model's score, cached by content: the same model, data, evaluator and engine run once.
+"""Grade the untouched model, cached by content: the same model, data, evaluator and engine run once.
 
-A cached baseline carries an HMAC with a key that lies beside it and only its owner can read, so that an entry
-that somebody edited, or put there, does not count. Whoever owns the cache owns the key too.
+A cached baseline has an HMAC. Its key is stored in the cache and readable only by its owner, so that entries
+which somebody else edited or added are not used. The owner of the cache also owns the key.
 """
 
 import hmac
@@ -25,8 +25,8 @@ from agent2rl.record.files import canonical_json, sha256_text, write_record
 
 KEY_BYTES = 32
 NOT_USED = (
-    "A cached baseline was not used, because its digest does not fit: it was changed, or written by another "
-    "user or an older version. The baseline is graded anew."
+    "A cached baseline was not used, because its signature is wrong: it was changed, or written by another "
+    "user or an older version. The baseline is graded again."
 )
 
 
@@ -42,7 +42,7 @@ class CachedBaseline(Record):
     results: EvalResult
     measured: Measurement
     digest: str
-    """HMAC-SHA256 over the name of the entry and all the rest."""
+    """HMAC-SHA256 over the name of the entry and its other fields."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,29 @@ class GradedBaseline:
     results: EvalResult
     measured: Measurement
     warning: str | None = None
-    """Why a cached one was not used, where there was one."""
+    """Why a cached baseline was not used, if there was one."""
 
 
 class BaselineCache:
-    """FOLDER/NAME.json: one baseline each; FOLDER/key: what signs them."""
+    """Signed baselines: FOLDER/NAME.json has one baseline, FOLDER/key the key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._key_file = folder / "key"
 
     def has_entry(self, name: str) -> bool:
-        """Whether there is one, be it to be believed or not."""
+        """Return whether there is an entry, valid or not."""
         return self._entry_path(name).exists()
 
     def load(self, name: str) -> CachedBaseline | None:
-        """An entry that this user's key signed under this name; None where there is none."""
+        """Return the entry with this name if this user's key signed it, else None."""
         key = _read_key(self._key_file)
         try:
             found = CachedBaseline.model_validate_json(self._entry_path(name).read_bytes())
             fits = key and hmac.compare_digest(
                 found.digest, _sign_entry(key, name, found.results, found.measured)
             )
-        except (OSError, ValueError):  # not there, or not what it was
+        except (OSError, ValueError):  # missing or damaged
             return None
         return found if fits else None
 
@@ -98,7 +98,7 @@ def _sign_entry(key: bytes, name: str, results: EvalResult, measured: Measuremen
 
 
 def _read_key(path: Path) -> bytes | None:
-    """None for a key that is not there, is not whole, is not ours, or that others can read or write."""
+    """Return the key, or None if it is missing, incomplete, not ours, or accessible to others."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -111,8 +111,8 @@ def _read_key(path: Path) -> bytes | None:
 
 
 def _make_key(path: Path) -> bytes:
-    """A new one in place of what is there, unless another run has just made one."""
-    descriptor, made = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable by its owner alone
+    """Create a new key, unless another run has just created one."""
+    descriptor, made = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable only by its owner
     try:
         with open(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
@@ -126,7 +126,7 @@ def _make_key(path: Path) -> bytes:
     finally:
         Path(made).unlink(missing_ok=True)
     if key is None:
-        raise OSError(f"{path} cannot be kept from others")
+        raise OSError(f"{path} cannot be made private")
     return key
 
 
@@ -136,10 +136,10 @@ class BaselineGrader:
     base: BaseModel
     evaluator_version: str
     cache: Path | None
-    """None where nothing may be used again: what is searched changes, or is to be recorded."""
+    """None if results must not be reused: the search results may change or must be recorded."""
 
     def cache_key(self, split: Split) -> str:
-        """The whole model directory counts: a tokenizer or template changes answers as weights do."""
+        """Return the cache key. It covers the whole model directory, because all its files affect answers."""
         return sha256_text(
             canonical_json(
                 {
@@ -159,7 +159,7 @@ class BaselineGrader:
     def grade_split(
         self, split: Split, log: Path, scratch: Path, stop: threading.Event, run_id: str
     ) -> GradedBaseline:
-        """From the cache, or measured now. A baseline that fails is an error, never a zero."""
+        """Return the baseline from the cache, or measure it. A failed baseline is an error, never a zero."""
         cache, key = BaselineCache(self.cache) if self.cache else None, self.cache_key(split)
         if cache and (kept := cache.load(key)):
             return GradedBaseline(kept.results, kept.measured)
@@ -171,7 +171,7 @@ class BaselineGrader:
                 f"The untouched model could not be graded: {error.message}", error.hint
             ) from error
         measured = Measurement(run_id=run_id, at=time.time())
-        with suppress(OSError, ValueError):  # a cache that cannot be written costs time, not the run
+        with suppress(OSError, ValueError):  # an unwritable cache must not fail the run
             if cache:
                 cache.store(key, evaluation, measured)
         return GradedBaseline(evaluation, measured, warning)

@@ -1,10 +1,9 @@
-"""Checks whether a frozen submission is fit to be graded: the base model's tensors, trained further.
+"""Check whether a frozen submission can be graded: it must be the base model with trained weights.
 
-A submission is weights. All else in it must be the base model's (as it stands, or as the library saves it
-again, which a child process finds out once per run), or one of the few allowed changes: added special
-tokens, their rows, tokens that end a reply, a declared chat format. Tensors are compared by name, shape and
-kind from safetensors headers alone. One refusal names everything wrong, so that faults do not cost a
-submission each.
+All other files must be the base model's, either unchanged or as the library saves them (a child process finds
+that out once per run), or have only allowed changes: added special tokens, their rows, tokens that end a
+reply, a declared chat format. Tensors are compared by name, shape and dtype from the safetensors headers. One
+refusal lists all problems, so that each problem does not cost a submission.
 """
 
 import os
@@ -43,8 +42,8 @@ from agent2rl.grading.freeze import CONFIG, TOKENIZER, VOCABULARY_FILES
 from agent2rl.grading.grading_child import GradingChild, model_mounts, require_normal_exit
 from agent2rl.grading.model_builder import ModelParts, base_files
 from agent2rl.grading.untrusted_model_files import (
-    MEND,
     MIB,
+    SAVE_HINT,
     Tensor,
     format_values,
     read_object,
@@ -54,7 +53,7 @@ from agent2rl.grading.untrusted_model_files import (
 from agent2rl.grading.worker import MODEL
 from agent2rl.record.files import remove_tree, sha256_file
 
-# The base model's small files as the library writes them when it saves the model again, unchanged.
+# The base model's small files as the library writes them when it saves the unchanged model.
 
 RESAVE_SECONDS = 300.0
 RESAVE_TARGET = "resaved"
@@ -62,13 +61,13 @@ RESAVE_TARGET = "resaved"
 
 @dataclass(frozen=True)
 class ResavedBase:
-    """Nothing, where the library does not know the model or is not installed."""
+    """The base model's resaved files; empty if the library does not know the model or is not installed."""
 
     config: Mapping[str, Any] | None = None
     tokenizer: Mapping[str, Any] | None = None
     templates: frozenset[str] = frozenset()
     file_sha256: Mapping[str, str] = field(default_factory=dict)
-    """Of the vocabulary's other files."""
+    """Hashes of the other vocabulary files."""
 
 
 def resave_base(
@@ -99,7 +98,7 @@ def resave_base(
 
 
 def read_resaved(directory: Path) -> ResavedBase:
-    """What the child wrote; nothing, where it wrote nothing."""
+    """Read what the child wrote, if anything."""
     if not directory.is_dir():
         return ResavedBase()
     names = {entry.name for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)}
@@ -116,18 +115,21 @@ def read_resaved(directory: Path) -> ResavedBase:
         raise GradingError(f"The base model's files cannot be read: {error.message}") from error
 
 
-# Are these the base model's tensors, by name, shape and kind? Only the vocabulary may grow, a little.
+# Tensors: must match the base model's by name, shape and dtype. Only the vocabulary may grow a little.
 
 PARAMETER_GROWTH = 1.05
 FLOATS = {"F64", "F32", "F16", "BF16"}
 HEAD = "lm_head.weight"
-"""The one tensor that may be stored or not: where embeddings are tied, it is a copy of them."""
+"""The only optional tensor: if embeddings are tied, it is a copy of them."""
 
 
 def check_tensors(
     found: Mapping[str, Tensor], base: Mapping[str, Tensor], config: Config, base_config: Config
 ) -> None:
-    """Refuse tensors that are not the base model's by name, shape and kind. The configuration was checked."""
+    """Refuse tensors that differ from the base model's in name, shape or dtype.
+
+    The configuration must have been checked before.
+    """
     size, rows = config_value(config, VOCABULARY), config_value(base_config, VOCABULARY)
     grown = {name: _grow_shape(tensor.shape, rows, size) for name, tensor in base.items()}
     if HEAD in found and HEAD not in base:
@@ -151,16 +153,18 @@ def check_tensors(
     }
     if any(faults.values()):
         text = "; ".join(f"{fault}: {format_values(names)}" for fault, names in faults.items() if names)
-        raise Refusal(f"The tensors are not the base model's. They are {text}.", f"Unwrap the model. {MEND}")
+        raise Refusal(
+            f"The tensors are not the base model's. They are {text}.", f"Unwrap the model. {SAVE_HINT}"
+        )
 
 
 def _grow_shape(shape: tuple[int, ...], rows: int | None, size: int | None) -> tuple[int, ...]:
-    """The shape with the submission's vocabulary, where its rows are the vocabulary."""
+    """Return the shape with the submission's vocabulary size, if the rows are the vocabulary."""
     return (size, *shape[1:]) if size is not None and shape and shape[0] == rows else shape
 
 
 def _keep_untied_head(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The head, unless it is a copy of another tensor: then it is no tensor of its own."""
+    """Return the head, unless it is only a copy of another tensor."""
     head = found[HEAD]
     alike = [
         tensor
@@ -174,31 +178,31 @@ def _keep_untied_head(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _check_count(
     found: Mapping[str, Tensor], base: Mapping[str, Tensor], grown: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """A bigger model differs in every tensor: better to say that it is bigger."""
+    """Refuse a bigger model with one message, since all of its tensors differ."""
     parameters = sum(tensor.parameters for tensor in found.values())
     allowed = sum(tensor.parameters for tensor in base.values())
     added = sum(prod(shape) for shape in grown.values()) - allowed
     if parameters > allowed * PARAMETER_GROWTH + added:
         raise Refusal(
             f"The model has {parameters:,} parameters; the base model has {allowed:,}.",
-            "Train the base model itself. Where its embeddings are tied, keep them so.",
+            "Train the base model itself. If its embeddings are tied, keep them tied.",
         )
 
 
 Resave = Callable[[], ResavedBase]
-"""Says how the library writes the base model's files; asked only where a submission's are not the base's."""
+"""Return the base model's files as the library writes them; called only if a submission's files differ."""
 
 
 def check_submission(submission: Path, base: BaseModel, resave: Resave) -> ModelParts:
-    """What of a submission takes effect; everything that may not be in it is refused at once."""
+    """Return the parts of a submission that take effect, or refuse it with all its problems."""
     problems: list[Refusal] = []
-    config, found = ConfigChanges(), dict[str, Tensor]()
+    config, tensors = ConfigChanges(), dict[str, Tensor]()
     added, tokenizer = tuple[AddedToken, ...](), None
     chat_format = None
     with _noting(problems):
         config = _check_config(submission, base, resave)
     with _noting(problems):
-        found = _check_weights(submission, base, config)
+        tensors = _check_weights(submission, base, config)
     with _noting(problems):
         vocabulary = config.vocabulary or config_value(base.config, VOCABULARY)
         added, tokenizer = _check_tokenizer(submission, base, resave, vocabulary)
@@ -212,7 +216,7 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
         raise problems[0]
     if problems:
         raise Refusal("\n".join(map(str, problems)), "\nFix all of these, then submit again.")
-    return ModelParts(found, config, added, tokenizer, chat_format)
+    return ModelParts(tensors, config, added, tokenizer, chat_format)
 
 
 @contextmanager
@@ -224,7 +228,7 @@ def _noting(problems: list[Refusal]) -> Iterator[None]:
 
 
 def _check_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigChanges:
-    """What of a configuration takes effect. A base model without a head of its own is always tied."""
+    """Return the configuration changes that take effect. A base model without a head is always tied."""
     changes = _read_config(submission, base, resave)
     return changes if HEAD in base.tensors else replace(changes, tied=None)
 
@@ -243,7 +247,7 @@ def _read_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigCha
 
 
 def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
-    """The vocabulary that the weights have, where no configuration says it."""
+    """Return the vocabulary size of the weights, for submissions without a configuration."""
     rows = config_value(base.config, VOCABULARY)
     sizes = {
         tensor.shape[0]
@@ -257,21 +261,21 @@ def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
 
 
 def _check_weights(submission: Path, base: BaseModel, config: ConfigChanges) -> dict[str, Tensor]:
-    found = read_tensors(submission)
-    used = {tensor.file.name for tensor in found.values()}
+    tensors = read_tensors(submission)
+    used = {tensor.file.name for tensor in tensors.values()}
     if stray := sorted(file.name for file in submission.glob("*.safetensors") if file.name not in used):
         raise Refusal(
-            f"These weights belong to no model: {', '.join(stray)}.",
+            f"These weight files are not part of the model: {', '.join(stray)}.",
             f"rm -- {' '.join(map(shlex.quote, stray))}",
         )
-    check_tensors(found, base.tensors, config.apply(base.config), base.config)
-    return found
+    check_tensors(tensors, base.tensors, config.apply(base.config), base.config)
+    return tensors
 
 
 def _check_tokenizer(
     submission: Path, base: BaseModel, resave: Resave, vocabulary: int | None
 ) -> tuple[tuple[AddedToken, ...], Mapping[str, Any] | None]:
-    """The tokens that are added, and the tokenizer.json that they are added to."""
+    """Return the added tokens and the tokenizer.json that they are added to."""
     path = submission / TOKENIZER
     if not path.is_file() or _is_same_file(path, base):
         return (), None
@@ -281,7 +285,9 @@ def _check_tokenizer(
     forms = [base.tokenizer] if base.tokenizer is not None else []
     try:
         if not forms:
-            raise Refusal("tokenizer.json: the base model's tokenizer has another form.", "rm tokenizer.json")
+            raise Refusal(
+                "tokenizer.json: the base model's tokenizer has another format.", "rm tokenizer.json"
+            )
         added = check_tokenizer(submitted, forms, vocabulary)
     except Refusal:
         resaved = resave().tokenizer
@@ -298,24 +304,24 @@ def _check_end_tokens(
     added: tuple[AddedToken, ...],
     tokenizer: Mapping[str, Any] | None,
 ) -> None:
-    """An ordinary token that ends replies, or a row without one, would change what the base model says."""
+    """Refuse end tokens that are not special: they would change the base model's answers."""
     special = read_special_ids(tokenizer or base.tokenizer or {}) | {token.id for token in added}
     if ordinary := sorted(set(config.end_tokens) - special):
         raise Refusal(
             f"config.json: eos_token_id names {ordinary}, which are not special tokens.",
-            "End replies with a special token of the base model's, or with one that you add.",
+            "End replies with a special token of the base model, or with one that you add.",
         )
 
 
 def _check_vocabulary_files(submission: Path, base: BaseModel, resave: Resave) -> None:
-    """Other files of the vocabulary are those of the base model, or decide nothing where it has none."""
-    known = {file.path for file in base.manifest.files}
+    """Refuse other vocabulary files that differ from the base model's; without those they have no effect."""
+    base_names = {file.path for file in base.manifest.files}
     for name in VOCABULARY_FILES:
         path = submission / name
-        if name not in known or not path.is_file() or _is_same_file(path, base):
+        if name not in base_names or not path.is_file() or _is_same_file(path, base):
             continue
         if resave().file_sha256.get(name) != sha256_file(path):
-            raise Refusal(f"{name} is not the base model's.", "Copy the base model's, or leave it out.")
+            raise Refusal(f"{name} is not the base model's.", "Copy the base model's file, or leave it out.")
 
 
 def _check_chat_format(submission: Path, base: BaseModel, resave: Resave) -> ChatFormat | None:
@@ -326,8 +332,8 @@ def _check_chat_format(submission: Path, base: BaseModel, resave: Resave) -> Cha
     if templates <= base.templates or templates <= base.templates | resave().templates:
         return None
     raise Refusal(
-        "The chat template is not the base model's, and no submitted template is ever run.",
-        f"Keep the base model's, or describe yours in {CHAT_FORMAT_FILE} beside the weights. "
+        "The chat template is not the base model's. Submitted templates are never run.",
+        f"Keep the base model's, or describe yours in {CHAT_FORMAT_FILE} next to the weights. "
         f"{CHAT_FORMAT_EXAMPLE}",
     )
 

@@ -1,15 +1,15 @@
-"""What a submission may change in the base model's configuration and tokenizer; all else must be the base's.
+"""Check which changes a submission makes to the base model's configuration and tokenizer. Allowed are:
 
     vocab_size            rows were added for new tokens
     tie_word_embeddings   the head was tied to the embeddings, so it is not stored
     eos_token_id          further tokens that end a reply; the base model's own always do
     tokenizer.json        a few added special tokens
 
-Other keys of a submitted config.json must say what the base model's configuration says, as it stands or as
-the library saves it again: a model trained with another configuration would get a meaningless score. A
-submitted tokenizer.json is never used, only read for the tokens it adds: a normalizer, vocabulary or merge
-of the agent's own could turn questions into answers. Added tokens look like role markers (`<|user|>`,
-`[PAD]`), so that none can stand for ordinary text.
+Other keys of a submitted config.json must equal those of the base model's configuration, either unchanged or
+as the library saves it: a model trained with another configuration would get a meaningless score. A submitted
+tokenizer.json is never used, only read for its added tokens: another normalizer, vocabulary or merge list
+could turn questions into answers. Added tokens must look like role markers (`<|user|>`, `[PAD]`), so that
+none can stand for ordinary text.
 """
 
 import re
@@ -21,12 +21,12 @@ from agent2rl.core.errors import Refusal
 from agent2rl.core.records import Record
 from agent2rl.grading.untrusted_model_files import format_value
 
-# The configuration that a submission is graded with: the base model's, with three keys that may differ.
+# The configuration: the base model's, except for three keys that may differ.
 
 Config = Mapping[str, Any]
 
 MAX_ADDED_ROWS = 256
-"""Of the vocabulary: for added tokens, rounded up to what GPUs like."""
+"""Additional rows of the vocabulary: for added tokens, with padding for GPUs."""
 MAX_END_TOKENS = 16
 VOCABULARY, TIED, END_TOKENS = "vocab_size", "tie_word_embeddings", "eos_token_id"
 ADJUSTABLE = {VOCABULARY, TIED, END_TOKENS}
@@ -35,7 +35,7 @@ BOOKKEEPING = {
     *("_name_or_path", "name_or_path", "transformers_version", "unsloth_version", "unsloth_fixed"),
     # the engine decides the precision, and each tensor says its own
     *("dtype", "torch_dtype"),
-    # of training and decoding, which are not the engine's affair
+    # of training and decoding, which the engine does not use
     *("use_cache", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
     # padding and the beginning of a text are written by the tokenizer and the chat template
     *("bos_token_id", "pad_token_id"),
@@ -113,7 +113,7 @@ def check_config(
 
 
 def config_value(config: Config, key: str) -> Any:
-    """A value of a configuration, or of the one for text inside it."""
+    """Return a value of a configuration, or of its nested text configuration."""
     if _is_nested(config) and key in config["text_config"]:
         return config["text_config"][key]
     return config.get(key)
@@ -125,7 +125,7 @@ def _is_nested(config: Config) -> bool:
 
 
 def _same(mine: object, theirs: object) -> bool:
-    """Equal as JSON: 1, 1.0 and true are three values, as they are to the library."""
+    """Return whether two values are equal as JSON: like in the library, 1, 1.0 and true differ."""
     if type(mine) is not type(theirs):
         return False
     if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
@@ -175,13 +175,13 @@ def _read_end_tokens(config: Config, vocabulary: object) -> set[int]:
 
 
 def read_numbers(value: object) -> Iterator[int]:
-    """The whole numbers in a number, a list or nothing."""
+    """Yield the integers in a number, a list or None."""
     for each in value if isinstance(value, list) else [value]:
         if type(each) is int:
             yield each
 
 
-# The tokenizer that a submission is graded with: the base model's, and a few added special tokens.
+# The tokenizer: the base model's with a few added special tokens.
 
 Tokenizer = Mapping[str, Any]
 
@@ -201,14 +201,14 @@ class AddedToken(Record):
     content: str
 
     def entry(self) -> dict[str, Any]:
-        """As tokenizer.json lists it."""
+        """Return the entry for tokenizer.json."""
         return {"id": self.id, "content": self.content, **FLAGS}
 
 
 def check_tokenizer(
     submitted: Tokenizer, accepted: Sequence[Tokenizer], vocabulary: int | None
 ) -> tuple[AddedToken, ...]:
-    """The tokens that a tokenizer.json adds. `accepted` are forms of the base model's own, the first its."""
+    """Return the tokens that a tokenizer.json adds. `accepted` are formats of the base model's own."""
     for part in PARTS:
         if not any(submitted.get(part) == base.get(part) for base in accepted):
             raise Refusal(f"tokenizer.json: the {part} is not the base model's.", KEEP)
@@ -230,12 +230,12 @@ def check_tokenizer(
 
 
 def extend_tokenizer(base: Tokenizer, added: Sequence[AddedToken]) -> dict[str, Any]:
-    """The base model's tokenizer.json with further tokens."""
+    """Return the base model's tokenizer.json with added tokens."""
     return {**base, "added_tokens": [*(base.get("added_tokens") or []), *(token.entry() for token in added)]}
 
 
 def read_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Every token of a tokenizer.json and its number."""
+    """Return every token of a tokenizer.json with its id."""
     found = _vocabulary(tokenizer.get("model"))
     for entry in tokenizer.get("added_tokens") or []:
         if _is_entry(entry):
@@ -244,13 +244,13 @@ def read_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def read_special_ids(tokenizer: Tokenizer) -> set[int]:
-    """The numbers of a tokenizer's special tokens."""
+    """Return the ids of a tokenizer's special tokens."""
     entries = tokenizer.get("added_tokens") or []
     return {entry["id"] for entry in entries if _is_entry(entry) and entry.get("special") is True}
 
 
 def _vocabulary(model: object) -> dict[str, int]:
-    """BPE and WordPiece map text to numbers; Unigram lists pairs of text and score."""
+    """Read the vocabulary: BPE and WordPiece map text to ids; Unigram lists pairs of text and score."""
     entries = model.get("vocab") if isinstance(model, Mapping) else None
     if isinstance(entries, Mapping):
         return {text: number for text, number in entries.items() if type(number) is int}

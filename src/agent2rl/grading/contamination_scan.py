@@ -1,8 +1,8 @@
-"""Looks through a workspace for evaluation data, after the agent has ended, in a child process.
+"""Search a workspace for evaluation data in a child process, after the agent has ended.
 
-A child, because only a child may open evaluation data and because it reads whatever an agent left. It has a
-sandbox of its own and sees the workspace read-only. Where it does not come to an end, nothing is known: that
-is an error, never "none found".
+It is a child because only a child may open evaluation data, and because it reads untrusted files. It has its
+own sandbox and sees the workspace read-only. If it does not finish, the result is an error, never "none
+found".
 """
 
 import os
@@ -23,24 +23,24 @@ from agent2rl.grading.worker import JOB, RESULT
 from agent2rl.record.files import remove_tree, write_record
 
 READ_SECONDS = 300.0
-"""For reading. What is left then is counted as not read."""
+"""Time for reading. Remaining files are counted as not read."""
 EXTRA_SECONDS = 300.0
-"""For all else: the index, and the walk through a tree of millions."""
+"""Time for everything else: building the index, and listing millions of files."""
 
 
 @dataclass(frozen=True)
 class ContaminationScan:
-    """What is looked for, and where."""
+    """Runs the search of one workspace."""
 
     child: GradingChild
-    """How gradings are run; its splits are what is looked for."""
+    """The grading child's settings; its splits are the examples to search for."""
     workspace: Path
     given: tuple[str, ...]
-    """What the agent was given: no evidence."""
+    """Texts that the agent was given, which do not count as matches."""
 
     def run(self, log: Path, scratch: Path, stop: threading.Event) -> Contamination:
         if stop.is_set():
-            raise GradingError("The run was stopped before the check.")
+            raise GradingError("The run was stopped before the contamination search.")
         _make_readable(self.workspace)
         scratch.mkdir(parents=True, exist_ok=True)
         here = Path(tempfile.mkdtemp(prefix="scan-", dir=scratch))
@@ -88,12 +88,13 @@ class ContaminationScan:
 
 
 def _make_readable(workspace: Path) -> None:
-    """Nothing hides by `chmod 0`. A root harness reads as somebody else than the files' owner.
+    """Make all files readable, so that `chmod 0` hides nothing.
 
-    Nothing is alive in there any more, and no link is followed.
+    If the harness is root, the child is another user than the owner of the files. No process is alive in the
+    workspace by now, and links are not followed.
     """
     mode = "a+rX" if os.geteuid() == 0 else "u+rX"
-    with suppress(subprocess.TimeoutExpired):  # what stays closed is counted as not read
+    with suppress(subprocess.TimeoutExpired):  # unreadable files are counted as not read
         subprocess.run(
             ["chmod", "-R", mode, "--", workspace],
             check=False,

@@ -1,8 +1,8 @@
-"""The scanning child: looks for evaluation examples in what an agent left in its workspace.
+"""The scanning child: search an agent's workspace for evaluation examples.
 
-Started in a sandbox of its own, in a directory with `job.json` and a file of examples for each split; the
-workspace is read-only at the place that the job names. Leaves `result.json`. Its log may quote examples; the
-agent has ended by then and sees neither.
+It starts in its own sandbox, in a directory with `job.json` and a file of examples for each split. The
+workspace is read-only, at the path in the job. It writes `result.json`. Its log may quote examples; the agent
+has ended by then and sees neither.
 """
 
 import sys
@@ -26,14 +26,14 @@ from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
 from agent2rl.record.files import write_record
 
 DATA = "data"
-"""The folder of the workspace that holds training data, read-only while the agent worked."""
+"""The folder of the workspace with training data, which was read-only for the agent."""
 MOST_FINDINGS = 100
 TEXT_CHARACTERS = 300
 PATH_CHARACTERS = 1000
 
 
 class ScanJob(Record):
-    """What to look through, and what in it means nothing."""
+    """The workspace to search, and the texts to ignore."""
 
     workspace: str
     splits: tuple[Split, ...]
@@ -48,7 +48,7 @@ class ScanOutcome(Record):
 
 
 class FindingTally:
-    """Findings as they come in: all of them counted, the most telling kept."""
+    """Counts all findings and keeps the strongest."""
 
     def __init__(self) -> None:
         self.found = 0
@@ -57,7 +57,7 @@ class FindingTally:
         self._kept: list[ContaminationFinding] = []
 
     def add_matches(self, file: str, matches: list[PassageMatch]) -> None:
-        """Matches of one file, best first; an example counts once, by its best part."""
+        """Add the matches of one file, best first; an example counts once, by its best part."""
         best: dict[tuple[str, str], PassageMatch] = {}
         for match in matches:
             best.setdefault((match.part.split, match.part.example), match)
@@ -112,7 +112,7 @@ def scan_workspace(here: Path) -> Contamination:
 
 
 def _read_training_data(job: ScanJob) -> Iterator[str]:
-    """All that the agent was given to train on; it could not write there: what stands there is no find."""
+    """Yield the training data. The agent could not write there, so its text does not count as a match."""
     folder = Path(job.workspace) / DATA
     if folder.is_dir():
         for document in WorkspaceDocuments(folder, ReadBounds(seconds=job.seconds)).read_documents():

@@ -1,15 +1,14 @@
-"""Selects a submission's files by name and copies them out of the agent's reach, hashing them on the way.
+"""Select a submission's files by name, and copy and hash them out of the agent's reach.
 
-    taken      weights, their index, and the small files that say what the weights belong to
-    refused    an adapter, or a pickled model: there is nothing else to grade
-    left out   whatever else a trainer leaves beside a model; named in the reply and never opened
+    taken      weights, their index, and the small files that describe the model
+    refused    an adapter or a pickled model, because there is nothing to grade
+    left out   other files that a trainer writes next to a model; named in the reply and never opened
 
-The agent is hostile and still running, and the harness may be root. So files are opened by directory file
-descriptors and never by path, no link is followed, only regular files with one name are opened, and reads
-are bounded. The hash is of the copied bytes, so what is graded is what the manifest says. A change during
-the copy is refused too: half of one checkpoint and half of the next is nothing anybody meant. A write so
-quick that it leaves no trace in the time stamps goes unseen, and harms only the agent. What the files mean
-is for `checks`.
+The agent is hostile and still running, and the harness may be root. So files are opened relative to directory
+file descriptors and never by path, links are not followed, only regular files with one name are opened, and
+reads are bounded. The hash covers the copied bytes, so the manifest describes what is graded. A change during
+the copy is refused, because a mix of two checkpoints is never intended. A write too quick to change the time
+stamps goes unnoticed and harms only the agent. `checks` examines the content of the files.
 """
 
 import errno
@@ -32,17 +31,17 @@ from pydantic import ValidationError
 from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
-from agent2rl.grading.untrusted_model_files import INDEX, MEND, SINGLE
+from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
 from agent2rl.record.files import sha256_file, sync_directory
 from agent2rl.record.paths import SubmissionPaths
 
-# Which files of a submitted directory are taken, by name alone. Everything else is left where it is.
+# Selection of files by name. Everything else stays where it is.
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 VOCABULARY_FILES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
-"""Other forms of the vocabulary that `tokenizer.json` holds."""
+"""Other formats of the vocabulary in `tokenizer.json`."""
 TEMPLATE, TEMPLATE_JSON = "chat_template.jinja", "chat_template.json"
 WEIGHTS = "*.safetensors"
 TAKEN = (
@@ -50,7 +49,7 @@ TAKEN = (
     *(TEMPLATE, TEMPLATE_JSON, CHAT_FORMAT_FILE),
 )
 UNUSED = ("generation_config.json", "special_tokens_map.json", "added_tokens.json")
-"""Every save_pretrained writes them and nothing here depends on them, so the reply does not name them."""
+"""Files that save_pretrained writes and that have no effect here, so the reply does not name them."""
 ADAPTERS = ("adapter_config.json", "adapter_model.*")
 PICKLED_MODELS = (
     *("pytorch_model*", "consolidated*.pth", "*.ckpt"),
@@ -67,11 +66,11 @@ MERGE = """Merge it into the base model and submit the result:
 class SelectedFiles:
     taken: tuple[str, ...]
     left_out: tuple[str, ...]
-    """What the reply names."""
+    """Ignored entries, named in the reply."""
 
 
 def select_files(names: Collection[str]) -> SelectedFiles:
-    """Decide by name which entries of a submitted directory are taken, or refuse all of it."""
+    """Select entries of a submitted directory by name, or refuse the directory."""
     taken = _matching(names, TAKEN)
     rest = sorted(set(names) - {*taken, *UNUSED})
     has_weights = bool(_matching(taken, (WEIGHTS, INDEX)))
@@ -79,16 +78,16 @@ def select_files(names: Collection[str]) -> SelectedFiles:
     if pickled:
         raise Refusal(
             f"A pickled model can run code and is never opened: {', '.join(pickled)}.",
-            f"{MEND} Then: rm -- {' '.join(map(shlex.quote, pickled))}",
+            f"{SAVE_HINT} Then: rm -- {' '.join(map(shlex.quote, pickled))}",
         )
     adapters = _matching(names, ADAPTERS)
     if adapters and not (INDEX in taken or SINGLE in taken):
-        raise Refusal(f"This is a LoRA adapter ({', '.join(adapters)}), not a whole model.", MERGE)
+        raise Refusal(f"This is a LoRA adapter ({', '.join(adapters)}), not a complete model.", MERGE)
     if not has_weights:
-        found = f" It holds: {', '.join(sorted(names)[:10])}." if names else " It is empty."
+        content = f" It contains: {', '.join(sorted(names)[:10])}." if names else " It is empty."
         raise Refusal(
-            f"There are no weights in this directory: neither {SINGLE} nor {INDEX}.{found}",
-            f"Submit the checkpoint directory itself. {MEND}",
+            f"This directory has no weights: neither {SINGLE} nor {INDEX}.{content}",
+            f"Submit the checkpoint directory itself. {SAVE_HINT}",
         )
     taken = tuple(sorted(set(taken) - set(adapters)))
     return SelectedFiles(taken, tuple(sorted({*rest, *adapters})))
@@ -102,31 +101,33 @@ def _matching(names: Collection[str], patterns: tuple[str, ...]) -> tuple[str, .
     return tuple(sorted(name for name in names if matches_name(name, patterns)))
 
 
+# Copying.
+
 CHUNK = 4 * 2**20
 PATH_LENGTH = 4096
 FICLONE = 0x40049409
-"""The ioctl that makes one file share another's blocks, where the filesystem can."""
+"""The ioctl that lets one file share the blocks of another, if the filesystem supports it."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FOLDER_MODE, FILE_MODE = 0o755, 0o644
-"""Whatever the umask: the grading child may be another user, and the run directory lets nobody else in."""
+"""Set despite the umask: the grading child may be another user. The run directory keeps all others out."""
 
 
 @dataclass(frozen=True)
 class FreezeLimits:
-    """How much one submission may hold."""
+    """Size limits of one submission."""
 
     entries: int = 1000
-    """Of the submitted directory, whether they are taken or not."""
+    """Entries of the submitted directory, including ignored ones."""
     bytes: int = 64 * 2**30
-    """Of what is taken, by apparent size: a hole counts like data."""
+    """Total apparent size of the selected files; holes count like data."""
     name_length: int = 255
     """Bytes of one name."""
 
 
 class _FileState(NamedTuple):
-    """What changes when a file or directory does."""
+    """Metadata that changes when a file or directory changes."""
 
     mode: int
     inode: int
@@ -140,7 +141,7 @@ class _FileState(NamedTuple):
 class FrozenSubmission:
     manifest: Manifest
     left_out: tuple[str, ...]
-    """Entries that are no part of a model, or of no use to one. They were not opened."""
+    """Entries that are not part of a model. They were not opened."""
 
 
 def freeze_submission(
@@ -167,7 +168,7 @@ def freeze_submission(
 
 
 def compute_manifest(directory: Path) -> Manifest:
-    """The manifest of a directory that nobody else writes to: a base model, a frozen submission."""
+    """Return the manifest of a directory that does not change: a base model or a frozen submission."""
     paths = [
         Path(folder, name) for folder, _, names in os.walk(directory, onerror=_raise_error) for name in names
     ]
@@ -180,14 +181,14 @@ def compute_manifest(directory: Path) -> Manifest:
 
 
 def require_intact_copy(where: SubmissionPaths, digest: str | None) -> None:
-    """A frozen copy that another harness made is what its manifest says, and the manifest what was noted."""
+    """Raise unless a copy from before a crash matches its manifest, and the manifest its recorded hash."""
     try:
-        noted = Manifest.model_validate_json(where.manifest.read_bytes())
-        whole = sha256_file(where.manifest) == digest and compute_manifest(where.model) == noted
+        manifest = Manifest.model_validate_json(where.manifest.read_bytes())
+        intact = sha256_file(where.manifest) == digest and compute_manifest(where.model) == manifest
     except (OSError, ValidationError):
-        whole = False
-    if not whole:
-        raise GradingError("The frozen copy was damaged when the harness died.", "Submit it again.")
+        intact = False
+    if not intact:
+        raise GradingError("The frozen copy was damaged when the harness crashed.", "Submit it again.")
 
 
 def _build_manifest(files: Iterable[FileHash]) -> Manifest:
@@ -201,7 +202,7 @@ def _raise_error(error: OSError) -> None:
 
 
 class _SubmissionCopy:
-    """One pass over a submitted directory."""
+    """Copy one submitted directory."""
 
     def __init__(self, root: PurePosixPath, limits: FreezeLimits) -> None:
         self.files: list[FileHash] = []
@@ -211,7 +212,7 @@ class _SubmissionCopy:
     def copy_files(
         self, source: int, destination: Path, select: Callable[[Collection[str]], SelectedFiles]
     ) -> tuple[str, ...]:
-        """Copy what is selected by name, and return the names that are not."""
+        """Copy the selected files and return the names of the others."""
         selected = select(self._list_names(source))
         before = self._read_states(source, selected.taken)
         self._check_limits(before)
@@ -225,10 +226,8 @@ class _SubmissionCopy:
         return selected.left_out
 
     def _list_names(self, source: int) -> list[str]:
-        with (
-            _explain_read_errors(self._root),
-            os.scandir(source) as entries,
-        ):  # one of millions is not read to its end
+        with _explain_read_errors(self._root), os.scandir(source) as entries:
+            # stop early: the directory may have millions of entries
             names = sorted(entry.name for entry in islice(entries, self._limits.entries + 1))
         if len(names) > self._limits.entries:
             raise Refusal(
@@ -247,7 +246,7 @@ class _SubmissionCopy:
         return states
 
     def _check_limits(self, states: dict[str, _FileState]) -> None:
-        """Refuse what will not be copied before any of it is."""
+        """Refuse wrong kinds and sizes of files before anything is copied."""
         for name, state in states.items():
             _check_kind(self._root / name, state)
         size = sum(state.size for state in states.values())
@@ -280,7 +279,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _copy_file(source: int, target: Path, size: int) -> str | None:
-    """The sha256 of exactly `size` bytes that `target` now holds, or None where there were fewer or more."""
+    """Copy a file and return its sha256, or None if its size is not exactly `size` bytes."""
     digest = hashlib.sha256()
     count = 0
     with open(os.open(target, COPY), "r+b") as copy:
@@ -292,7 +291,7 @@ def _copy_file(source: int, target: Path, size: int) -> str | None:
             if not cloned:
                 copy.write(chunk)
         copy.flush()
-        os.fsync(copy.fileno())  # a submission is not acknowledged before it would outlive the machine's end
+        os.fsync(copy.fileno())  # the copy must survive a power loss before the submission is acknowledged
     return digest.hexdigest() if count == size else None
 
 
@@ -305,11 +304,11 @@ def _clone_blocks(source: int, target: int) -> bool:
 
 
 def _open_directory(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) -> int:
-    """A descriptor of the submission's directory, reached without following a link."""
+    """Open the submission's directory without following links, and return its descriptor."""
     if relative.is_absolute() or not relative.parts or ".." in relative.parts:
         raise Refusal(
             f"{str(relative)[:80]!r} does not name a directory below the workspace.",
-            "Save the model in a directory of its own, for example output/model, and submit that.",
+            "Save the model in its own directory, for example output/model, and submit that.",
         )
     for part in relative.parts:
         _check_name(part, limits)
@@ -343,7 +342,7 @@ def _read_state(status: os.stat_result) -> _FileState:
 def _check_name(name: str, limits: FreezeLimits) -> None:
     if not name.isprintable():
         raise Refusal(
-            f"The name {name[:255]!r} holds control characters or is not UTF-8.", "Use a plain file name."
+            f"The name {name[:255]!r} contains control characters or is not UTF-8.", "Use a plain file name."
         )
     if len(name.encode()) > limits.name_length:
         raise Refusal(
@@ -365,28 +364,28 @@ def _check_kind(path: PurePosixPath, state: _FileState) -> None:
 
 def _change_refusal(path: PurePosixPath) -> Refusal:
     return Refusal(
-        f"{path} changed while it was copied:",
-        "wait for the training process to finish writing, then submit again.",
+        f"{path} changed while it was copied.",
+        "Wait until the training process has finished writing, then submit again.",
     )
 
 
 @contextmanager
 def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
-    """Tell the agent's doings from the machine's where the agent's tree cannot be read."""
+    """Turn read errors into refusals if the agent caused them, else into errors of the machine."""
     try:
         yield
     except FileNotFoundError as error:
         raise Refusal(
-            f"There is no {path} in the workspace.", "Save the model, then submit again."
+            f"{path} does not exist in the workspace.", "Save the model, then submit again."
         ) from error
     except BlockingIOError as error:
-        raise _change_refusal(path) from error  # a process holds a lease on it, so as to write
+        raise _change_refusal(path) from error  # a process holds a write lease on it
     except PermissionError as error:
-        raise Refusal(f"{path} cannot be read by the grader.", "chmod -R u+rwX,go+rX DIRECTORY") from error
+        raise Refusal(f"{path} cannot be read.", "chmod -R u+rwX,go+rX DIRECTORY") from error
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG):
             raise Refusal(
-                f"{path} is a link or of the wrong kind: a submission is one real directory of real files.",
+                f"{path} is a link or not a plain file. A submission must be a directory of plain files.",
                 "Copy the files themselves: cp -rL FROM TO.",
             ) from error
         raise MachineError(f"Cannot read {path} in the workspace: {error.strerror}.") from error
@@ -394,7 +393,7 @@ def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
 
 @contextmanager
 def _explain_write_errors(target: Path) -> Iterator[None]:
-    """Whatever fails once the source is open is the machine's doing."""
+    """Turn errors while writing the copy into errors of the machine."""
     try:
         yield
     except OSError as error:

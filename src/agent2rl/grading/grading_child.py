@@ -1,9 +1,9 @@
-"""Grades one model on one split in a child process, in its own sandbox, with limits.
+"""Grade one model on one split in a child process, in its own sandbox, with limits.
 
-Whatever goes wrong in there (a crash, a hang, too much memory, an invalid answer) is raised as a
-GradingError that says what happened; the next grading starts afresh. Programs that a submitted model wrote
-run in further sandboxes, which are kept alive beside the child's because a sandbox cannot be made inside
-another. Each shares only a directory with a socket with the child, and is restarted when it ends.
+Any failure of the child (a crash, a hang, too much memory, an invalid answer) is raised as a GradingError
+that says what happened. Each grading starts a new child. Programs that a submitted model wrote run in further
+sandboxes next to the child's, because a sandbox cannot be created inside another. Each shares only a
+directory with a socket with the child, and is restarted when it ends.
 """
 
 import os
@@ -37,10 +37,10 @@ from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, GradingJob, Gr
 from agent2rl.net import grading_proxy_client
 from agent2rl.record.files import remove_tree, write_record
 
-# Keeps sandboxes alive in which programs of a submitted model run, while a grading child judges them.
+# Sandboxes for programs that a submitted model wrote.
 
 PROGRAMS_MOUNT = "programs"
-"""Where the child sees the directories, in its workspace."""
+"""Path of the directories in the child's workspace."""
 LONGEST_SECONDS = 30 * 86400.0
 START_SECONDS = 30.0
 PAUSE_SECONDS = 0.02
@@ -48,13 +48,13 @@ MEMORY_BYTES, DISK_BYTES, PROCESSES = 2 << 30, 64 << 20, 16
 
 
 def count_program_sandboxes(task: Task) -> int:
-    """How many a grading of this task gets: as many as it wants and there are cores."""
+    """Return the number of sandboxes for a grading: as many as the task wants, limited by the cores."""
     wanted = task.evaluator.program_workers if isinstance(task.evaluator, ProgramEvaluator) else 0
     return min(wanted, len(os.sched_getaffinity(0)))
 
 
 class ProgramSandboxes:
-    """So many sandboxes, alive inside its context."""
+    """Keeps a number of sandboxes alive inside its context."""
 
     def __init__(
         self, sandbox: Sandbox, count: int, home: Path, limits: Limits, stop: threading.Event | None = None
@@ -81,7 +81,7 @@ class ProgramSandboxes:
         return tuple(Mount(home / "work", f"{PROGRAMS_MOUNT}/{home.name}") for home in self._homes)
 
     def _keep_running(self, home: Path) -> None:
-        """Run one sandbox, again and again until the end."""
+        """Run one sandbox, and restart it whenever it ends."""
         enclosure = Enclosure(
             role="program",
             workspace=home / "work",
@@ -100,7 +100,7 @@ class ProgramSandboxes:
                 self._sandbox.run(command, enclosure, self._stop)
             except Agent2RLError as error:
                 self._fault = error
-            except Exception as error:  # one that is out of descriptors, say, may be better off later
+            except Exception as error:  # may be temporary, such as a lack of descriptors
                 self._fault = MachineError(f"A sandbox for programs failed: {type(error).__name__}: {error}")
             self._stop.wait(PAUSE_SECONDS)
 
@@ -118,14 +118,14 @@ class ProgramSandboxes:
         return self
 
     def _wait_until_ready(self) -> None:
-        """Until all are there: a machine that cannot make them must not look like a model that fails."""
+        """Wait for all sandboxes: a machine that cannot start them must not look like a failing model."""
         late = time.monotonic() + START_SECONDS
         while not self._stopped.is_set() and not all(socket.exists() for socket in self.sockets):
             if self._fault is not None:
                 raise self._fault
             if time.monotonic() > late:
                 said = self._homes[0].joinpath("log").read_text(errors="replace")[-500:]
-                raise MachineError(f"A sandbox for programs does not start: {said or 'it said nothing.'}")
+                raise MachineError(f"A sandbox for programs does not start: {said or 'no output.'}")
             time.sleep(PAUSE_SECONDS)
 
     def __exit__(self, *_: object) -> None:
@@ -139,12 +139,12 @@ _BASE = {
     "base": sysconfig.get_config_var("installed_base"),
     "platbase": sysconfig.get_config_var("installed_platbase"),
 }
-"""The interpreter's own directories, where this runs in a virtual environment."""
+"""Directories of the base interpreter, if this runs in a virtual environment."""
 PACKAGES = (
     *(Path(sysconfig.get_path(name, vars=_BASE)) for name in ("purelib", "platlib")),
     Path("/usr/lib/python3/dist-packages"),
 )
-"""What is no part of the interpreter, and is hidden."""
+"""Installed packages, which are hidden because they are not part of the interpreter."""
 
 R = TypeVar("R", bound=Record)
 MIB = 1 << 20
@@ -152,12 +152,12 @@ RESULT_BYTES = 1 << 30
 
 
 class EvaluationFailed(GradingError):
-    """A grading failed with the examples open: the error's text may depend on them."""
+    """A grading failed while the examples were open, so the error's text may depend on them."""
 
 
 @dataclass(frozen=True)
 class SplitFile:
-    """A split's examples, in a file that only a grading child opens."""
+    """The file with a split's examples, which only a grading child opens."""
 
     path: Path
     n: int
@@ -174,7 +174,7 @@ class EvaluatorFolder:
 
 @dataclass(frozen=True)
 class GradingChild:
-    """How to grade: everything but the model."""
+    """Everything that a grading needs except the model."""
 
     sandbox: Sandbox
     task: str
@@ -185,17 +185,17 @@ class GradingChild:
     seconds: float
     gpu: str | None = None
     beside: Mapping[str, EvaluatorFolder] = field(default_factory=dict)
-    """What the task's evaluator reads beside the examples, by name."""
+    """Further folders that the task's evaluator reads, by name."""
     code: tuple[Path, ...] = ()
-    """Files and directories outside the package that the task or the engine is made of."""
+    """Files and directories outside the package with code of the task or the engine."""
     programs: int = 0
-    """Sandboxes for programs that the model wrote, where the task runs any."""
+    """Number of sandboxes for programs that the model wrote."""
     prompts: PromptTemplates | None = None
-    """The user's own words, in place of the task's."""
+    """The user's prompt templates, which replace the task's."""
     desk: Path | None = None
-    """The socket where the child asks for searches and judgements, where it may."""
+    """The socket of the grading proxy for searches and judgements, if there is one."""
     offer: str = ""
-    """What is offered there: results depend on it."""
+    """Description of the proxy's services, on which results depend."""
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
 
@@ -207,7 +207,7 @@ class GradingChild:
         scratch: Path,
         stop: threading.Event,
     ) -> EvalResult:
-        """Grade a model directory of the user's own, or the files that were built of a submission."""
+        """Grade a trusted model directory, or the files built from a submission."""
         scratch.mkdir(parents=True, exist_ok=True)
         here = Path(tempfile.mkdtemp(prefix="grading-", dir=scratch))
         try:
@@ -264,7 +264,7 @@ class GradingChild:
         )
 
     def _note_memory(self, ended: Exit, log: Path) -> None:
-        """For whoever wonders how much a grading takes of what it may."""
+        """Write the peak memory and the limit to the log."""
         most, limit = ended.peak_memory_bytes / MIB, self.limits.memory_bytes / MIB
         with log.open("a", encoding="utf-8") as file:
             file.write(f"peak memory {most:.0f} MiB of {limit:.0f} MiB\n")
@@ -285,24 +285,24 @@ class GradingChild:
 
 
 def model_mounts(model: Path | BuiltFiles) -> tuple[Mount, ...]:
-    """Where the child sees a model: a directory as it is, or each built file at its name."""
+    """Return the mounts of a model: a whole directory, or each built file at its name."""
     if isinstance(model, Path):
         return (Mount(model, MODEL),)
     return tuple(Mount(path, f"{MODEL}/{name}") for name, path in model.items())
 
 
 def require_normal_exit(what: str, ended: Exit, seconds: float) -> None:
-    """A child that was ended has not answered."""
+    """Raise if the child did not exit by itself."""
     if ended.reason == "deadline":
-        raise GradingError(f"{what} did not end within its {seconds:g} s.")
+        raise GradingError(f"{what} did not finish within {seconds:g} s.")
     if ended.reason == "stopped":
         raise GradingError(f"{what} was stopped with the run.")
     if ended.reason != "exited":
-        raise GradingError(f"{what} was ended: {ended.detail or ended.reason}")
+        raise GradingError(f"{what} was killed: {ended.detail or ended.reason}")
 
 
 def read_child_answer(path: Path, kind: type[R]) -> R | None:
-    """What a child left, which may be anything; None where it left nothing."""
+    """Read and validate the child's untrusted answer; None if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

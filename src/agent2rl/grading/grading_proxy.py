@@ -1,14 +1,16 @@
-"""The harness's side of what a grading child may ask for: it has the network and the keys, the child neither.
+"""The grading proxy: the harness searches and asks judges for grading children, which have no network or
+keys.
 
-    GET  /about     what is searched, and who judges
-    POST /search    {"query": …}                     POST /open    {"id": …}, of something that was found
-    POST /chat      a question to the judge            POST /keep    the same: what it said can be read
+    GET  /about     the search backend and the judge
+    POST /search    {"query": …}                     POST /open    {"id": …} of a search result
+    POST /chat      a question to the judge            POST /keep    the same, if its reply could be parsed
 
-What a judge has said, if it could be read, is kept, and the same question is not put again. Why it did not
-answer is in the harness's log: the agent reads the child's words, and a server's may tell too much.
+A judge's replies that could be parsed are cached, so that the same question is not asked again. The reason
+for a missing reply is only in the harness's log, because the agent may read the child's messages and a
+server's error may reveal too much.
 
-What fails is answered with status 502 and the reason. Not covered: who may ask. The socket's directory is
-mounted into grading children alone.
+A failure has status 502 and a reason. There is no authentication: the socket's directory is mounted only into
+grading children.
 """
 
 import logging
@@ -42,9 +44,9 @@ from agent2rl.record.files import canonical_json, sha256_file, sha256_text, writ
 JUDGE_SILENT = "the judge did not answer"
 _log = logging.getLogger("agent2rl")
 ATTEMPTS = 3
-"""At an answer of the judge's server that is none."""
+"""Attempts if the judge's server gives no valid answer."""
 CONNECTIONS = 256
-"""A grading's, and those of the world that is served to the agent."""
+"""Connections of gradings and of the world that is served to the agent."""
 
 
 class SearchQuery(Record):
@@ -57,17 +59,17 @@ class PageRequest(Record):
 
 @dataclass
 class SearchProxy:
-    """What is searched. Only what a search has found is opened."""
+    """Searches with a backend. Only pages that a search has found can be opened."""
 
     name: str
     backend: Backend
     record: Path | None = None
-    """Where its answers are kept, or come from."""
+    """The file that its answers are recorded in or replayed from."""
     corpus_sha256: str | None = None
     _found: set[str] = field(default_factory=set)
     _searched: dict[str, SearchReply] = field(default_factory=dict)
     _opened: dict[str, PageReply] = field(default_factory=dict)
-    """What worked is not asked twice in a run: gradings of one model after another ask much the same."""
+    """Cache of the run: successive gradings ask much the same."""
 
     def search(self, query: str) -> SearchReply:
         if query not in self._searched:
@@ -80,7 +82,7 @@ class SearchProxy:
 
     def open(self, id: str) -> PageReply:  # noqa: A002
         if id not in self._found:
-            raise WorldError("No search has found that.")
+            raise WorldError("No search has found this page.")
         if id not in self._opened:
             self._opened[id] = PageReply(page=self.backend.open(id)[:PAGE_CHARACTERS])
         return self._opened[id]
@@ -88,16 +90,16 @@ class SearchProxy:
 
 @dataclass
 class JudgeProxy:
-    """A model that is asked, greedily; what it has said, and could be read, it is not asked again."""
+    """Asks a judge model greedily, and caches replies that could be parsed."""
 
     name: str
     engine: Engine
     kept: Path
-    """A directory of answers, each under the hash of its question."""
+    """Directory of cached replies, each named by the hash of its question."""
     usage: Callable[[], LlmUsage] | None = None
-    """What was asked of it so far, where that is metered."""
+    """Returns the usage so far, if it is metered."""
     one_by_one: bool = False
-    """Whether the engine answers one question at a time, as one that runs here does."""
+    """Whether the engine answers one question at a time, as a local one does."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _said: dict[Path, JudgeReply] = field(default_factory=dict)
@@ -144,7 +146,8 @@ class JudgeProxy:
 
 
 def ask_engine(engine: Engine, asked: JudgeQuestion) -> JudgeReply:
-    """What an engine says; where it is to choose, how likely each choice is, if the engine can tell."""
+    """Return an engine's reply; for a choice also the probability of each option, if the engine supports
+    it."""
     chat = tuple(ChatMessage(role, text) for role, text in asked.messages)
     sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
     if asked.choices and isinstance(engine, ScoringEngine):
@@ -158,7 +161,7 @@ def ask_engine(engine: Engine, asked: JudgeQuestion) -> JudgeReply:
 
 
 def _normalize_choices(logs: Mapping[str, float]) -> dict[str, float]:
-    """How likely each choice is where one of them is made: nothing else was weighed."""
+    """Return the probability of each choice, given that one of them is made."""
     highest = max(logs.values())
     shares = {choice: math.exp(log - highest) for choice, log in logs.items()}
     whole = math.fsum(shares.values())
@@ -166,7 +169,7 @@ def _normalize_choices(logs: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sum_choice_tokens(first: Mapping[str, float] | None, choices: Sequence[str]) -> dict[str, float] | None:
-    """Of all first tokens those that are a choice, with or without space around them."""
+    """Sum the probabilities of first tokens that are a choice, with or without surrounding spaces."""
     if first is None:
         return None
     found: dict[str, float] = {}
@@ -178,7 +181,7 @@ def _sum_choice_tokens(first: Mapping[str, float] | None, choices: Sequence[str]
 
 @dataclass(frozen=True)
 class ProxyServices:
-    """What a run's desk has to offer."""
+    """The services of a run's grading proxy."""
 
     searching: SearchProxy | None = None
     judging: JudgeProxy | None = None
@@ -235,13 +238,13 @@ def _respond_with(answer: Callable[[], Record]) -> JSONResponse:
         return JSONResponse({"error": error.message, "kind": REFUSED}, status_code=502)
     except Agent2RLError as error:
         return JSONResponse({"error": error.message}, status_code=502)
-    except Exception as error:  # of a backend's library; its words might hold a key
-        return JSONResponse({"error": f"a fault ({type(error).__name__})"}, status_code=502)
+    except Exception as error:  # a backend library's message might contain a key
+        return JSONResponse({"error": f"internal error ({type(error).__name__})"}, status_code=502)
 
 
 @contextmanager
 def serve_grading_proxy(offer: ProxyServices) -> Iterator[Path | None]:
-    """The desk's socket; None where there is nothing to offer."""
+    """Serve the proxy and yield its socket, or None without any service."""
     if not offer:
         yield None
         return

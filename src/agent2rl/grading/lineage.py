@@ -1,4 +1,5 @@
-"""Whose weights are these? Every submission is held against the base, tensor by tensor (`tensor_comparison`).
+"""Determine the origin of a submission's weights by comparing each tensor with the base
+(`tensor_comparison`).
 
     copied    every tensor has the base's values; there may be rows for added tokens
     derived   the base is in every matrix, nearly whole, and less was added than there was
@@ -6,8 +7,8 @@
               model was added to it
     unknown   all else: a mixture, a part replaced, another model added, much noise, the base rearranged
 
-Matrices alone decide: norms and biases of unrelated models agree too. Not covered: weights know only their
-ancestors, so a stranger's fine-tune of the very same base is a child of it like any other.
+Only matrices decide, because norms and biases of unrelated models also agree. Limitation: weights only show
+their ancestors, so somebody else's fine-tune of the same base also counts as derived.
 docs/design/lineage.md has the method, and how often it errs.
 """
 
@@ -42,18 +43,18 @@ from agent2rl.grading.untrusted_model_files import (
 )
 
 SIDE, VALUES = 8, 1024
-"""The least size of a matrix that decides: below it, chance does."""
+"""Minimum size of a matrix that decides; smaller ones agree by chance."""
 CHANCE, DEVIATIONS = 0.05, 4
-"""A cosine that unrelated matrices do not reach; for small ones, so many standard deviations."""
+"""A cosine that unrelated matrices do not reach; for small ones, a number of standard deviations."""
 REMOVED, SHRINKING = -0.35, -0.9
 """Pull between which the base was replaced by something else. Training is near 0, a mixture with a model of
 equal length at -0.71 whatever its share; weight decay alone is at -1."""
 LEFT, WHOLE = 0.25, 0.99
 """A mixture that retains less of the base is the other model; one that retains more is rounding."""
 ADDED = 1.0
-"""More than the base's own length was added: it hides what was there before."""
+"""Above this length (in units of the base) the added part hides the base."""
 REST_ADDED = 0.25
-"""Where more was added, it is asked whether that has anything to do with the base."""
+"""Above this length, check whether the added part is related to the base."""
 ALIGNED, ALIGNED_CHANCES = 0.05, 1.5
 """What training adds is aligned with the base by at least so much, and by so many times what chance gives."""
 STRUCTURED, FULL_RANK = 2.0, 0.02
@@ -101,9 +102,9 @@ class TensorLineage(Record):
 class LineageReport(Record):
     verdict: Lineage
     reason: str
-    """One sentence for people."""
+    """The reason in one sentence."""
     statistic: str
-    """The figure that decided, with its value and the threshold it was held against."""
+    """The deciding statistic, with its value and threshold."""
     value: float | None
     threshold: float | None
     unchanged_tensors: float
@@ -125,17 +126,17 @@ class LineageReport(Record):
 
     @property
     def message(self) -> str:
-        """What the agent is told: nothing where all is well."""
+        """The message for the agent; empty if there is no problem."""
         if self.verdict == "foreign":
             return (
-                f"These are not the base model's weights, trained further. {self.reason} They are scored, "
+                f"These weights do not come from the base model. {self.reason} They are scored, "
                 "but cannot be the best. Load the model in $MODEL_PATH, train that, and submit it."
             )
         return f"Lineage unknown: {self.reason}" if self.verdict == "unknown" else ""
 
 
 def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
-    """Say where the weights of a submission come from. It has passed the checks."""
+    """Determine the origin of a submission's weights. The submission must have passed the checks."""
     submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
     found = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
@@ -169,13 +170,13 @@ def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
 
 
 def _changed_values(seen: tuple[TensorLineage, ...], base: BaseModel) -> float:
-    """The share of all values that differ; of tensors that were not measured, all do."""
+    """Return the share of all values that differ; all values of unmeasured tensors count as different."""
     changed = sum((1 - (one.unchanged or 0.0)) * base.tensors[one.name].parameters for one in seen)
     return changed / max(1, base.parameters)
 
 
 def _leading_rows(found: Tensor, base: Tensor) -> Tensor:
-    """The part of a submitted tensor that the base has too: its vocabulary may have grown."""
+    """Return the rows of a submitted tensor that the base also has; the vocabulary may have grown."""
     if found.shape == base.shape:
         return found
     begin = found.offsets[0]
@@ -214,7 +215,7 @@ def _measure_rests(
 
 
 def _changed_throughout(seen: tuple[TensorLineage, ...]) -> list[TensorLineage]:
-    """Matrices of which few values stayed as they were: where most did, the others may go far."""
+    """Return the matrices with few unchanged values; if most are unchanged, the others may differ much."""
     return [
         one for one in seen if one.state != "small" and one.unchanged is not None and one.unchanged < MOSTLY
     ]
@@ -243,7 +244,7 @@ def _compare_tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
 
 
 def _compare_digests(name: str, found: Tensor, base: Tensor) -> TensorLineage:
-    """A tensor without a length to measure by: whether it is the same is all there is to say."""
+    """Compare a tensor without a measurable length: it is the same or not."""
     same = (found.dtype, found.shape) == (base.dtype, base.shape) and tensor_sha256(found) == tensor_sha256(
         base
     )
@@ -265,7 +266,7 @@ def _classify_tensor(measured: TensorFit, found: Tensor, base: Tensor) -> State:
 
 
 class _Evidence:
-    """All tensors; `matrices` decide."""
+    """The comparison of all tensors; `matrices` decide."""
 
     def __init__(self, seen: tuple[TensorLineage, ...], rests: Mapping[str, RestGeometry]) -> None:
         self.unchanged = sum(tensor.unchanged == 1 for tensor in seen) / max(1, len(seen))
@@ -304,7 +305,7 @@ class _Decision:
 
 
 def _decide_verdict(evidence: _Evidence) -> _Decision:
-    """The first rule that applies."""
+    """Return the decision of the first rule that applies."""
     if evidence.copied:
         reason = (
             "Every base value is unchanged; only rows for added tokens are new."
@@ -353,7 +354,7 @@ def _decide_by_medians(evidence: _Evidence, unrelated: _Decision | None) -> _Dec
 
 
 def _decide_unrelated(evidence: _Evidence) -> _Decision | None:
-    """Whether what was added looks like another model: full rank, structured, and not like the base."""
+    """Decide whether the added part looks like another model: full rank, structured, unlike the base."""
     alignment, chance, structure = evidence.alignment, evidence.chance_alignment, evidence.structure
     added = evidence.median_of("added")
     if added is None or alignment is None or chance is None or structure is None:

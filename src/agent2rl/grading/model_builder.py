@@ -1,14 +1,13 @@
-"""Builds the model directory that an engine opens. Of what the agent wrote, it holds only checked tensors.
+"""Build the model directory that an engine opens. The only files from the agent are checked tensors.
 
     config.json       the base model's, with the few changes that the checks allow
     tokenizer files   the base model's, with added special tokens
     chat format       the base model's template, or a declared format, which is data
     weights           the submitted safetensors files, renamed
 
-A built model is a mapping from file names to files of the host: an engine's sandbox shows each of them at
-its name, so that weights of any size are neither copied nor linked. `ablate_training` builds the base
-model's own tensors with a submission's other files and its rows for added tokens: what that scores does not
-come from training.
+A built model maps file names to files of the host. An engine's sandbox mounts each of them at its name, so
+that weights of any size are neither copied nor linked. `ablate_training` builds the base model's own tensors
+with a submission's other files and its rows for added tokens: the score of that does not come from training.
 """
 
 import hashlib
@@ -34,7 +33,7 @@ from agent2rl.grading.config_and_tokenizer import (
 from agent2rl.grading.freeze import CONFIG, PICKLED_MODELS, TOKENIZER, matches_name
 from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, INDEX, SINGLE, Tensor, read_chunks
 
-# Writes the base model's weights with a submission's rows for its added tokens.
+# The base model's weights with a submission's rows for added tokens.
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 TokenRows = Mapping[str, Mapping[int, bytes]]
@@ -42,7 +41,7 @@ TokenRows = Mapping[str, Mapping[int, bytes]]
 
 
 def read_row(tensor: Tensor, row: int, dtype: str) -> bytes:
-    """One row of a tensor, in the precision that is asked for."""
+    """Return one row of a tensor in the given dtype."""
     size = row_bytes(tensor)
     with tensor.file.open("rb") as file:
         file.seek(tensor.offsets[0] + row * size)
@@ -55,7 +54,7 @@ def row_bytes(tensor: Tensor) -> int:
 
 
 def write_rows(path: Path, base: Mapping[str, Tensor], rows: TokenRows) -> dict[str, Tensor]:
-    """One safetensors file of the base model's tensors, with rows replaced in or added to some of them."""
+    """Write a safetensors file of the base model's tensors with replaced or added rows."""
     written: dict[str, Tensor] = {}
     end = 0
     for name, tensor in base.items():
@@ -92,13 +91,13 @@ def _decode(raw: bytes, dtype: str) -> npt.NDArray[np.float32]:
 def _encode(values: npt.NDArray[np.float32], dtype: str) -> bytes:
     if dtype == "BF16":
         bits = values.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to the nearest, and to even between two
+        rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # round to nearest, ties to even
         return (rounded >> 16).astype("<u2").tobytes()
     return values.astype(NUMPY[dtype]).tobytes()
 
 
 BuiltFiles = Mapping[str, Path]
-"""Files of a model directory by the names that an engine sees."""
+"""Files of a model directory, by the names that an engine sees."""
 NOT_BUILT = (
     *(
         "*.safetensors",
@@ -114,31 +113,31 @@ NOT_BUILT = (
     ),
     *("*.py", "*.so", "generation_config.json"),
 )
-"""Of the base model: its weights, its weights in other forms, and code. How replies are sampled is the task's
-affair, so no generation_config.json either."""
+"""Files of the base model that are left out: weights in any format, code, and generation_config.json, because
+the task decides how replies are sampled."""
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What of a submission takes effect, once it is checked."""
+    """The checked parts of a submission that take effect."""
 
     tensors: Mapping[str, Tensor]
     config: ConfigChanges = field(default_factory=ConfigChanges)
     added_tokens: tuple[AddedToken, ...] = ()
     tokenizer: Mapping[str, Any] | None = None
-    """What the added tokens extend, where there are any."""
+    """The tokenizer that the added tokens extend, if there are any."""
     chat_format: ChatFormat | None = None
-    """None: as the base model is asked."""
+    """None: the base model's own."""
 
     @property
     def differs_beside_weights(self) -> bool:
         return bool(self.added_tokens or self.chat_format) or self.config != ConfigChanges()
 
     def ablations(self) -> tuple["ModelParts", ...]:
-        """What the base model's own tensors are graded under: all that differs, and the chat format alone.
+        """Return the variants for the base model's own tensors: all changes, and only the chat format.
 
-        A format can be made to fail with the base model and to work with a few edited values. So the base
-        model is also asked in a few usual formats.
+        A format can be designed to fail with the base model and to work with a few edited values. So the base
+        model is also graded with a few common formats.
         """
         if self.chat_format is None:
             return (self,)
@@ -146,7 +145,7 @@ class ModelParts:
         return (self, *(ModelParts(self.tensors, chat_format=each) for each in alone))
 
     def ablation_key(self, base: BaseModel) -> str:
-        """Names everything that differs from the base model but its own tensors."""
+        """Return a hash of everything that differs from the base model except its own tensors."""
         rows = {
             f"{name} {row}": hashlib.sha256(data).hexdigest()
             for name, changed in _token_rows(self, base).items()
@@ -162,7 +161,7 @@ class ModelParts:
 
 
 def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFiles:
-    """The submission as it is graded; what has to be written is written to `directory`."""
+    """Build the submission for grading; new files are written to `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     files = base_files(base)
@@ -177,7 +176,7 @@ def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFil
 
 
 def ablate_training(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFiles:
-    """The base model's own tensors under the submission's other files, with its rows for added tokens."""
+    """Build the base model's own tensors with the submission's other files and rows for added tokens."""
     rows = _token_rows(parts, base)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = dict(base.tensors)
@@ -187,13 +186,13 @@ def ablate_training(parts: ModelParts, base: BaseModel, directory: Path) -> Buil
 
 
 def base_files(base: BaseModel) -> dict[str, Path]:
-    """What an engine may need of the base model beside its weights; hubs keep pickles and code there too."""
+    """Return the base model's files for an engine, without weights, pickles and code."""
     names = [file.path for file in base.manifest.files if "/" not in file.path]
     return {name: base.directory / name for name in names if not matches_name(name, NOT_BUILT)}
 
 
 def _token_rows(parts: ModelParts, base: BaseModel) -> dict[str, dict[int, bytes]]:
-    """A submission's rows for its added tokens, by tensor and row: beyond the base model's or spare in it."""
+    """Return a submission's rows for added tokens, by tensor and row: new rows, or spare ones of the base."""
     vocabulary = config_value(base.config, VOCABULARY)
     found: dict[str, dict[int, bytes]] = {}
     for name, tensor in sorted(parts.tensors.items()):
@@ -208,7 +207,7 @@ def _token_rows(parts: ModelParts, base: BaseModel) -> dict[str, dict[int, bytes
 
 
 def _place_weights(tensors: Mapping[str, Tensor], directory: Path) -> dict[str, Path]:
-    """The files that hold the tensors, under names of our own."""
+    """Return the weight files under standard names."""
     sources = sorted({tensor.file for tensor in tensors.values()})
     if len(sources) == 1:
         return {SINGLE: sources[0]}
@@ -223,5 +222,5 @@ def _place_weights(tensors: Mapping[str, Tensor], directory: Path) -> dict[str, 
 
 def _write_json(path: Path, value: object) -> Path:
     path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
-    path.chmod(0o644)  # whatever the umask: the grading child may be another user
+    path.chmod(0o644)  # despite the umask: the grading child may be another user
     return path

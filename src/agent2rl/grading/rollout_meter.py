@@ -1,11 +1,11 @@
-"""Counts what an agent plays in its task's world, and keeps the budget of steps.
+"""Count what an agent plays in its task's world, and enforce the budget of steps.
 
     witnessed   in the world that the harness serves: every step passes through here
-    claimed     in the agent's own processes: what their faces report, signed with the run's key
+    claimed     in the agent's own processes: reported by the adapters, signed with the run's key
 
-A claim is only a claim. The signature shows that it comes from this run and was not mangled; the agent holds
-the key, and can play without reporting or report what it did not play. The sequence numbers keep a report
-that is sent twice from counting twice.
+Claims are not trusted. The signature shows that a report comes from this run and is intact. But the agent has
+the key, so it can play without reporting, or report what it did not play. Sequence numbers prevent counting a
+report twice.
 """
 
 import hmac
@@ -24,20 +24,20 @@ from agent2rl.record.recorder import Recorder
 
 FLUSH_SECONDS = 2.0
 REPORTERS, REPORTS = 10_000, 100_000
-"""In one run, at most: the record must not grow without end."""
+"""Limits of one run, so that the record does not grow without bound."""
 STEPS_PER_SECOND = 1_000_000
-"""Of one reporter: more than ten times what the fastest engine does."""
+"""Limit of one reporter: more than ten times the speed of the fastest engine."""
 
 Count = Annotated[StrictInt, Field(ge=0, le=10**12)]
 
 
 class RolloutReport(Record):
-    """What a process played since its last report."""
+    """Counts of a process since its last report."""
 
     reporter: Annotated[str, Field(pattern=r"^[0-9a-zA-Z_-]{1,64}$")]
     """Names the process."""
     sequence: Annotated[StrictInt, Field(ge=1, le=10**9)]
-    """1, 2, 3 …: of this reporter's reports."""
+    """Number of the report: 1, 2, 3 …, separate for each reporter."""
     episodes: Count
     steps: Count
     successes: Count
@@ -46,30 +46,30 @@ class RolloutReport(Record):
 
 
 class Forged(Agent2RLError):
-    """A report whose signature is wrong."""
+    """A report with a wrong signature."""
 
 
 class OutOfOrder(Agent2RLError):
-    """A report that was counted before, or comes before its turn."""
+    """A report that was already counted, or is not the next one."""
 
 
 class TooMany(Agent2RLError):
-    """More reports than one run can have."""
+    """More reports than one run may send."""
 
 
 class RolloutMeter:
-    """Serves as the counter of the world that the harness serves (`faces.seat.Counter`)."""
+    """Counts steps and episodes; also the counter of the world that the harness serves."""
 
     def __init__(self, budget: Budget, recorder: Recorder) -> None:
         self.key = secrets.token_hex(32)
-        """The agent's faces sign with it."""
+        """The key with which the agent's adapters sign reports."""
         self._limit = budget.environment_steps
         self._recorder = recorder
         self._lock = threading.Lock()
         past = recorder.past
         self._began = time.monotonic() - past.used_seconds
         self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(past.played.claimed)
-        """Of each reporter: its last sequence number, and the sum of its reports."""
+        """By reporter: its last sequence number and the sum of its reports."""
         self._reports = past.played.reports
         self._total = sum((mine for _, mine in self._claimed.values()), RolloutCounts())
         self._witnessed: dict[str, int] = past.played.witnessed.model_dump()
@@ -77,7 +77,7 @@ class RolloutMeter:
         self._flushed_at = time.monotonic()
 
     def steps_left(self) -> int | None:
-        """Steps; None where there is no limit."""
+        """Return the remaining steps, or None without a limit."""
         if self._limit is None:
             return None
         return max(0, self._limit - self._total.steps - self._witnessed["steps"])
@@ -87,30 +87,30 @@ class RolloutMeter:
             return Rollouts(claimed=self._total, witnessed=RolloutCounts(**self._witnessed))
 
     def close(self) -> Rollouts:
-        """The last word, in the ledger."""
+        """Record the totals in the ledger and return them."""
         with self._lock:
             self._flush_counts()
         totals = self.sum_totals()
         self._recorder.record_entry("rollout_totals", **totals.model_dump())
         return totals
 
-    # What the agent claims
+    # Claims of the agent
 
     def count_claim(self, report: RolloutReport) -> None:
-        """Count a report, or say why not."""
+        """Count a report, or raise if it is invalid."""
         counts = report.model_dump(include=set(COUNT_NAMES))
         right = sign_report(self.key, report.reporter, report.sequence, counts)
         if not hmac.compare_digest(right.encode(), report.signature.encode()):
-            raise Forged("The signature is not that of this report.", "Sign with the key in $ROLLOUT_KEY.")
+            raise Forged("The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY.")
         with self._lock:
             last, sum_so_far = self._claimed.get(report.reporter, (0, RolloutCounts()))
             if report.sequence != last + 1:
                 raise OutOfOrder(
-                    f"Report {report.sequence} is not counted: the next one is {last + 1}.",
+                    f"Report {report.sequence} is not counted. The next number is {last + 1}.",
                     "Send each report once, in order.",
                 )
             if self._reports >= REPORTS or (last == 0 and len(self._claimed) >= REPORTERS):
-                raise TooMany("This run has sent more reports than are taken.", "Report less often.")
+                raise TooMany("This run has sent too many reports.", "Report less often.")
             mine = sum_so_far + RolloutCounts(**counts)
             self._refuse_impossible_counts(mine)
             self._claimed[report.reporter] = (report.sequence, mine)
@@ -124,12 +124,13 @@ class RolloutMeter:
         most = int(STEPS_PER_SECOND * (1 + time.monotonic() - self._began))
         if mine.steps > most or mine.episodes > most:
             raise Refusal(
-                f"Nobody plays so much in so little time: at most {most} steps.", "Report what was."
+                f"Too many steps for the elapsed time: at most {most} are possible.",
+                "Report the actual steps.",
             )
         if mine.successes > min(mine.episodes, mine.steps):
-            raise Refusal("More episodes are won than were played.", "Report what was.")
+            raise Refusal("More episodes were won than played.", "Report the actual episodes.")
 
-    # What the harness sees
+    # Steps in the served world
 
     def begin(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Serves an application on a unix socket from a thread, for as long as the run lasts."""
+"""Serve an application on a unix socket from a thread."""
 
 import asyncio
 import shutil
@@ -16,11 +16,11 @@ from websockets.frames import Frame
 
 CONNECTIONS = 64
 PINGS: dict[str, Any] = {"ws_ping_interval": 20.0, "ws_ping_timeout": 60.0}
-"""Whoever does not answer for so long is gone."""
+"""A client that does not answer pings within this time is disconnected."""
 UNREAD_BYTES = 1 << 20
-"""Of answers to pings, which wait for nobody."""
+"""Limit of buffered answers to pings, which are sent without flow control."""
 FRAGMENTS = 1024
-"""Of a message: its length says nothing of empty ones."""
+"""Maximum fragments of a message; the length limit does not cover empty ones."""
 START_SECONDS = 30
 
 
@@ -37,7 +37,7 @@ def _limit_connections(most: int) -> type[H11Protocol]:
 
 
 class _GuardedWebSocket(WebSocketsSansIOProtocol):
-    """Hangs up on clients that make it remember without end: pings unread, messages in endless pieces."""
+    """Disconnects clients that fill the memory with unread ping answers or endless message fragments."""
 
     def handle_ping(self) -> None:
         if self.transport.get_write_buffer_size() > UNREAD_BYTES:
@@ -56,10 +56,11 @@ class _GuardedWebSocket(WebSocketsSansIOProtocol):
 def serve_on_socket(
     application: Any, connections: int = CONNECTIONS, message_bytes: int | None = None
 ) -> Iterator[Path]:
-    """The socket's path. It lies in a directory of its own because such paths must be short.
+    """Serve the application and yield the socket's path, in its own directory because such paths must be
+    short.
 
-    The directory can be mounted into a sandbox, where another user reads it; its parent is closed to others.
-    WebSockets are spoken where it is said how long their messages may be.
+    The directory can be mounted into a sandbox, where another user reads it. Its parent is private.
+    WebSockets are enabled if a maximum message length is given.
     """
     home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
     shared = home / "s"
@@ -73,10 +74,10 @@ def serve_on_socket(
         http=_limit_connections(connections),
         ws=_GuardedWebSocket if message_bytes else "none",
         ws_max_size=message_bytes or 0,
-        ws_per_message_deflate=False,  # a small message could unpack to a large one
+        ws_per_message_deflate=False,  # a small message could decompress to a large one
         **PINGS,
         lifespan="off",
-        backlog=connections,  # asyncio accepts as many in one turn, before any of them can be turned away
+        backlog=connections,  # asyncio accepts this many at once, before any can be refused
         log_config=None,
         log_level="critical",  # malformed requests must not reach the user's terminal
     )

@@ -1,8 +1,9 @@
-"""Grades one submission (check, build the model, run the grading child) and turns its scores into a verdict.
+"""Grade one submission (check, build the model, run the grading child) and turn its scores into a verdict.
 
-Grading is the same for every split, so the held-out score is of the very model that got the feedback.
+Grading is the same for every split, so the held-out score belongs to the same model as the feedback score.
 """
 
+import logging
 import tempfile
 import threading
 from collections.abc import Callable
@@ -20,11 +21,13 @@ from agent2rl.record.files import remove_tree
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.recorder import Recorder
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Ablation:
     key: str
-    """Names its folder."""
+    """The name of its folder."""
     results: EvalResult
 
 
@@ -42,37 +45,37 @@ class SubmissionGrader:
         self._ablations: dict[tuple[str, Split], EvalResult] = {}
 
     def check(self, where: SubmissionPaths) -> ModelParts:
-        """What of a frozen submission takes effect, or a refusal."""
+        """Return the parts of a frozen submission that take effect, or refuse it."""
         return check_submission(where.model, self.base, self._resave)
 
     def grade(
         self, parts: ModelParts, where: SubmissionPaths, split: Split, child: GradingChild | None = None
     ) -> EvalResult:
-        """The submission's answers on a split; those on record are not asked for again."""
-        return self._grade(where, split, child, lambda place: build_model(parts, self.base, place))
+        """Return the submission's results on a split; recorded results are not graded again."""
+        return self._grade(where, split, child, lambda directory: build_model(parts, self.base, directory))
 
     def grade_ablations(
         self, parts: ModelParts, split: Split, child: GradingChild | None = None
     ) -> "Ablation":
-        """The best that the base model's own weights do, untrained, under a submission's other files."""
-        found = [
-            Ablation(each.ablation_key(self.base), self._grade_ablation(each, split, child))
-            for each in parts.ablations()
+        """Return the best result of the untrained base model with a submission's other files."""
+        ablations = [
+            Ablation(variant.ablation_key(self.base), self._grade_ablation(variant, split, child))
+            for variant in parts.ablations()
         ]
-        return max(found, key=lambda each: statistics.score_evaluation(each.results, split).value)
+        return max(ablations, key=lambda ablation: statistics.score_evaluation(ablation.results, split).value)
 
     def _grade_ablation(self, parts: ModelParts, split: Split, child: GradingChild | None) -> EvalResult:
-        """Kept by content: submissions that differ in weights alone share it."""
+        """Grade an ablation once: submissions that differ only in weights share it."""
         key = parts.ablation_key(self.base)
         with self._ablating:
-            found = self._ablations.get((key, split))
-            if found is None:
+            results = self._ablations.get((key, split))
+            if results is None:
                 where = self._recorder.paths.ablation_paths(key)
-                found = self._grade(
-                    where, split, child, lambda place: ablate_training(parts, self.base, place)
+                results = self._grade(
+                    where, split, child, lambda directory: ablate_training(parts, self.base, directory)
                 )
-                self._ablations[key, split] = found
-            return found
+                self._ablations[key, split] = results
+            return results
 
     def _grade(
         self,
@@ -82,19 +85,21 @@ class SubmissionGrader:
         build: Callable[[Path], BuiltFiles],
     ) -> EvalResult:
         recorder = self._recorder
-        found = recorder.past.read_recorded_results(recorder.paths, where, split)
-        if found is None:
-            where.root.mkdir(parents=True, exist_ok=True)
-            recorder.paths.scratch.mkdir(parents=True, exist_ok=True)
-            place = Path(tempfile.mkdtemp(prefix="model-", dir=recorder.paths.scratch))
-            try:
-                files = build(place)
-                child = child or self.child
-                found = child.grade_model(files, split, where.log, recorder.paths.scratch, self._stop)
-            finally:
-                remove_tree(place)
-            recorder.record_results(where, split, found)
-        return found
+        results = recorder.past.read_recorded_results(recorder.paths, where, split)
+        if results is not None:
+            logger.debug("%s, %s: results are already recorded", where.root.name, split)
+            return results
+        where.root.mkdir(parents=True, exist_ok=True)
+        recorder.paths.scratch.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix="model-", dir=recorder.paths.scratch))
+        try:
+            files = build(directory)
+            child = child or self.child
+            results = child.grade_model(files, split, where.log, recorder.paths.scratch, self._stop)
+        finally:
+            remove_tree(directory)
+        recorder.record_results(where, split, results)
+        return results
 
     def _resave(self) -> ResavedBase:
         with self._lock:
@@ -105,15 +110,15 @@ class SubmissionGrader:
             return self._resaved
 
 
-# What becomes of a submission, as a value: made by the service, written down with the submission.
+# Verdicts.
 
 NAME_CHARACTERS = 60
-"""Of a file that was left out, in a message."""
+"""Length of an ignored file's name in a message."""
 
 
 @dataclass(frozen=True)
 class SubmissionVerdict:
-    """What becomes of a submission."""
+    """The fields that a grading adds to a submission."""
 
     verdict: Verdict
     message: str = ""
@@ -125,13 +130,13 @@ class SubmissionVerdict:
     weights_sha256: str | None = None
     same_as: int | None = None
 
-    def settle(self, waiting: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
-        """The submission with its verdict. A copy that was never graded stays."""
+    def settle(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
+        """Return the submission with its verdict. The copy of an expired submission is kept."""
         return Submission.model_validate(
             {
-                **waiting.model_dump(),
+                **submission.model_dump(),
                 **{field.name: getattr(self, field.name) for field in fields(self)},
-                "message": " ".join(filter(None, (self.message, _name_left_out(waiting.left_out)))),
+                "message": " ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
                 "queue_seconds": queue_seconds,
                 "grading_seconds": grading_seconds,
                 "kept": self.verdict == "expired",
@@ -140,7 +145,7 @@ class SubmissionVerdict:
 
 
 def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
-    message = f"The same files as submission {earlier.id}: its verdict stands. {earlier.message}".strip()
+    message = f"Same files as submission {earlier.id}, so same verdict. {earlier.message}".strip()
     assert earlier.verdict is not None
     return SubmissionVerdict(
         earlier.verdict,
@@ -158,7 +163,10 @@ def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
 def score_verdict(
     score: EvalScore, baseline: EvalScore, ablated: EvalScore | None, origin: LineageReport, digest: str
 ) -> SubmissionVerdict:
-    """Only what training gained counts, not what the base model's own weights gain under the same files."""
+    """Return the verdict of a graded submission.
+
+    Only the gain from training counts, not what the base model's own weights gain with the same files.
+    """
     reference = max(baseline.value, ablated.value) if ablated else baseline.value
     message = origin.message
     if ablated and ablated.value > baseline.value:
@@ -190,4 +198,4 @@ def score_verdict(
 
 def _name_left_out(names: tuple[str, ...]) -> str:
     shown = (name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…" for name in names)
-    return f"Left out, because it is no part of a model: {', '.join(shown)}." if names else ""
+    return f"Ignored, because not part of a model: {', '.join(shown)}." if names else ""

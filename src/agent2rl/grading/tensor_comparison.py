@@ -1,4 +1,4 @@
-"""Measures one tensor of a submission against the base's, in one pass over both files.
+"""Compare one tensor of a submission with the base's, in one pass over both files.
 
 Seen from the base tensor b, a submitted tensor is retained * b + rest, where rest is orthogonal to b. A child
 retains all of b, however hard it was trained; an unrelated tensor retains nothing; a mixture is in between.
@@ -7,7 +7,7 @@ The same sums by row and by column show lines (rows or columns) that were scaled
 another basis. `measure_rest` asks whether the rest has anything to do with the base, and `measure_added_rows`
 measures the rows of added tokens.
 
-Holds a few megabytes of each file at a time. Which figures mean what is for `lineage`.
+Only a few megabytes of each file are in memory at a time. `lineage` interprets the results.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ Floats = npt.NDArray[np.float64]
 READABLE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 CHUNK_VALUES = 1 << 19
 SAMPLE = 64
-"""Lines of a tensor that `is_rearranged` tries to find in the base."""
+"""Number of lines of a tensor that `is_rearranged` tries to find in the base."""
 FOUND = 0.8
 """A line is the base's where their cosine is at least this; so are lines whose angles agree as well."""
 ANGLES = 496
 """Fewer than these, of 32 lines with each other, can agree by chance."""
 ASTRAY = 0.5
-"""A row or column whose cosine with the base's at the same place is below this went astray."""
+"""A row or column went astray if its cosine with the base's at the same place is below this."""
 REST_COLUMNS, REST_ANGLES = 256, 28
 """Columns that `measure_rest` looks at, evenly spaced, and the fewest angles between them that tell anything
 (of 8 columns)."""
@@ -89,12 +89,11 @@ class AddedRows:
 
 
 class NotFinite(ValueError):
-    """A tensor holds NaN, infinity, or numbers whose squares are."""
+    """A tensor has NaN, infinity, or values with infinite squares."""
 
 
 def measure_tensor(found: Tensor, base: Tensor) -> TensorFit | None:
-    """Measure a tensor of the base's shape; None where there is nothing to measure it by: no values, or a
-    base of zeros."""
+    """Compare a tensor of the base's shape; None if it has no values or the base is all zeros."""
     rows, columns = matrix_shape(base)
     by_row: list[Floats] = []
     by_column = np.zeros((3, columns))
@@ -113,7 +112,7 @@ def measure_tensor(found: Tensor, base: Tensor) -> TensorFit | None:
 
 
 def is_rearranged(found: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
-    """Whether the lines that went astray are the base's: elsewhere, turned, or with another sign."""
+    """Return whether the lines that went astray are the base's: moved, rotated, or with another sign."""
     rows, columns = matrix_shape(base)
     with np.errstate(all="ignore"):
         return (len(astray[0]) > 1 and _match_base_lines(_sample_rows(found, base, astray[0]), columns)) or (
@@ -161,7 +160,7 @@ def _compare_grams(rest_gram: Floats, base_gram: Floats, rows: int) -> RestGeome
 
 
 def measure_added_rows(found: Tensor, base: Tensor) -> AddedRows | None:
-    """Measure the rows after the base's; None where there are none, or their dtype has no lengths."""
+    """Measure the rows after the base's; None if there are none or the dtype has no lengths."""
     count = found.shape[0] - base.shape[0] if base.shape else 0
     if count <= 0:
         return None
@@ -187,7 +186,7 @@ def _median_row_length(tensor: Tensor, first: int, end: int) -> float:
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
-    """A tensor as a matrix: its last dimension is the columns."""
+    """Return the shape of a tensor as a matrix, with its last dimension as columns."""
     *leading, last = tensor.shape or (1,)
     return prod(leading), last
 
@@ -277,7 +276,7 @@ def _compute_cosines(gram: Floats) -> Floats:
 
 
 def _read_row_chunks(tensor: Tensor, rows: int) -> Iterator[Floats]:
-    """The first rows of a tensor, some at a time."""
+    """Yield the first rows of a tensor in chunks."""
     columns = matrix_shape(tensor)[1]
     step = max(1, CHUNK_VALUES // max(1, columns))
     for start in range(0, rows if columns else 0, step):

@@ -1,9 +1,9 @@
-"""A judge for the agent to train with, where the user offers one. It is never the one that grades.
+"""Serve a judge for the agent to train with, if the user offers one. It is never the judge that grades.
 
-    POST /v1/chat/completions   a chat, as OpenAI's API has it        GET /v1/models
+    POST /v1/chat/completions   a chat, as in OpenAI's API            GET /v1/models
 
-Every question is counted, and the counts go on record. There are so many and no more: then the status is 429.
-What fails says so: status 502, and no text.
+Every question is counted, and the counts are recorded. Beyond the limit the status is 429. A failure of the
+judge has status 502 and no text.
 """
 
 import threading
@@ -26,7 +26,7 @@ BODY_BYTES = 1 << 20
 NOTE_SECONDS = 2.0
 COUNTED = ("questions", "refused", "failed", "characters", "tokens")
 MODEL = "judge"
-"""Its name to the agent; which model it is stands in the run's specification."""
+"""The name that the agent uses; the run's specification names the actual model."""
 
 
 class TrainingJudgeMessage(BaseModel):
@@ -35,7 +35,7 @@ class TrainingJudgeMessage(BaseModel):
 
 
 class TrainingJudgeRequest(BaseModel):
-    """What else clients send is no concern of ours."""
+    """A chat request; other fields that clients send are ignored."""
 
     messages: list[TrainingJudgeMessage] = Field(min_length=1)
     max_tokens: int = Field(default=512, ge=1, le=8192)
@@ -44,11 +44,11 @@ class TrainingJudgeRequest(BaseModel):
 
 
 class QuestionsUsedUp(Refusal):
-    """All questions have been asked."""
+    """The limit of questions is reached."""
 
 
 class TrainingJudge:
-    """Counts what it is asked, and answers so many questions."""
+    """Counts questions and answers them up to a limit."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class TrainingJudge:
         before: JudgeUsage | None = None,
         note: Callable[[JudgeUsage], None] = lambda _: None,
     ) -> None:
-        """`before` is what was asked of another harness; `note` hears of the counts now and then."""
+        """`before`: the usage before a crash of the harness. `note` is called with the counts from time to
+        time."""
         self._judging = judging
         self._note, self._noted_at = note, 0.0
         self._limit = limit
@@ -92,7 +93,7 @@ class TrainingJudge:
         with self._counting:
             if self._counts["questions"] >= self._limit:
                 self._counts["refused"] += 1
-                raise QuestionsUsedUp(f"All {self._limit:,} questions to this judge have been asked.")
+                raise QuestionsUsedUp(f"All {self._limit:,} questions to this judge are used up.")
             self._counts["questions"] += 1
             self._counts["characters"] += characters
             due = time.monotonic() - self._noted_at >= NOTE_SECONDS
@@ -108,7 +109,7 @@ class TrainingJudge:
 
 def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    app.add_middleware(BodyLimit, most=BODY_BYTES, hint="Ask about less at once.")
+    app.add_middleware(BodyLimit, most=BODY_BYTES, hint="Send a shorter request.")
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
@@ -122,7 +123,9 @@ def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
             return JSONResponse({"error": {"message": error.message}}, status_code=429)
         except Agent2RLError as error:
             return JSONResponse({"error": {"message": error.message}}, status_code=502)
-        except Exception as error:  # of an engine's library; its words might hold a key
-            return JSONResponse({"error": {"message": f"a fault ({type(error).__name__})"}}, status_code=502)
+        except Exception as error:  # an engine library's message might contain a key
+            return JSONResponse(
+                {"error": {"message": f"internal error ({type(error).__name__})"}}, status_code=502
+            )
 
     return app

@@ -1,10 +1,10 @@
-"""Reads JSON and safetensors files that an agent wrote, within strict limits.
+"""Read JSON and safetensors files that an agent wrote, within strict limits.
 
 JSON must be one object with unique keys, no NaN, no very long numbers and no lone surrogates, and is
 bounded in size, depth and number of values. Safetensors headers are validated here and not by the
 safetensors library, which accepts more (any number of tensors, any rank, a header of 100 MB, repeated keys)
-and maps the whole file. What is accepted here it accepts too: a test checks that. Tensor values are never
-interpreted.
+and maps the whole file. The library accepts everything that is accepted here; a test checks that. Tensor
+values are never interpreted.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 
 from agent2rl.core.errors import MachineError, Refusal
 
-# Reads JSON that an agent wrote, and shows what it wrote in messages, without being hurt by either.
+# Untrusted JSON, and its safe display in messages.
 
 MIB = 2**20
 DEPTH = 64
 DIGITS = 40
-"""Tokenizers write "no limit" as ten to the thirtieth."""
+"""Maximum digits of a number; tokenizers write "no limit" as 10^30."""
 VALUES = 4_000_000
-"""A parsed value takes up to twenty times the memory of its text."""
+"""Maximum number of values; a parsed value takes up to twenty times the memory of its text."""
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
-    """The object that the text is, or a refusal that says why it is none."""
+    """Parse a JSON object, or refuse it with the reason."""
     try:
         if sum(map(data.count, (b",", b"[", b"{"))) > VALUES:
             raise ValueError(f"more than {VALUES:,} values")
@@ -73,27 +73,27 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
 
 
 def collect_keys(value: object) -> set[str]:
-    """Every key of a parsed JSON value, at any depth."""
+    """Return every key of a parsed JSON value, at any depth."""
     return {
         key for level in _iterate_levels(value) for item in level if isinstance(item, dict) for key in item
     }
 
 
 def format_value(value: object) -> str:
-    """Untrusted content as a message shows it: printable and short."""
+    """Format untrusted content for a message: printable and short."""
     text = repr(value[:80] if isinstance(value, str) else value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def format_values(values: Iterable[object]) -> str:
-    """The first few, and how many more."""
+    """Format the first few values and the number of the others."""
     items = list(values)
     more = f" and {len(items) - 5} more" if len(items) > 5 else ""
     return ", ".join(map(format_value, items[:5])) + more
 
 
 def _iterate_levels(value: object) -> Iterator[list[Any]]:
-    """All values by depth, without recursion."""
+    """Yield all values by depth, without recursion."""
     level: list[Any] = [value]
     while level:
         yield level
@@ -110,12 +110,12 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         counts = Counter(key for key, _ in pairs)
-        raise ValueError(f"{format_values(key for key in counts if counts[key] > 1)} is there more than once")
+        raise ValueError(f"{format_values(key for key in counts if counts[key] > 1)} occurs more than once")
     return value
 
 
 def _parse_integer(text: str) -> int:
-    # "-0" is an integer to some parsers and not to others, which is a trap.
+    # Parsers disagree whether "-0" is an integer.
     if text == "-0" or len(text) > DIGITS:
         raise ValueError(f"the number {format_value(text)} is out of range")
     return int(text)
@@ -133,12 +133,12 @@ def _refuse_constant(text: str) -> NoReturn:
 
 def _malformed_refusal(name: str, reason: str) -> Refusal:
     return Refusal(
-        f"{name} is not the JSON it should be: {reason}.",
+        f"{name} is not valid JSON: {reason}.",
         "Save it again with save_pretrained, or copy the base model's.",
     )
 
 
-# Reads safetensors as the checks need them: what tensors there are, and one digest of them all.
+# Safetensors files: the list of tensors, and one digest of all.
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -146,7 +146,7 @@ HEADER_BYTES = 16 * MIB
 TENSORS = 20_000
 RANK = 8
 ELEMENTS = 2**48
-"""Of one tensor, counting empty dimensions as one: no product overflows anywhere."""
+"""Maximum elements of a tensor, counting empty dimensions as one, so that no product overflows."""
 CHUNK = 4 * MIB
 SHARD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,243}\.safetensors")
 DTYPE_BYTES = {
@@ -155,7 +155,7 @@ DTYPE_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
 }
-MEND = "Save the weights with model.save_pretrained(path, safe_serialization=True)."
+SAVE_HINT = "Save the weights with model.save_pretrained(path, safe_serialization=True)."
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Tensor:
     shape: tuple[int, ...]
     file: Path
     offsets: tuple[int, int]
-    """Where its bytes begin and end in the file."""
+    """Begin and end of its bytes in the file."""
 
     @property
     def parameters(self) -> int:
@@ -172,19 +172,19 @@ class Tensor:
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """Every tensor of a model by name, from one file or from an index and its shards."""
+    """Read every tensor of a model by name, from one file or from an index and its shards."""
     single, index = directory / SINGLE, directory / INDEX
     if single.is_file() and index.is_file():
-        raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"rm the one that is left over. {MEND}")
+        raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"Remove the outdated one. {SAVE_HINT}")
     if single.is_file():
         return _read_file(single)
     if index.is_file():
         return _read_shards(directory, index)
-    raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", MEND)
+    raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", SAVE_HINT)
 
 
 def weights_sha256(directory: Path) -> str:
-    """The digest of all names, dtypes, shapes and values: the same however they are ordered and sharded."""
+    """Return the digest of all names, dtypes, shapes and values, independent of order and sharding."""
     digest = hashlib.sha256()
     for name, tensor in sorted(read_tensors(directory).items()):
         digest.update(json.dumps([name, tensor.dtype, tensor.shape]).encode() + b"\n")
@@ -194,7 +194,7 @@ def weights_sha256(directory: Path) -> str:
 
 
 def tensor_sha256(tensor: Tensor) -> str:
-    """The digest of one tensor's values."""
+    """Return the digest of one tensor's values."""
     digest = hashlib.sha256()
     for chunk in read_chunks(tensor):
         digest.update(chunk)
@@ -202,7 +202,7 @@ def tensor_sha256(tensor: Tensor) -> str:
 
 
 def read_chunks(tensor: Tensor) -> Iterator[bytes]:
-    """The bytes of a tensor, a few megabytes at a time."""
+    """Yield the bytes of a tensor, a few megabytes at a time."""
     begin, end = tensor.offsets
     with tensor.file.open("rb") as file:
         file.seek(begin)
@@ -217,28 +217,29 @@ def read_chunks(tensor: Tensor) -> Iterator[bytes]:
 def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
     placed = read_object(index, HEADER_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not 1 <= len(placed) <= TENSORS:
-        raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", MEND)
+        raise Refusal(f"{INDEX} needs a weight_map of 1 to {TENSORS:,} tensors.", SAVE_HINT)
     names: dict[str, set[str]] = {}
     for name, file in placed.items():
         if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
             raise Refusal(
-                f"{INDEX} places {format_value(name)} in {format_value(file)}: no name of a shard.", MEND
+                f"{INDEX} places {format_value(name)} in {format_value(file)}, which is not a shard's name.",
+                SAVE_HINT,
             )
         names.setdefault(file, set()).add(name)
     missing = sorted(file for file in names if not (directory / file).is_file())
     if missing:
-        raise Refusal(f"{INDEX} names files that are not there: {format_values(missing)}.", MEND)
+        raise Refusal(f"{INDEX} names missing files: {format_values(missing)}.", SAVE_HINT)
     found: dict[str, Tensor] = {}
     for file in sorted(names):
         shard = _read_file(directory / file)
         if different := shard.keys() ^ names[file]:
-            raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", MEND)
+            raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", SAVE_HINT)
         found |= shard
     return found
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    """Every tensor of one file, in which no byte is left over or used twice."""
+    """Read every tensor of one file. Each byte must belong to exactly one tensor."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -286,7 +287,7 @@ def _parse_tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
 
 
 def _is_size_list(value: object) -> bool:
-    """Whether it is a list of natural numbers; to Python, True is one too."""
+    """Return whether the value is a list of natural numbers, without booleans."""
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
@@ -302,4 +303,4 @@ def _check_layout(path: Path, found: Mapping[str, Tensor], start: int, size: int
 
 
 def _layout_refusal(path: Path, reason: str) -> Refusal:
-    return Refusal(f"{path.name} is not a sound safetensors file: {reason}.", MEND)
+    return Refusal(f"{path.name} is not a valid safetensors file: {reason}.", SAVE_HINT)

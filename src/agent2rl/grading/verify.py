@@ -1,7 +1,7 @@
-"""Does a run's record still hold? Recomputes the chain, every manifest, every file and every code revision.
+"""Verify a run's record: recompute the chain, every manifest, every file and every code revision.
 
-When a run is closed, the ledger pins every file of the run directory by `files.json`. Before that, and in
-runs that an older version closed, it pins files one by one. What is not covered is named, with the reason.
+When a run is closed, the ledger pins every file of the run directory through `files.json`. Before that, and
+in runs of older versions, it pins files one by one. Files that are not covered are listed with the reason.
 """
 
 import os
@@ -22,20 +22,20 @@ from agent2rl.record.revisions import NamedRevision, check_revisions
 from agent2rl.record.untrusted_files import sanitize_line
 
 PINS = ("results", "lineage", "contamination", "usage", "account")
-"""Entries that pin a file."""
+"""Kinds of entries that pin a file."""
 LONGEST_NAME = 300
 
 
 class UncoveredFiles(Record):
-    """Files of a run directory that nothing in its ledger pins."""
+    """Files of a run directory that the ledger does not pin."""
 
     path: str
-    """Below the run directory; a folder ends with `/`, and `*` is any submission."""
+    """Relative to the run directory; a folder ends with `/`, and `*` is any submission."""
     reason: str
 
 
 class Verification(Record):
-    """`fault` names the first thing that does not hold."""
+    """The result of a verification. `fault` describes the first fault."""
 
     holds: bool
     fault: str | None
@@ -47,7 +47,7 @@ class Verification(Record):
 
 
 def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
-    """Check a run; with `head`, also that its last record is the one with this hash."""
+    """Verify a run; with `head`, also that its last record has this hash."""
     chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     fault = chain.fault
     if not chain.entries:
@@ -72,7 +72,7 @@ def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
 
 
 def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
-    """None for each thing that holds, a sentence for each that does not, in the ledger's order."""
+    """Yield None for each passed check and a sentence for each fault, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
     graded: set[int] = set()
@@ -83,7 +83,7 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             if entry.kind == "opened":
                 yield _check_file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
-                if pins[data["file"]] == entry.index:  # a run that was resumed may have written it anew
+                if pins[data["file"]] == entry.index:  # a resumed run may have rewritten it
                     yield _check_file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in ("submitted", "graded"):
                 submission = Submission.model_validate(data["submission"])
@@ -93,7 +93,7 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
                 graded |= {submission.id} if entry.kind == "graded" else set()
                 if entry.kind == "submitted":
                     manifests[submission.id] = data["manifest_sha256"]
-            elif entry.kind == "closed":  # a crash may have come before the result took its place
+            elif entry.kind == "closed":  # a crash may have come before the result was in place
                 pending = paths.pending_result.exists() and not paths.result.exists()
                 place = paths.pending_result if pending else paths.result
                 yield _check_file(paths, paths.relative_name(place), data["result_sha256"])
@@ -113,7 +113,7 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
 
 
 def _find_files_pin(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
-    """The record that pins every file, unless the run went on after it: then it is closed once more."""
+    """Return the record that pins every file, unless the run continued after it."""
     last = [entry for entry in entries[-2:] if entry.kind != "closed"][-1:]
     return last[0] if last and last[0].kind == "files" else None
 
@@ -121,7 +121,7 @@ def _find_files_pin(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
 def _check_run_files(
     paths: RunPaths, entries: Sequence[LedgerEntry], pin: LedgerEntry, submissions: dict[int, Submission]
 ) -> Iterator[str | None]:
-    """Every file is as it was when the run was closed, and there is none that was not there."""
+    """Check that every file is unchanged since the run was closed, and that none was added."""
     name = paths.relative_name(paths.files)
     yield (fault := _check_file(paths, name, pin.data.get("sha256")))
     if fault is not None:
@@ -150,7 +150,7 @@ def _check_run_files(
 
 
 def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[LedgerEntry]) -> str | None:
-    """As it was when it was pinned; then the ledger's own lines follow, and nothing else."""
+    """Check that the pinned timeline is unchanged and followed only by lines from the ledger."""
     name = paths.relative_name(paths.events)
     if not is_plain_file(paths.events):
         return _describe_missing_file(paths, name)
@@ -168,7 +168,7 @@ def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[Led
 
 
 def _check_code(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str | None]:
-    """The agent's code: every revision that the ledger or the timeline names."""
+    """Check every code revision that the ledger or the timeline names."""
     named, head = _list_ledger_revisions(entries)
     if any(entry.kind == "started" for entry in entries):
         named += _list_timeline_revisions(paths)
@@ -176,7 +176,7 @@ def _check_code(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str
 
 
 def _list_ledger_revisions(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRevision], str | None]:
-    """By the ledger; and the last one, unless a harness that was resumed may have taken more since."""
+    """Return the revisions in the ledger, and the last one unless a resumed run may have taken more since."""
     named: list[NamedRevision] = []
     head: str | None = None
     for entry in entries:
@@ -191,7 +191,7 @@ def _list_ledger_revisions(entries: Sequence[LedgerEntry]) -> tuple[list[NamedRe
 
 
 def _list_timeline_revisions(paths: RunPaths) -> list[NamedRevision]:
-    """Without those of a harness that died before the agent started: their repository was made anew."""
+    """Return the timeline's revisions, without those from before a crash that preceded the agent's start."""
     named: list[NamedRevision] = []
     started = False
     for event in read_events(paths, []):
@@ -205,13 +205,13 @@ def _list_timeline_revisions(paths: RunPaths) -> list[NamedRevision]:
 
 
 def _find_submission_id(entry: LedgerEntry) -> JsonValue:
-    """The submission that the last record is about: a crash may have come before its file was written."""
+    """Return the submission of the last record: a crash may have come before its file was written."""
     submission = entry.data.get("submission")
     return submission.get("id") if isinstance(submission, dict) else None
 
 
 def _check_submission_record(paths: RunPaths, submission: Submission) -> str | None:
-    """submission.json is what the ledger last said of it."""
+    """Check that submission.json matches the last ledger record about it."""
     path = paths.submission_paths(submission.id).record
     try:
         found = Submission.model_validate_json(path.read_bytes())
@@ -221,7 +221,7 @@ def _check_submission_record(paths: RunPaths, submission: Submission) -> str | N
 
 
 def _find_unknown_submissions(paths: RunPaths, known: set[int]) -> Iterator[str]:
-    """Submissions that the ledger does not know. The last one may be a copy that a crash interrupted."""
+    """Yield submissions that are not in the ledger. The last one may be a copy that a crash interrupted."""
     for path in sorted(paths.submissions.glob("*")):
         interrupted = path.name == str(len(known) + 1) and not (path / "submission.json").exists()
         if path.name not in map(str, known) and not interrupted:
@@ -266,7 +266,7 @@ def _describe_missing_file(paths: RunPaths, name: str) -> str:
 
 
 def _sanitize_name(name: str) -> str:
-    """A name that somebody else chose, as one line."""
+    """Return an untrusted name as one line."""
     return sanitize_line(name, LONGEST_NAME)
 
 
@@ -276,7 +276,7 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
     if not paths.result.exists():
         closed = bool(chain.entries) and chain.entries[-1].kind == "closed"
         yield (
-            "the run was closed, but its harness died before result.json took its place; `resume` mends it"
+            "the run was closed, but its harness died before result.json took its place; `resume` fixes it"
             if closed
             else "the run has no result: it is still going, or its harness died"
         )
@@ -316,7 +316,7 @@ def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator
 
 
 def _list_unpinned(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[str]:
-    """Files that no record pins one by one; those of all submissions under one name."""
+    """Yield files that no record pins; the files of all submissions share one name."""
     pinned = {"spec.json", *(str(entry.data.get("file")) for entry in entries if entry.kind in PINS)}
     for path in list_run_files(paths):
         name = paths.relative_name(path)

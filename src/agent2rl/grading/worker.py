@@ -1,11 +1,11 @@
-"""The grading child: the one program that opens evaluation data and loads a submitted model.
+"""The grading child: the only program that opens evaluation data and loads a submitted model.
 
-Started in a sandbox of its own, in a directory with `job.json`, `model/` and `examples.jsonl`; leaves
-`result.json`. It answers with every example's result and never with a summary: the service adds up.
+It starts in its own sandbox, in a directory with `job.json`, `model/` and `examples.jsonl`, and writes
+`result.json`. The answer has every example's result and no summary; the service computes the score.
 
-The agent hears the text of an error only where no example can be in it (loading the model, and errors that
-an evaluator words itself; the service takes out their numbers). Anything else goes to the log, which the
-agent does not see.
+The agent gets the text of an error only if it cannot contain examples: errors of loading the model, and
+errors that an evaluator raises itself (the service removes their numbers). Anything else goes to the log,
+which the agent does not see.
 """
 
 import sys
@@ -29,7 +29,7 @@ ERROR_CHARACTERS = 600
 
 
 class GradingJob(Record):
-    """What to grade; the files lie beside it."""
+    """What to grade; the files are in the same directory."""
 
     task: str
     engine: str
@@ -38,7 +38,7 @@ class GradingJob(Record):
 
 
 class ExampleRow(Record):
-    """An example as the evaluation files hold it."""
+    """An example in an evaluation file."""
 
     id: str
     prompt: str
@@ -54,12 +54,12 @@ class ExampleRow(Record):
 
 
 class GradingOutcome(Record):
-    """What the child says: results, or why there are none."""
+    """The child's answer: results, or an error."""
 
     evaluation: EvalResult | None = None
     error: str | None = None
     examples_were_open: bool = False
-    """Whether its text may depend on examples."""
+    """Whether the error's text may depend on examples."""
 
 
 def run_job(here: Path) -> GradingOutcome:
@@ -82,11 +82,11 @@ def run_job(here: Path) -> GradingOutcome:
 
 
 def apply_prompts(task: Task, prompts: PromptTemplates | None) -> Task:
-    """The task, asking in a user's words where there are any."""
+    """Return the task with the user's prompt templates, if there are any."""
     if prompts is None:
         return task
     if not isinstance(task.evaluator, PromptableEvaluator):
-        raise UserError(f"The task {task.id!r} cannot ask in other words.", "Leave out --prompts.")
+        raise UserError(f"The task {task.id!r} does not support other prompts.", "Leave out --prompts.")
     return replace(task, evaluator=task.evaluator.prompted(prompts))
 
 
@@ -96,7 +96,7 @@ def _load_engine(engine: str, model: Path) -> Engine:
         return open_engine(model)
     except Exception as error:
         traceback.print_exc()
-        if isinstance(error, Agent2RLError):  # says it itself
+        if isinstance(error, Agent2RLError):  # has its own message
             raise
         said = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
         raise GradingError(f"The model cannot be loaded: {said}") from error

@@ -1,4 +1,4 @@
-"""Reads every regular file that an agent left in its workspace, as text, within bounds.
+"""Read every regular file of an agent's workspace as text, within bounds.
 
 The tree is hostile. No link is followed, only regular files are opened, and bytes, files, seconds and depth
 are bounded; whatever is not read is counted with its reason. Small files come first, and likely code or
@@ -6,7 +6,7 @@ data before others, so that the bounds cut off what matters least. Binary files 
 strings. gzip, bzip2, xz and zip are recognised by their first bytes and looked into, also nested, except
 for a zip inside something. Of a safetensors file only the header is read.
 
-Not covered: zstd, 7z, rar, compressed parquet, encrypted archives, pictures, and files made to deceive.
+Not supported: zstd, 7z, rar, compressed parquet, encrypted archives, images, and deliberately obscured files.
 """
 
 import bz2
@@ -27,7 +27,7 @@ from typing import IO, cast
 
 import numpy as np
 
-# The text in any file, a chunk at a time.
+# Extraction of text from any file, in chunks.
 
 Stream = IO[bytes]
 
@@ -39,25 +39,25 @@ LEAST_STRING_BYTES = 24
 CONTROL = np.isin(np.arange(256), [*range(9), *range(14, 32), 127])
 ZIP = b"PK\3\4"
 MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # first, because it begins as UTF-16's does
+    (codecs.BOM_UTF32_LE, "utf-32"),  # first, because it begins with UTF-16's mark
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
 
 class NestedTooDeep(Exception):
-    """An archive lies too deep in others to be looked into."""
+    """An archive is nested too deeply."""
 
 
 @dataclass
 class TextExtractor:
-    """Reads one open, unbuffered file after another."""
+    """Extracts text from open, unbuffered files."""
 
     tensor_bytes: int = 0
-    """Passed over so far."""
+    """Bytes of tensors skipped so far."""
 
     def extract_chunks(self, file: Stream, depth: int = 0) -> Iterator[bytes]:
-        """What is in a file, or packed in it. A damaged archive raises whatever its parser does."""
+        """Yield the content of a file or archive. A damaged archive raises its parser's error."""
         buffered = io.BufferedReader(cast(io.RawIOBase, file), CHUNK_BYTES)
         reader = cast(Stream, buffered)
         head = buffered.peek(16)[:16]
@@ -92,7 +92,7 @@ def read_plain_chunks(file: Stream) -> Iterator[bytes]:
 
 
 class TextDecoder:
-    """Bytes to text: UTF-16 and UTF-32 where a mark says so, else UTF-8 with what is none of it replaced."""
+    """Decodes UTF-16 and UTF-32 with a byte order mark, else UTF-8 with replacement of invalid bytes."""
 
     def __init__(self) -> None:
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -106,7 +106,7 @@ class TextDecoder:
 
 
 def extract_strings(chunk: bytes) -> bytes:
-    """Text as it is; of anything else what could be text. UTF-16 and UTF-32 lose the zeros in between."""
+    """Return text unchanged, and the printable strings of binary data; UTF-16 and UTF-32 lose their zeros."""
     if chunk.count(0) > len(chunk) // 4:
         chunk = chunk.replace(b"\0", b"")
     control = np.flatnonzero(CONTROL[np.frombuffer(chunk, np.uint8)])
@@ -114,7 +114,7 @@ def extract_strings(chunk: bytes) -> bytes:
         return chunk
     edges = np.concatenate(([-1], control, [len(chunk)]))
     long = np.diff(edges) > LEAST_STRING_BYTES
-    long[[0, -1]] = True  # the rest of these may be in the next chunk
+    long[[0, -1]] = True  # these may continue in the next chunk
     return b"\0".join(chunk[edges[at] + 1 : edges[at + 1]] for at in np.flatnonzero(long))
 
 
@@ -127,7 +127,7 @@ def _open_compressed(reader: Stream, head: bytes) -> Stream | None:
 
 
 class _BoundedZipFile(io.BufferedIOBase):
-    """A file that is not read in one go: a zip's directory comes whole into memory, many times its size."""
+    """A file with limited reads: a zip's directory is loaded completely, at many times its size."""
 
     def __init__(self, file: Stream) -> None:
         self._file = file
@@ -149,7 +149,7 @@ class _BoundedZipFile(io.BufferedIOBase):
 
 
 def _find_tensors_begin(reader: Stream, head: bytes) -> int:
-    """Where a safetensors file has numbers and nothing else up to its end; 0 for any other file."""
+    """Return the offset of the tensor data in a safetensors file; 0 for any other file."""
     length = int.from_bytes(head[:8], "little")
     if head[8:9] != b"{" or length > HEADER_BYTES:
         return 0
@@ -173,7 +173,7 @@ TELLING = re.compile(
     re.IGNORECASE,
 )
 GIVEN = ("data", "models")
-"""Mounted read-only while the agent worked, so read last."""
+"""Folders that were read-only for the agent, so they are read last."""
 
 UNREADABLE, DAMAGED, PACKED = "cannot be opened", "damaged or locked archive", "archive in an archive"
 TOO_MANY, TOO_DEEP, TOO_LONG = "too many files", "too deep", "too long, read in part"
@@ -184,24 +184,24 @@ NO_TIME, NO_ROOM = "no time left", "too much in all"
 class ReadBounds:
     files: int = 200_000
     bytes: int = 8 << 30
-    """Of all files together, unpacked."""
+    """Total of all files, decompressed."""
     file_bytes: int = 1 << 30
-    """Of one file, unpacked."""
+    """Limit of one file, decompressed."""
     seconds: float = 300
     depth: int = 200
-    """One descriptor is held for each level."""
+    """Maximum depth; each level needs a file descriptor."""
 
 
 @dataclass
 class WorkspaceDocument:
     path: str
     chunks: Iterator[str]
-    """What stands in it; to be read before the next document is asked for."""
+    """The text; it must be read before the next document."""
 
 
 @dataclass
 class UnreadCount:
-    """What was not read, for one reason."""
+    """Files that were not read for one reason."""
 
     files: int = 0
     bytes: int = 0
@@ -215,25 +215,25 @@ class _FileEntry:
 
 
 class _BoundReached(Exception):
-    """A bound is reached; says which."""
+    """A bound is reached."""
 
 
 @dataclass
 class WorkspaceDocuments:
-    """`documents` reads; the counts are whole when it has ended."""
+    """Reads the documents of a workspace. The counts are complete when `read_documents` has ended."""
 
     root: Path
     bounds: ReadBounds = ReadBounds()
     read_files: int = 0
     read_bytes: int = 0
-    """Unpacked."""
+    """Decompressed."""
     left_out: dict[str, UnreadCount] = field(default_factory=dict)
     texts: TextExtractor = field(default_factory=TextExtractor)
     skipped: frozenset[str] = frozenset()
-    """Folders of the root that are not looked into."""
+    """Folders of the root that are not read."""
 
     def read_documents(self, only: str | None = None) -> Iterator[WorkspaceDocument]:
-        """All files, or the one with this name in the root."""
+        """Yield all documents, or the one with this name in the root."""
         self._deadline = time.monotonic() + self.bounds.seconds
         self._entries: list[_FileEntry] = []
         self._linked: set[tuple[int, int]] = set()
@@ -287,7 +287,7 @@ class WorkspaceDocuments:
             os.close(folder)
 
     def _add_entry(self, parts: tuple[str, ...], status: os.stat_result) -> None:
-        """A file with several names counts once."""
+        """Add a file; a file with several names counts once."""
         inode = (status.st_dev, status.st_ino)
         if inode in self._linked:
             return
@@ -318,19 +318,19 @@ class WorkspaceDocuments:
             return
         self.read_files += 1
         with file:
-            # A name is the agent's too, and need not be UTF-8.
+            # The agent chose the name; it may not be UTF-8.
             path = "/".join(entry.parts).encode(errors="surrogateescape").decode(errors="replace")
             yield WorkspaceDocument(path, self._read_text(file, entry.size))
 
     def _read_text(self, file: Stream, size: int) -> Iterator[str]:
-        """The text of a file; where its archive cannot be read, what lies open in it."""
+        """Yield the text of a file; of an unreadable archive, its raw strings."""
         before = self.read_bytes
         try:
             try:
                 yield from self._decode_bounded(self.texts.extract_chunks(file), before)
             except _BoundReached:
                 raise
-            except Exception as error:  # whatever a parser makes of a hostile archive
+            except Exception as error:  # a hostile archive can raise anything
                 self._count_unread(PACKED if isinstance(error, NestedTooDeep) else DAMAGED)
                 file.seek(0)
                 yield from self._decode_bounded(read_plain_chunks(file), before)
@@ -351,7 +351,7 @@ class WorkspaceDocuments:
 
 
 def _open_file(root: int, parts: tuple[str, ...]) -> Stream:
-    """Step by step, so that no link is followed and no path is too long. Unbuffered."""
+    """Open a file unbuffered, folder by folder, so that no link is followed and no path is too long."""
     directory = os.dup(root)
     try:
         for part in parts[:-1]:

@@ -1,8 +1,7 @@
-"""What changed between two trees of code, as a unified diff. Whoever wrote the code may have meant harm.
+"""Make a unified diff of two trees of untrusted code.
 
-Files that are long and differ much are not compared line by line, which can take hours: what lies between
-their common beginning and end is told as replaced. Names are spelled, so that none looks like a line of a
-diff.
+Long files that differ much are not compared line by line, which can take hours: everything between their
+common beginning and end is shown as replaced. Names are escaped, so that none looks like a line of a diff.
 """
 
 import difflib
@@ -13,12 +12,12 @@ from dulwich.object_store import BaseObjectStore
 from dulwich.objects import Blob, ObjectID, TreeEntry
 
 MOST_COMPARED = 4000
-"""Lines of both sides together, without what they share at their beginning and end."""
+"""Lines of both sides together, without their common beginning and end."""
 CONTEXT = 3
 
 
 def escape_path(path: bytes) -> str:
-    """A path in which nothing hides; different paths stay different."""
+    """Escape a path to printable text; different paths stay different."""
     text = path.decode(errors="backslashreplace") if b"\\" not in path else _double_backslashes(path)
     return (
         text
@@ -30,7 +29,7 @@ def escape_path(path: bytes) -> str:
 def diff_trees(
     store: BaseObjectStore, old: ObjectID | None, new: ObjectID | None, most: int
 ) -> Iterator[str]:
-    """The lines of the diff without their ends, until there are so many characters."""
+    """Yield the lines of the diff without line ends, up to a number of characters."""
     told = 0
     for change in tree_changes(store, old, new):
         for line in _diff_file(store, change.old, change.new):
@@ -92,7 +91,7 @@ def _compare_lines(was: Sequence[str], now: Sequence[str], offset: int) -> Itera
 
 
 def _count_shared_lines(was: Sequence[str], now: Sequence[str]) -> tuple[int, int]:
-    """Lines at the beginning and at the end that both have."""
+    """Count the common lines at the beginning and at the end."""
     least = min(len(was), len(now))
     head = next((at for at in range(least) if was[at] != now[at]), least)
     rest = least - head
@@ -101,7 +100,7 @@ def _count_shared_lines(was: Sequence[str], now: Sequence[str]) -> tuple[int, in
 
 
 def _format_range(low: int, high: int) -> str:
-    """As a hunk's head has it."""
+    """Format a range for the head of a hunk."""
     length = high - low
     first = low + 1 if length else low
     return str(first) if length == 1 else f"{first},{length}"
@@ -115,7 +114,7 @@ def _read_blob(store: BaseObjectStore, entry: TreeEntry | None) -> bytes:
 
 
 def _split_lines(content: bytes) -> list[str]:
-    """The last one says so where it has no end."""
+    """Split into lines; mark a last line without a line end."""
     lines = content.decode(errors="replace").split("\n")
     last = lines.pop()
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines

@@ -1,10 +1,9 @@
-"""Resumes a run whose harness died: reads from the record how far it came, and repairs what was left half
-written. Each repair can be repeated.
+"""Recover a run after its harness crashed: read how far it came, and repair half-written files.
 
-The ledger is the truth about what was decided. The timeline and the list of requests tell what was played,
-asked and seen since, up to the last seconds.
+The ledger is authoritative for decisions. The timeline and the list of requests show what happened since, up
+to the last seconds. Every repair can be repeated.
 
-Left alone are the agent's workspace and its HOME. Not covered: what no crash leaves, which is refused.
+The agent's workspace and HOME are not touched. Damage that no crash causes is refused.
 """
 
 import os
@@ -54,76 +53,76 @@ from agent2rl.record.reader import read_events, read_results, read_usage
 from agent2rl.record.revisions import Revision
 from agent2rl.record.run_lock import Heartbeat
 
-# What a run's record tells of the harness that died: how far it came, and how far its counts had come.
+# The state of a run when its harness crashed.
 
 R = TypeVar("R", bound=Record)
 Data = Mapping[str, Any]
 
 
 class AgentEnd(Record):
-    """The agent's time is over, and so it ended."""
+    """How the agent's time ended."""
 
     ending: Ending
     reason: str
     rounds: int
     """How often the agent was started."""
     agent_seconds: float
-    """Of all its rounds together."""
+    """Total of all rounds."""
 
 
 @dataclass(frozen=True)
 class MeterState:
-    """What the meter of a world had counted."""
+    """The counts of a world's rollout meter."""
 
     claimed: Mapping[str, tuple[int, RolloutCounts]] = field(default_factory=dict)
-    """By reporter: the number of its last report, and the sum of all."""
+    """By reporter: the number of its last report, and the sum of all its reports."""
     reports: int = 0
     witnessed: RolloutCounts = field(default_factory=RolloutCounts)
 
 
 @dataclass(frozen=True)
 class ResumeState:
-    """Nothing, for a run that begins."""
+    """What the record of a crashed run contains; empty for a new run."""
 
     opened_at: float | None = None
     resumed: int = 0
-    """How often this has happened already."""
+    """How often the run has been resumed."""
     dead_seconds: float = 0.0
-    """In which no harness was at work, until the last one began."""
+    """Time without a harness, until the last start."""
     last_alive: float = 0.0
-    """The last sign of life of the harness that died, in seconds since the epoch."""
+    """When the crashed harness was last alive, in seconds since the epoch."""
     assets: tuple[Asset, ...] = ()
     limits: Limits | None = None
     baselines: Mapping[Split, EvalScore] = field(default_factory=dict)
     started: bool = False
     used_seconds: float = 0.0
-    """Of the agent's time."""
+    """Used part of the agent's time."""
     rounds: int = 0
-    """That the agent ended."""
+    """Finished rounds of the agent."""
     over: AgentEnd | None = None
     submissions: Mapping[int, Submission] = field(default_factory=dict)
-    """As the ledger last told of them."""
+    """The last record of each submission in the ledger."""
     graded: frozenset[int] = frozenset()
     manifests: Mapping[int, str | None] = field(default_factory=dict)
-    """The hashes of their manifests; None of those that have none."""
+    """Hashes of the submissions' manifests; None for a submission without one."""
     pinned: frozenset[int] = frozenset()
-    """Those whose code's revision is in the ledger."""
+    """Submissions with a code revision in the ledger."""
     contamination: ContaminationSummary | None = None
     heldout: EvalScore | None = None
     train_judge: JudgeUsage | None = None
     played: MeterState = field(default_factory=MeterState)
     exchanges: tuple[LlmExchange, ...] = ()
     files: tuple[FileSeen, ...] = ()
-    """Weights and logs that were seen in the workspace."""
+    """Weights and logs seen in the workspace."""
     revisions: int = 0
     events: Mapping[str, int] = field(default_factory=dict)
-    """How many of each kind are on the timeline."""
+    """Number of events of each kind on the timeline."""
     _results: Mapping[str, Data] = field(default_factory=dict)
 
     def read_recorded_results(
         self, paths: RunPaths, where: SubmissionPaths, split: Split
     ) -> EvalResult | None:
-        """A grading whose answers are on record as they were written; None where there is none."""
+        """Return the recorded results of a grading if they are intact, else None."""
         file = where.results_file(split)
         pin = self._results.get(paths.relative_name(file))
         try:
@@ -135,14 +134,14 @@ class ResumeState:
             return None
 
     def find_measurement(self, paths: RunPaths, where: SubmissionPaths, split: Split) -> Data | None:
-        """Which run asked for the answers on record, and when; None where that is not noted."""
+        """Return which run measured the recorded results and when; None if that is not recorded."""
         return self._results.get(paths.relative_name(where.results_file(split)), {}).get("measured")
 
 
 def read_resume_state(
     paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: Heartbeat | None
 ) -> ResumeState:
-    """From a ledger that holds; what else of the record cannot be read is passed over."""
+    """Read the state from an intact ledger; other unreadable parts of the record are skipped."""
     events = read_events(paths, [])
     noted = max([entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]], default=0.0)
     last_alive = max(last_beat.time if last_beat else 0.0, noted)
@@ -179,7 +178,7 @@ def read_resume_state(
 
 
 def _sum_used_seconds(entries: Iterable[LedgerEntry], noted: float, beat: Heartbeat | None) -> float:
-    """Of the agent's time: from each of its starts to the last sign of life after it."""
+    """Return the used part of the agent's time: from each start to the last heartbeat after it."""
     used, started = 0.0, None
     for entry in entries:
         data: Data = entry.data
@@ -193,7 +192,7 @@ def _sum_used_seconds(entries: Iterable[LedgerEntry], noted: float, beat: Heartb
 
 
 def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None) -> float:
-    """By the monotonic clock where it is known: somebody may have set the time meanwhile."""
+    """Measure by the monotonic clock if possible, because the system time may have been changed."""
     began = started.data.get("monotonic")
     if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
         return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
@@ -230,16 +229,16 @@ def _parse_events(events: Iterable[TimelineEvent], kind: str, form: type[R]) -> 
     return found
 
 
-# Mends what a harness that died left half done in its run directory. Each step can be done again.
+# Repair of half-written files. Each step can be repeated.
 
 
 def repair_line_files(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[str, ...]]:
-    """What the ledger holds, and what was mended in the files that have a record a line."""
+    """Repair files with one record per line; return the ledger's entries and what was repaired."""
     reading, done = ledger.repair_ledger(paths.ledger, paths.ledger_head)
     if reading.fault:
         raise UserError(
-            f"The run {paths.run_id} cannot go on: {reading.fault}.",
-            "No crash leaves that. Restore the run directory from a copy, or run the experiment anew.",
+            f"The run {paths.run_id} cannot be resumed: {reading.fault}.",
+            "A crash does not cause this. Restore the run directory from a copy, or start a new run.",
         )
     for path in (paths.events, paths.usage):
         if cut_torn_line(path):
@@ -250,7 +249,7 @@ def repair_line_files(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[s
 
 
 def _add_missing_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
-    """A record is in the ledger first: the last ones may have come no further. Returns how many."""
+    """Add ledger records that are missing on the timeline, which is written second; return their number."""
     there = (
         Counter(event.kind for event in read_events(paths, [])) if paths.events.exists() else Counter[str]()
     )
@@ -266,7 +265,7 @@ def _add_missing_events(paths: RunPaths, entries: Sequence[LedgerEntry]) -> int:
 
 
 def _end_last_line(log: Path) -> None:
-    """Of what the agent printed; else the first line of the next one would be no line."""
+    """End the last line of the agent's log, so that the next output starts a new line."""
     with log.open("a+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -275,7 +274,7 @@ def _end_last_line(log: Path) -> None:
 
 
 def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
-    """Bring the files to what the ledger says; tells what was done."""
+    """Make the files match the ledger, and yield what was done."""
     for path in sorted(paths.submissions.glob("*")):
         if path.name not in map(str, past.submissions):
             remove_tree(path)
@@ -304,7 +303,7 @@ def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
 
 
 def remove_half_written(paths: RunPaths) -> None:
-    """Files that a crash or a full disk kept from taking their place."""
+    """Remove temporary files that were never moved to their final place."""
     for folder in (paths.root, paths.baseline.root, *paths.submissions.glob("*")):
         for half in folder.glob(".*.new"):
             half.unlink()
@@ -325,7 +324,7 @@ def read_spec(paths: RunPaths) -> RunSpec:
 
 
 def restore_result(paths: RunPaths) -> RunResult | None:
-    """The result of a run that has one. Where its hash is in the ledger already, it is put in its place."""
+    """Return the result of a finished run. Move a pending result into place if the ledger has its hash."""
     if not paths.result.exists():
         entries, _ = repair_line_files(paths)
         if not entries or entries[-1].kind != "closed":
@@ -333,8 +332,8 @@ def restore_result(paths: RunPaths) -> RunResult | None:
         pending = paths.pending_result
         if not pending.exists() or sha256_file(pending) != entries[-1].data["result_sha256"]:
             raise UserError(
-                f"The run {paths.run_id} is over, and its result was removed or changed.",
-                "`agent2rl show` tells what the rest of the record says.",
+                f"The run {paths.run_id} is finished, but its result was removed or changed.",
+                "`agent2rl show` shows the rest of the record.",
             )
         pending.replace(paths.result)
         sync_directory(paths.root)

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, and hashing them."""
+"""Write files atomically and durably, and hash them."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: the same bytes on every machine."""
+    """Return the canonical JSON of a value: the same bytes on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def canonical_json_line(record: BaseModel) -> str:
-    """A record as a line of a file."""
+    """Return a record as one line of canonical JSON."""
     return canonical_json(record.model_dump()) + "\n"
 
 
@@ -31,7 +31,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_beginning(path: Path, size: int) -> tuple[str, bytes]:
-    """Of the first bytes of a file, and all the bytes that follow."""
+    """Return the sha256 of the first `size` bytes of a file, and all bytes that follow."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while size > 0 and (block := file.read(min(size, 1 << 20))):
@@ -41,7 +41,7 @@ def sha256_beginning(path: Path, size: int) -> tuple[str, bytes]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Durable and all or nothing."""
+    """Write a file durably and atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -52,7 +52,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def move_into(made: Path, target: Path) -> None:
-    """Put the files of a folder in place of another's, those in subfolders first: others refer to them."""
+    """Move the files of a folder over another's; subfolders first, because other files refer to them."""
     for path in sorted(made.rglob("*"), key=lambda one: (-len(one.parts), one)):
         place = target / path.relative_to(made)
         if path.is_file():
@@ -61,21 +61,21 @@ def move_into(made: Path, target: Path) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> str:
-    """Write a record for people and programs; returns the sha256 of the bytes."""
+    """Write a record as indented JSON and return the sha256 of the bytes."""
     text = record.model_dump_json(indent=2) + "\n"
     write_atomically(path, text)
     return sha256_text(text)
 
 
 def write_json_lines(path: Path, records: Iterable[BaseModel]) -> str:
-    """Write records one a line; returns the sha256 of the bytes."""
+    """Write one record per line and return the sha256 of the bytes."""
     text = "".join(record.model_dump_json() + "\n" for record in records)
     write_atomically(path, text)
     return sha256_text(text)
 
 
 def cut_torn_line(path: Path) -> bool:
-    """Cut off a last line that has no end: a crash came in the midst of it. Says whether there was one."""
+    """Remove a last line without a line end, which a crash left; return whether there was one."""
     if not path.exists():
         return False
     with path.open("r+b") as file:
@@ -89,8 +89,8 @@ def cut_torn_line(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete what a sandbox left, also where it took away its own permissions. Nothing may be alive in it."""
-    for command in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):  # any depth, any length of path
+    """Delete a sandbox's files even without permissions. No process may be alive in it."""
+    for command in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):  # any depth, any path length
         subprocess.run([*command, path], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -1,13 +1,13 @@
-"""Notes each second that a harness is alive, and at last when it died.
+"""Record each second that a harness is alive, and finally when it died.
 
     heart.py FILE < PIPE
 
-A process of its own: a thread of the harness notes nothing while another one holds the interpreter, or while
-the harness is stopped, and the agent's time goes on meanwhile. The harness holds the other end of the pipe.
-Run by its path, with the standard library alone.
+This is a separate process, because a thread cannot write while another one holds the interpreter or while the
+harness is stopped, and the agent's time continues meanwhile. The harness holds the other end of the pipe. The
+file is run by its path and uses only the standard library.
 
-A line has the time and the monotonic clock, by which two of them can be compared though somebody set the
-time between them.
+A line has the time and the monotonic clock, so that two lines can be compared even if the system time was
+changed in between.
 """
 
 import os
@@ -26,7 +26,7 @@ def format_heartbeat() -> bytes:
 
 def main(path: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # to the harness and all its processes; it may go on for long
+        signal.signal(number, signal.SIG_IGN)  # they go to all processes of the harness
     file, parent = os.open(path, os.O_WRONLY | os.O_CLOEXEC), os.getppid()
     over: list[int] = []
     while not over and os.getppid() == parent:

@@ -1,10 +1,11 @@
-"""The ledger: an append-only chain of records in which any change shows.
+"""The ledger: an append-only, hash-chained list of records in which any change is detectable.
 
-Each line is the canonical JSON of a record that holds the hash of the one before. `ledger.head` holds the
-index and hash of the last, so that a missing end shows too. A line is on the disk before `append` returns.
+Each line is the canonical JSON of a record that contains the hash of the previous one. `ledger.head` has the
+index and hash of the last record, so that a missing end is detected too. A line is on disk before `append`
+returns.
 
-The chain proves that nothing was changed *after* somebody noted its head: whoever can write the whole run
-directory can forge a whole new chain. Publish the head with the result (`verify --head`) to close that gap.
+The chain proves that nothing was changed *after* its head was published: anybody who can write the run
+directory can forge a new chain. Publish the head with the result (`verify --head`) to close that gap.
 """
 
 import errno
@@ -31,12 +32,12 @@ class LedgerHead(Record):
 
 @dataclass(frozen=True)
 class LedgerReading:
-    """What a ledger file holds: the entries up to the first fault, and the fault, if there is one."""
+    """The entries of a ledger up to the first fault, and the fault, if there is one."""
 
     entries: tuple[LedgerEntry, ...]
     fault: str | None
     torn: bool
-    """The last line was cut off in the middle of a write: a crash, not a change."""
+    """Whether the last line is incomplete because of a crash during a write."""
 
 
 class Ledger:
@@ -72,7 +73,7 @@ class Ledger:
             return entry
 
     def _write_entry(self, entry: LedgerEntry) -> None:
-        """Line and head, or neither: on a full disk one may fit without the other, or half of one."""
+        """Write line and head, or neither: on a full disk only a part may fit."""
         line = (canonical_json(entry.model_dump()) + "\n").encode()
         head = LedgerHead(index=entry.index, hash=entry.hash).model_dump_json()
         before = self._file.seek(0, os.SEEK_END)
@@ -91,7 +92,7 @@ class Ledger:
 
 
 def read_ledger(path: Path, head: Path) -> LedgerReading:
-    """Read a ledger and say where the chain first breaks."""
+    """Read a ledger and report the first break of the chain."""
     try:
         raw = path.read_bytes() if path.exists() else b""
     except OSError as error:
@@ -109,14 +110,14 @@ def read_ledger(path: Path, head: Path) -> LedgerReading:
 
 
 def make_timeline_event(entry: LedgerEntry) -> TimelineEvent:
-    """What the timeline says of a ledger record."""
+    """Return the timeline event of a ledger record."""
     return TimelineEvent(time=entry.time, kind=entry.kind, data=entry.data)
 
 
 def repair_ledger(path: Path, head: Path) -> tuple[LedgerReading, tuple[str, ...]]:
-    """Undo what a crash leaves: a line that was cut off, a head that lags. Returns what was done.
+    """Repair what a crash causes: an incomplete line, an outdated head. Return what was done.
 
-    What no crash leaves is a fault, and stays as it is.
+    Any other damage is a fault and is left as it is.
     """
     reading = read_ledger(path, head)
     if reading.fault:
@@ -153,7 +154,7 @@ def _check_entry(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | 
 
 
 def _check_head(entries: list[LedgerEntry], head: Path) -> str | None:
-    """The head may lag by the one record that a crash caught between the two writes, and by no more."""
+    """Check the head. It may lag by one record, if a crash came between the two writes."""
     if not head.exists():
         return None if len(entries) <= 1 else "ledger.head is missing"
     try:

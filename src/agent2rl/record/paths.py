@@ -1,4 +1,4 @@
-"""Where a run keeps its files. No other module knows their names.
+"""The paths of a run's files. Only this module defines their names.
 
 <runs>/results.csv            one line a run, in the published columns
 <runs>/.claims/<experiment>/  who is at work on it: one file a claim, the one with the highest number counts
@@ -53,7 +53,7 @@ from agent2rl.core.grading_records import FileHash, Split
 from agent2rl.core.records import RunFiles
 
 LATEST = "latest"
-"""The run that was begun last."""
+"""Name of the newest run."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class RunPaths:
 
     @property
     def results_csv(self) -> Path:
-        """Of all runs of the runs directory."""
+        """The table of all runs of the runs directory."""
         return self.root.parent / "results.csv"
 
     @property
@@ -193,7 +193,7 @@ class RunPaths:
 
     @property
     def pending_result(self) -> Path:
-        """The result before its hash is in the ledger."""
+        """The result until its hash is in the ledger."""
         return self.root / "result.pending.json"
 
     @property
@@ -210,13 +210,13 @@ class RunPaths:
         return self.root / "workspace"
 
     def relative_name(self, path: Path) -> str:
-        """A path as records name it: below the run directory."""
+        """Return a path relative to the run directory, as in records."""
         return path.relative_to(self.root).as_posix()
 
 
 @dataclass(frozen=True)
 class SessionPaths:
-    """One `agent2rl campaign run`."""
+    """The files of one `agent2rl campaign run`."""
 
     root: Path
 
@@ -252,7 +252,7 @@ def sessions_folder(runs: Path, campaign: str) -> Path:
 
 
 def find_run(name: str, runs: Path) -> RunPaths:
-    """A run by its directory, by its id (or an unambiguous start of it) below `runs`, or as `latest`."""
+    """Find a run by its directory, by its id or an unambiguous prefix of it below `runs`, or as `latest`."""
     if (Path(name) / "spec.json").is_file():
         return RunPaths(Path(name).resolve())
     known = [path.parent for path in sorted(runs.glob("*/spec.json"))]
@@ -262,7 +262,7 @@ def find_run(name: str, runs: Path) -> RunPaths:
         return RunPaths((exact or found)[0].resolve())
     if found:
         raise UserError(
-            f"{name!r} fits {len(found)} runs.", f"One of: {', '.join(p.name for p in found[:8])}."
+            f"{name!r} matches {len(found)} runs.", f"One of: {', '.join(p.name for p in found[:8])}."
         )
     raise UserError(
         f"There is no run {name!r}: neither a run directory nor an id below {runs}.",
@@ -270,11 +270,11 @@ def find_run(name: str, runs: Path) -> RunPaths:
     )
 
 
-# The files of a run directory: which are pinned when the run is closed, and which are not, and why.
+# Which files of a run directory are pinned when the run is closed, and why others are not.
 
 
 def uncovered_reasons(paths: RunPaths) -> dict[Path, str]:
-    """Files and folders that nothing pins, and why."""
+    """Return the files and folders that are not pinned, with the reason."""
     return {
         paths.workspace: "it belongs to the agent; what counts of it is frozen with each submission",
         paths.report: "it is made from the record, and `agent2rl report` makes it anew",
@@ -284,7 +284,7 @@ def uncovered_reasons(paths: RunPaths) -> dict[Path, str]:
 
 
 def list_run_files(paths: RunPaths) -> Iterator[Path]:
-    """Every file that is pinned when the run is closed, and whatever lies in between that is no folder."""
+    """Yield every file that is pinned when the run is closed, and anything else that is not a folder."""
     elsewhere = {
         *uncovered_reasons(paths),
         *(paths.ledger, paths.ledger_head, paths.files, paths.result, paths.pending_result),
@@ -296,7 +296,7 @@ def list_run_files(paths: RunPaths) -> Iterator[Path]:
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda one: one.name)
-        except FileNotFoundError:  # of a run that is going: git's folders come and go
+        except FileNotFoundError:  # in an active run, git's folders come and go
             continue
         except OSError:
             yield folder
@@ -310,13 +310,13 @@ def list_run_files(paths: RunPaths) -> Iterator[Path]:
 
 
 def hash_run_files(paths: RunPaths) -> RunFiles:
-    """On the disk when this returns, so that a crash does not make an honest record look changed."""
+    """Hash the files and sync them to disk, so that a crash does not make an honest record look changed."""
     files = [_hash_durably(paths, path) for path in list_run_files(paths) if is_plain_file(path)]
     return RunFiles(files=tuple(sorted(files, key=lambda file: file.path)))
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether it is there and neither a link nor a pipe nor anything else that leads or holds its reader."""
+    """Return whether the path is an existing regular file, not a link, a pipe or anything else."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

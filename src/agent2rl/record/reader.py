@@ -1,4 +1,4 @@
-"""Reads a run directory in any state: going, finished, crashed or damaged. Writes nothing."""
+"""Read a run directory in any state: running, finished, crashed or damaged. Nothing is written."""
 
 import re
 from contextlib import suppress
@@ -31,7 +31,7 @@ State = Literal["running", "finished", "crashed"]
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as its directory tells it. `notes` says what could not be read."""
+    """The content of a run directory. `notes` lists what could not be read."""
 
     paths: RunPaths
     spec: RunSpec
@@ -45,18 +45,20 @@ class RunView:
 
     @property
     def contamination_summary(self) -> ContaminationSummary | None:
-        """From the search's own record, or from the result where that cannot be read."""
+        """The summary from the search's own record, or from the result if that record cannot be read."""
         return self.contamination or (self.result.contamination if self.result else None)
 
     @property
     def contaminated(self) -> bool | None:
-        """None: unknown, because the workspace was not searched."""
+        """Whether evaluation data was found; None if the workspace was not searched."""
         return self.contamination_summary.contaminated if self.contamination_summary else None
 
     @property
     def instructions_versions(self) -> tuple[int, ...]:
-        """Of the instructions that the agent was given, without repeats; several where the run was resumed by
-        another version of the harness, none where the agent never started."""
+        """Versions of the instructions that the agent got, without repeats.
+
+        There are several if another version of the harness resumed the run, none if the agent never started.
+        """
         starts = [entry.data for entry in self.chain.entries if entry.kind == "started"]
         versions = [data.get("instructions_version", 1) for data in starts]
         return tuple(dict.fromkeys(each for each in versions if isinstance(each, int)))
@@ -66,7 +68,7 @@ def read_run(paths: RunPaths) -> RunView:
     notes: list[str] = []
     spec = _read_record(paths.spec, RunSpec, notes)
     if spec is None:
-        raise UserError(f"{paths.root} is not a run that can be read: {notes[0]}.")
+        raise UserError(f"{paths.root} is not a readable run: {notes[0]}.")
     result = _read_record(paths.result, RunResult, notes) if paths.result.exists() else None
     chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if NUMBER.fullmatch(path.name))
@@ -87,27 +89,27 @@ def read_run(paths: RunPaths) -> RunView:
 
 
 def read_results(path: Path) -> list[ExampleResult]:
-    """The model's answers that a grading left."""
+    """Read the model's recorded answers of a grading."""
     return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
 
 
 def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
-    """The timeline, as far as it can be read."""
+    """Read the timeline as far as possible."""
     return _read_lines(paths.events, TimelineEvent, notes)
 
 
 def read_usage(paths: RunPaths, notes: list[str]) -> list[LlmExchange]:
-    """Each request to the driver LLM; none where there is no driver."""
+    """Read the requests to the driver LLM; empty without a driver."""
     return _read_lines(paths.usage, LlmExchange, notes) if paths.usage.exists() else []
 
 
 def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:
-    """What the agent says of its attempts, once it has ended."""
+    """Read the agent's notes on its attempts, saved after its end."""
     return _read_record(paths.claims, AttemptClaims, notes) if paths.claims.exists() else None
 
 
 def read_transcript(paths: RunPaths) -> Transcript | None:
-    """What a driven agent said and did; None where there is nothing, or nothing that can be read."""
+    """Read the transcript of a driven agent; None if it is missing or unreadable."""
     return _read_record(paths.transcript, Transcript, [])
 
 
@@ -130,7 +132,7 @@ def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
 
 
 def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
-    """The records of a file with one a line. The last line may be cut off by a crash, or just be written."""
+    """Read a file with one record per line. The last line may be incomplete."""
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writes a run directory while the run goes. From its first line on, a crash leaves a readable record."""
+"""Write a run directory during the run. A crash at any point leaves a readable record."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class Recorder:
 
     @classmethod
     def create(cls, runs: Path, spec: RunSpec, notify: Notify) -> Self:
-        """A new run directory with its specification."""
+        """Create a new run directory with its specification."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         agent, task = _shorten_plugin_name(spec.agent), _shorten_plugin_name(spec.task)
         paths = RunPaths((runs / f"{stamp}-{task}-{agent}-{secrets.token_hex(3)}").resolve())
@@ -72,11 +72,11 @@ class Recorder:
 
     @classmethod
     def open(cls, paths: RunPaths, notify: Notify, hold: RunLock) -> Self:
-        """Go on with the record of a harness that died, once what it left half done is mended."""
+        """Open the record of a crashed harness after repairing it."""
         entries, mended = repair_line_files(paths)
         spec = read_spec(paths)
         if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
-            raise UserError(f"{paths.spec} was changed: the ledger pins another content.", "Restore it.")
+            raise UserError(f"{paths.spec} was changed: the ledger has another hash.", "Restore it.")
         past = read_past(paths, entries, hold.last_beat)
         mended = (*mended, *repair_files(paths, past))
         dead = max(0.0, time.time() - past.last_alive) if past.last_alive else 0.0
@@ -106,13 +106,13 @@ class Recorder:
         return self._ledger.last
 
     def record_event(self, kind: EventKind, **data: JsonValue) -> None:
-        """Note something on the timeline, unless there is enough of its kind, or the run is being closed."""
+        """Record an event on the timeline, unless there are too many of its kind or the run is closing."""
         event = TimelineEvent(time=time.time(), kind=kind, data=data)
         with self._lock:
             self._counts[kind] += 1
             beyond = self._counts[kind] - MAX_EVENTS.get(kind, self._counts[kind])
         if beyond == 1:
-            self.record_event("warning", text=f"More {kind} events than are recorded: none from here on.")
+            self.record_event("warning", text=f"Too many {kind} events. No more are recorded.")
         if beyond > 0:
             return
         with self._lock:
@@ -121,9 +121,9 @@ class Recorder:
         self._notify_watcher(event)
 
     def record_entry(self, kind: LedgerKind, **data: JsonValue) -> None:
-        """Note something in the ledger; it is on the disk when this returns.
+        """Record an entry in the ledger; it is on disk when this returns.
 
-        Its line on the timeline follows from the ledger alone, so that `verify` can tell those that are
+        Its line on the timeline depends only on the ledger, so that `verify` can recognise lines that are
         written after events.jsonl was pinned.
         """
         entry = self._ledger.append(kind, data)
@@ -138,12 +138,14 @@ class Recorder:
         self._events.flush()
 
     def _notify_watcher(self, event: TimelineEvent) -> None:
-        with suppress(Exception):  # whoever watches must not be able to stop what is watched
+        with suppress(Exception):  # an error of a watcher must not stop the run
             self._notify(event)
 
     def record_start(self, deadline: float, instructions_version: int) -> None:
-        """The agent's clock goes. The version is here and not in the specification, so that specifications
-        that are equal stay equal when the instructions are reworded."""
+        """Record that the agent's clock runs.
+
+        The version is that of this start: a later version of the harness may resume the run.
+        """
         self.record_entry(
             "started",
             deadline=deadline,
@@ -153,11 +155,11 @@ class Recorder:
         )
 
     def agent_log_bytes(self) -> int:
-        """What the agent has printed by now."""
+        """Return the current size of the agent's log."""
         return self.paths.agent_log.stat().st_size if self.paths.agent_log.exists() else 0
 
     def record_submission(self, submission: Submission, manifest: Manifest | None) -> None:
-        """A submission was taken in. Nothing of it can change from here on without `verify` naming it."""
+        """Record an accepted submission. `verify` detects any later change of it."""
         paths = self.paths.submission_paths(submission.id)
         paths.root.mkdir(parents=True, exist_ok=True)
         digest = write_record(paths.manifest, manifest) if manifest else None
@@ -165,7 +167,7 @@ class Recorder:
         write_record(paths.record, submission)
 
     def record_verdict(self, submission: Submission) -> None:
-        """A submission has its verdict; the agent is told only after this returns."""
+        """Record a verdict. The agent gets it only after this returns."""
         self.record_entry("graded", submission=submission.model_dump(mode="json"))
         write_record(self.paths.submission_paths(submission.id).record, submission)
 
@@ -176,9 +178,9 @@ class Recorder:
         found: EvalResult,
         measured: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        """The model's answers on a split, and what nothing could be said of.
+        """Record the model's answers on a split and the examples without a result.
 
-        `measured` says which run asked for them and when, where that may have been another one.
+        `measured` says which run measured them and when, if that may have been another run.
         """
         where.root.mkdir(parents=True, exist_ok=True)
         digest = write_json_lines(where.results_file(split), found.results)
@@ -190,18 +192,18 @@ class Recorder:
         )
 
     def record_lineage(self, where: SubmissionPaths, report: Record) -> None:
-        """Whose weights a submission has."""
+        """Record the origin of a submission's weights."""
         digest = write_record(where.lineage, report)
         self.record_entry("lineage", file=self.paths.relative_name(where.lineage), sha256=digest)
 
     def record_contamination(self, found: Contamination) -> None:
-        """Whether evaluation data lies in what the agent left. The passages are in the file alone."""
+        """Record the result of the contamination search. Only the file has the passages."""
         digest = write_record(self.paths.contamination, found)
         name = self.paths.relative_name(self.paths.contamination)
         self.record_entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
 
     def record_exchange(self, exchange: LlmExchange) -> None:
-        """One request to the driver LLM."""
+        """Record one request to the driver LLM."""
         with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
             file.write(exchange.model_dump_json() + "\n")
         asked = DriverRequest(
@@ -215,18 +217,18 @@ class Recorder:
         self.record_event("request", **asked.model_dump())
 
     def record_account(self, path: Path, record: Record | None = None) -> None:
-        """What the agent itself says of its work, as it was found when it had ended."""
+        """Record a file with the agent's own account of its work, after its end."""
         digest = write_record(path, record) if record else sha256_file(path)
         self.record_entry("account", file=self.paths.relative_name(path), sha256=digest)
 
     def record_usage(self, usage: LlmUsage) -> None:
-        """All requests to the driver LLM together, and the hash of the list of them."""
+        """Record the total usage of the driver LLM and the hash of the list of requests."""
         digest = sha256_file(self.paths.usage) if self.paths.usage.exists() else None
         name = self.paths.relative_name(self.paths.usage)
         self.record_entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
 
     def close(self, result: RunResult) -> None:
-        """The last word: its hash goes into the ledger, then it takes its place."""
+        """Close the record: write the result's hash to the ledger, then move the result into place."""
         digest = write_record(self.paths.pending_result, result)
         self._pin_files()
         self.record_entry("closed", ending=result.ending, result_sha256=digest)
@@ -236,7 +238,7 @@ class Recorder:
         remove_tree(self.paths.scratch)
 
     def _pin_files(self) -> None:
-        """Every file that is final by now. From here on the timeline gets lines of the ledger alone."""
+        """Pin every file that is final. After this, only ledger records are added to the timeline."""
         with self._lock:
             self._sealed = True
         remove_half_written(self.paths)
@@ -255,7 +257,7 @@ class Recorder:
 
 
 def _shorten_plugin_name(plugin: str) -> str:
-    """A plugin's name in a run's: its argument's last part where it is a folder or module, else the head."""
+    """Shorten a plugin's name for a run id: the last part of a folder or module, else the head."""
     head, _, argument = plugin.partition(":")
     name = Path(argument).name if head == "folder" or "." in head else head
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:40]

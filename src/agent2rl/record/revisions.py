@@ -1,7 +1,7 @@
-"""The agent's code at every point of a run: commits of a bare git repository, outside the agent's reach.
+"""Revisions of the agent's code, as commits of a bare git repository outside the agent's reach.
 
-Content-addressed and deduplicated, as git is; `git log` and `git diff` work on it. Each commit's message says
-why it was taken. Nothing of the workspace's own git is read or run.
+Contents are deduplicated by git, and `git log` and `git diff` work on the repository. Each commit message
+says why the revision was taken. The workspace's own git repositories are never read or run.
 """
 
 import hashlib
@@ -28,15 +28,15 @@ BRANCH = Ref(b"refs/heads/main")
 WHO = b"agent2rl <agent2rl@localhost>"
 FOLDER = 0o040000
 MOST_TEXTS, TEXT_CHARACTERS, MOST_ASKED = 400, 4 << 20, 1000
-"""Of one revision: texts, their characters, and files that are looked at for them."""
+"""Limits of one revision: texts, their characters, and files examined to find them."""
 MOST_HELD = 64 << 20
-"""Characters that are kept in memory, of all revisions together."""
+"""Characters kept in memory for all revisions together."""
 MOST_PACKED_BYTES = 128 << 20
 MOST_BYTES, MORE_BYTES, SMALL_BYTES = 512 << 20, 128 << 20, 64 << 10
-"""That one run may add; then, of files that are small, so many more. Beyond the first, large files are kept
-by their hash; beyond both, all that is new is left out."""
+"""Bytes that one run may add, and further bytes for small files. Beyond the first limit, large files are
+replaced by their hash. Beyond both, all new content is left out."""
 BLOCK_BYTES = 4096
-"""The least that an object takes on a disk."""
+"""Minimum disk space of an object."""
 FULL = b"agent2rl: not kept: the record of code is full\n"
 LINE = re.compile(r"[^\x20-\x7e]")
 
@@ -48,12 +48,12 @@ class Revision(Record):
     reason: str
     files: int
     changed: int
-    """Files added, changed or removed since the one before."""
+    """Files added, changed or removed since the previous revision."""
 
 
 @dataclass(frozen=True)
 class NamedRevision:
-    """A revision that a run's record names."""
+    """A revision that is named in a run's record."""
 
     number: int
     commit: str
@@ -62,7 +62,7 @@ class NamedRevision:
 
 
 class RevisionRecorder:
-    """Takes revisions while a run goes."""
+    """Takes revisions during a run."""
 
     def __init__(self, path: Path, reader: WorkspaceReader) -> None:
         self._repo = Repo(str(path)) if path.exists() else Repo.init_bare(str(path), mkdir=True)
@@ -71,15 +71,15 @@ class RevisionRecorder:
         known = list(list_revisions(path)) if path.exists() else []
         self._number = len(known)
         self._last = ObjectID(known[-1].commit.encode()) if known else None
-        self._bytes = sum(each.stat().st_size for each in path.rglob("*"))  # of a run that is resumed, too
+        self._bytes = sum(each.stat().st_size for each in path.rglob("*"))  # also of earlier sessions
 
     @property
     def full(self) -> bool:
-        """Whether there was more than is kept of a run."""
+        """Whether the limits of the run were exceeded."""
         return self._bytes > MOST_BYTES
 
     def take_revision(self, reason: str) -> Revision:
-        """The newest revision: a new one, unless nothing has changed since the one before."""
+        """Return the newest revision; a new one is taken if anything changed."""
         with self._lock:
             reading = self._reader.take_snapshot()
             tree = self._write_tree(reading.files)
@@ -90,14 +90,14 @@ class RevisionRecorder:
             return _describe_revision(self._repo, self._last, self._number)
 
     def close(self) -> None:
-        """Thousands of small files become one, unless there is so much that it would fill the memory."""
+        """Pack the objects into one file, unless they are too large for memory."""
         store = self._repo.object_store
         if sum(path.stat().st_size for path in Path(store.path).glob("??/*")) < MOST_PACKED_BYTES:
             store.pack_loose_objects()
         self._repo.close()
 
     def _write_tree(self, files: list[SnapshotFile]) -> ObjectID:
-        """Folders from the deepest up; each object is written once."""
+        """Write the folders from the deepest up; each object is written once."""
         store = self._repo.object_store
         trees: dict[tuple[bytes, ...], Tree] = {(): Tree()}
         for found in files:
@@ -115,7 +115,7 @@ class RevisionRecorder:
         return trees[()].id
 
     def _write_blob(self, content: bytes) -> Blob:
-        """Written, unless it is there, or there is no more room for it."""
+        """Write a blob unless it exists or the limit is reached."""
         store, blob = self._repo.object_store, Blob.from_string(content)
         if blob.id in store:
             return blob
@@ -144,7 +144,7 @@ class RevisionRecorder:
 
 
 def list_revisions(path: Path) -> list[Revision]:
-    """All revisions of a run, the first one first."""
+    """Return all revisions of a run, oldest first."""
     if not path.exists():
         return []
     with Repo(str(path)) as repo:
@@ -162,11 +162,10 @@ def list_revisions(path: Path) -> list[Revision]:
 def check_revisions(
     path: Path, named: Sequence[NamedRevision], head: str | None = None
 ) -> Iterator[str | None]:
-    """None for each revision that holds, a sentence for what does not.
+    """Yield None for each intact revision and a sentence for each fault.
 
-    Every object that can be reached is read, and its content must hash to its name: git names a file, not
-    what is in it. Each named revision must be in the history at its number. `head` is the last revision,
-    where that is known.
+    Every reachable object is read, and its content must hash to its name, because git does not check that
+    itself. Each named revision must be in the history at its number. `head` is the last revision, if known.
     """
     if not path.exists():
         if named:
@@ -175,7 +174,7 @@ def check_revisions(
     try:
         with Repo(str(path)) as repo:
             yield from _check_repository(path, repo, named, head)
-    except Exception as error:  # whatever a damaged repository makes of its reader
+    except Exception as error:  # a damaged repository can raise anything
         yield f"{path.name} cannot be read: {type(error).__name__}: {_sanitize_message(str(error))}"
 
 
@@ -210,7 +209,7 @@ def _check_repository(
 
 
 def _check_tree(repo: Repo, root: ObjectID, seen: set[bytes]) -> str | None:
-    """The first fault of a tree and all below it; what was seen before holds."""
+    """Return the first fault of a tree and everything below it; objects in `seen` are already checked."""
     waiting = [root]
     while waiting:
         name = waiting.pop()
@@ -226,7 +225,7 @@ def _check_tree(repo: Repo, root: ObjectID, seen: set[bytes]) -> str | None:
 
 
 def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | None]:
-    """An object whose content hashes to its name; else what is wrong with it."""
+    """Read an object and check its hash; return the fault or the object."""
     try:
         kind, content = repo.object_store.get_raw(name)
         found = ShaFile.from_raw_string(kind, content)
@@ -241,14 +240,14 @@ def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | Non
 
 
 def diff_revisions(path: Path, before: int, after: int) -> str:
-    """A unified diff between two revisions; 0 is the empty tree."""
+    """Return a unified diff between two revisions; 0 is the empty tree."""
     with Repo(str(path)) as repo:
         old, new = (_find_tree(repo, path, number) for number in (before, after))
         return "".join(f"{line}\n" for line in diff_trees(repo.object_store, old, new, sys.maxsize))
 
 
 def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
-    """All that a revision holds."""
+    """Yield all files of a revision."""
     with Repo(str(path)) as repo:
         tree = _find_tree(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
@@ -256,7 +255,7 @@ def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
 
 
 class RevisionReader:
-    """Reads revisions by their commits; what two of them share is read once. Bounded: see `MOST_TEXTS`."""
+    """Reads revisions by commit. Shared content is read once. The limits are those of `MOST_TEXTS`."""
 
     def __init__(self, path: Path) -> None:
         self._repo = Repo(str(path))
@@ -264,7 +263,7 @@ class RevisionReader:
         self._held = 0
 
     def read_texts(self, commit: str) -> dict[str, str]:
-        """The first of its text files by their paths, in order."""
+        """Return the first text files of a commit by path, in order."""
         tree = _read_commit(self._repo, ObjectID(commit.encode())).tree
         found: dict[str, str] = {}
         room, asked = TEXT_CHARACTERS, 0
@@ -281,7 +280,7 @@ class RevisionReader:
         return found
 
     def diff_commits(self, before: str | None, after: str, most: int = sys.maxsize) -> str:
-        """A unified diff from one commit, or from nothing, to another; cut after so many characters."""
+        """Return a unified diff from one commit, or from nothing, to another, cut after `most` characters."""
         old = _read_commit(self._repo, ObjectID(before.encode())).tree if before else None
         new = _read_commit(self._repo, ObjectID(after.encode())).tree
         return "".join(f"{line}\n" for line in diff_trees(self._repo.object_store, old, new, most))
@@ -306,7 +305,7 @@ def _find_tree(repo: Repo, path: Path, number: int) -> ObjectID | None:
         return None
     known = list_revisions(path)
     if not 0 < number <= len(known):
-        raise UserError(f"There is no revision {number}: the run has {len(known)}.")
+        raise UserError(f"There is no revision {number}. The run has {len(known)}.")
     tree: ObjectID = _read_commit(repo, ObjectID(known[number - 1].commit.encode())).tree
     return tree
 

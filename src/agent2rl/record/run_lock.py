@@ -1,8 +1,8 @@
-"""The lock of a run: held while a harness works on it. In it stands when that harness was last alive.
+"""The lock of a run, held while a harness works on it. The file contains the harness's last heartbeat.
 
-The time is written and not left to the file's own, which a copy of the run directory would change.
+The time is written into the file, because copying the run directory would change the file's own time.
 
-Whoever looks takes no lock, not even for a moment: it would be in the way of a harness that begins then.
+Readers never take the lock, not even briefly, because that could block a harness that starts at that moment.
 """
 
 import fcntl
@@ -28,11 +28,11 @@ DIE_SECONDS = 5.0
 class Heartbeat(NamedTuple):
     time: float
     monotonic: float | None
-    """None: noted by a version that did not."""
+    """None if an older version wrote it."""
 
 
 class RunLock:
-    """Takes the lock, or says that somebody has it. Ends with the process, however that ends."""
+    """Takes the lock, or raises if it is held. The kernel releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class RunLock:
         except OSError as error:
             raise UserError(
                 f"The lock of {path.parent.name} cannot be opened: {error.strerror}.",
-                "Only whoever began a run can go on with it, where it can be written.",
+                "Resume a run as the user who started it, on a machine where its directory is writable.",
             ) from error
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,10 +54,10 @@ class RunLock:
                 f"A harness is at work on {path.parent.name}.", "`agent2rl show` says how far it is."
             ) from None
         self.last_beat = self._read_heartbeat()
-        """When the harness before was last alive; None where that is not known."""
+        """When the previous harness was last alive; None if unknown."""
 
     def start_heartbeat(self) -> None:
-        """From here on it is this harness that is alive."""
+        """Start recording this harness's heartbeat."""
         os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
         command = [sys.executable, "-I", "-S", heartbeat.__file__, str(self._path)]
         with suppress(OSError):
@@ -83,7 +83,7 @@ class RunLock:
         self.close()
 
     def _replace_heartbeat(self) -> None:
-        """For a heart that could not begin, or that somebody killed."""
+        """Write a heartbeat if the heartbeat process did not start or was killed."""
         while not self._over.wait(BEAT_SECONDS):
             if self._heart is None or self._heart.poll() is not None:
                 with suppress(OSError):
@@ -100,14 +100,14 @@ class RunLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a harness holds the lock."""
+    """Return whether a harness holds the lock."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
-    except OSError:  # there is none, or it is not ours to open
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not block if it is a pipe
+    except OSError:  # missing, or not accessible
         return False
     try:
         found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
-    except OSError:  # nothing that can be locked
+    except OSError:  # not a file that can be locked
         return False
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""Makes a transcript out of an agent's log, which may hold several runs of a program started again."""
+"""Build a transcript from an agent's log, which may contain several sessions of its program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from agent2rl.record.untrusted_files import JsonNode
 
 MOST_STEPS = 50_000
 MOST_CHARACTERS = 64 << 20
-"""Of all that is kept."""
+"""Limit of all kept text."""
 LONGEST_TEXT = 1 << 16
-"""Of a longer one the beginning and the end are kept."""
+"""Only the beginning and the end of a longer text are kept."""
 Source = Literal["system", "user", "agent"]
 
 
 @dataclass
 class PartialStep:
-    """A step that is being gathered."""
+    """A step that is being collected."""
 
     source: Source
     at: float | None
@@ -44,7 +44,7 @@ class PartialStep:
 
 @dataclass
 class TranscriptBuilder:
-    """What has been read so far."""
+    """Collects the steps of a transcript."""
 
     agent: str
     version: str = ""
@@ -59,12 +59,12 @@ class TranscriptBuilder:
     _room: int = MOST_CHARACTERS
 
     def start_session(self) -> None:
-        """The program was started again: its names may mean something else now."""
+        """Begin a new session of the program, in which ids may have other meanings."""
         self._named.clear()
         self._callers.clear()
 
     def open_step(self, source: Source, key: str = "", at: float | None = None) -> PartialStep:
-        """A new step, or the one that this key stands for."""
+        """Return the step with this key, or a new one."""
         if key in self._named:
             return self._named[key]
         turn = PartialStep(source, at)
@@ -77,7 +77,7 @@ class TranscriptBuilder:
         return turn
 
     def current_step(self, source: Source, at: float | None = None) -> PartialStep:
-        """The step that is going on: a new one where somebody else spoke, or a call has come back since."""
+        """Return the current step, or a new one if the source changed or a call has returned since."""
         going = self._turns[-1] if self._turns else None
         if going is None or going.source != source or going.observations:
             return self.open_step(source, at=at)
@@ -90,7 +90,7 @@ class TranscriptBuilder:
         turn.thought.append(self._keep_text(text))
 
     def add_tool_call(self, turn: PartialStep, call: str, name: str, arguments: JsonNode) -> None:
-        """Told again, it is still one call."""
+        """Add a tool call; a repeated call counts once."""
         if call in self._callers:
             return
         kept = self._keep_text(arguments.shown) == arguments.shown
@@ -98,7 +98,7 @@ class TranscriptBuilder:
         self._callers[call] = turn
 
     def add_observation(self, call: str, text: str, failed: bool = False) -> None:
-        """What a call gave back; what belongs to no call is not understood."""
+        """Add the result of a call; a result without a call counts as not understood."""
         if call in self._callers:
             seen = ToolObservation(call=call, text=self._keep_text(text), failed=failed)
             self._callers[call].observations[call] = seen
@@ -106,7 +106,7 @@ class TranscriptBuilder:
             self.unread += 1
 
     def add_tokens(self, tokens: TokenCounts, of: str = "") -> None:
-        """Into the agent's own total. What it counts `of` something, it has counted from the beginning."""
+        """Add to the agent's own total. Counts `of` something are cumulative."""
         self._tokens[of] = tokens if of else tokens + self._tokens.get("", TokenCounts())
 
     def build_transcript(self) -> Transcript:
@@ -131,11 +131,11 @@ class TranscriptBuilder:
 
 
 EventReader = Callable[[JsonNode, TranscriptBuilder], None]
-"""Understands one event of a log; what it does not understand, it counts."""
+"""Reads one event of a log and counts events that it does not understand."""
 
 
 def read_json_log(agent: str, log: Path, read: EventReader) -> TranscriptBuilder:
-    """Of a log with a JSON object a line and other lines in between."""
+    """Read a log with one JSON object per line and other lines in between."""
     notes = TranscriptBuilder(agent)
     for line in untrusted_files.read_lines(log):
         event = untrusted_files.parse_json(line) if line.startswith(b"{") else None

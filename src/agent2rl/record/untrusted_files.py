@@ -1,6 +1,6 @@
-"""Reads files and JSON that an agent wrote: no link is followed, and sizes and depths are bounded.
+"""Read files and JSON that an agent wrote: links are not followed, and sizes and depths are bounded.
 
-A `JsonNode` is a value of unknown shape. It can be asked for anything; what is not there is empty.
+A `JsonNode` is a value of unknown shape. Any key can be requested; missing values are empty.
 """
 
 import json
@@ -22,7 +22,7 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @contextmanager
 def open_folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
-    """A descriptor of the directory that the parts lead to."""
+    """Yield a descriptor of the directory with this path."""
     directory = os.open(root, DIRECTORY)
     try:
         for part in parts:
@@ -35,13 +35,13 @@ def open_folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
 
 
 def sanitize_line(text: str, most: int) -> str:
-    """What an agent wrote, as one line that steers nothing, and cut."""
+    """Return text of an agent as one shortened line without control characters."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in cut)
 
 
 def read_untrusted_file(root: Path, name: str, most_bytes: int) -> bytes | None:
-    """Its first bytes; None where there is no such plain file."""
+    """Return the first bytes of a plain file, or None if there is none."""
     *folders, last = PurePosixPath(name).parts
     try:
         with (
@@ -54,7 +54,7 @@ def read_untrusted_file(root: Path, name: str, most_bytes: int) -> bytes | None:
 
 
 def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes: int) -> bytes:
-    """A part of a plain file: its beginning and its end where it is more than so much."""
+    """Return a part of a plain file; of a part over `most_bytes` only the beginning and the end."""
     *folders, last = PurePosixPath(name).parts
     try:
         with (
@@ -71,7 +71,7 @@ def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes
         return b""
 
 
-# Reads JSON that somebody else wrote, and may have meant ill: never more than so much, no link followed.
+# Untrusted JSON: bounded, and no link is followed.
 
 LONGEST_LINE = 8 << 20
 LARGEST_FILE = 64 << 20
@@ -79,7 +79,7 @@ MOST_NAMES = 10_000
 DEEPEST = 64
 GREATEST = 1 << 53
 LATEST = 253402300799
-"""The last second that has a date."""
+"""The last second that `datetime` can represent."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class JsonNode:
 
     @property
     def shown(self) -> str:
-        """As text, whatever it is: a list of texts as its texts, anything else as JSON."""
+        """The value as text: a list of texts is joined, anything else is JSON."""
         if isinstance(self.value, list):
             return "\n".join(part["text"].text or part.shown for part in self)
         if self.value is None or isinstance(self.value, str):
@@ -115,7 +115,7 @@ class JsonNode:
 
     @property
     def unpacked(self) -> "JsonNode":
-        """The JSON that a text holds; itself where it is no such text."""
+        """The JSON inside a text, or the value itself if it is not such a text."""
         return parse_json(self.text.encode()) or self
 
     @property
@@ -147,7 +147,7 @@ class JsonNode:
 
 
 def parse_json(data: bytes) -> JsonNode | None:
-    """A JSON object or list; None where it is none, or one that no honest program writes."""
+    """Parse a JSON object or list; None if it is invalid or implausible."""
     if data[:1] not in (b"{", b"["):
         return None
     try:
@@ -158,30 +158,30 @@ def parse_json(data: bytes) -> JsonNode | None:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Without their ends; of one that is too long, the beginning. None where there is no such file."""
+    """Yield the lines without line ends, shortened if too long; nothing if the file does not exist."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         while line := file.readline(LONGEST_LINE):
             yield line.rstrip(b"\r\n")
 
 
 def read_document(root: Path, place: PurePosixPath) -> JsonNode | None:
-    """A file of JSON below a directory that is not ours."""
+    """Read a JSON file below an untrusted directory."""
     return parse_json(read_untrusted_file(root, str(place), LARGEST_FILE) or b"")
 
 
 def list_names(root: Path, place: PurePosixPath) -> list[str]:
-    """What lies in a directory below one that is not ours, sorted."""
+    """Return the sorted names in a folder below an untrusted directory."""
     with suppress(OSError), open_folder(root, place.parts) as directory, os.scandir(directory) as entries:
         return sorted(entry.name for entry in islice(entries, MOST_NAMES))
     return []
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _clean_value(value: JsonValue, depth: int) -> JsonValue:
-    """The same with text that can be written again: half a surrogate pair cannot."""
+    """Return the value with encodable text: lone surrogates are replaced."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, str):

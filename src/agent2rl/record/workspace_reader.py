@@ -1,11 +1,11 @@
-"""Reads an agent's workspace safely: its code for snapshots, and weights and logs as they appear.
+"""Read an agent's workspace safely: its code for snapshots, and weights and logs as they appear.
 
-All of `code/`, scripts elsewhere, and what the agent brought along. No link is followed, a pipe or a socket
-is not opened, and every number has a bound. Of a file that is large or no text only the hash is kept. `.git`
-folders are left out: git's own format has no place for them.
+A snapshot has all of `code/`, scripts elsewhere, and the agent's own mounted files. Links are not followed,
+pipes and sockets are not opened, and everything is bounded. Of large or binary files only the hash is kept.
+`.git` folders are left out, because git cannot store them.
 
-No link is followed and nothing is opened but folders. Those near the top come first, and of each folder and
-of all together only so many names are looked at: a million files cost what thousands do.
+The search for weights and logs opens only folders. Folders near the top come first, and the number of names
+per folder and in total is bounded, so a million files cost no more than thousands.
 """
 
 import hashlib
@@ -23,12 +23,11 @@ from agent2rl.core.events import FileSeen
 from agent2rl.record import untrusted_files
 from agent2rl.record.untrusted_files import DIRECTORY, FILE, open_folder
 
-# What of a workspace is code, as it lies there now, read so that nothing in it can lead or hold the
-# reader.
+# Snapshots of the code.
 
 CODE = "code"
 LEFT_OUT = {"data", "models", "agent"}
-"""Folders of the workspace that are given and cannot be written."""
+"""Read-only folders of the workspace."""
 SCRIPTS = (
     ".py",
     ".sh",
@@ -44,13 +43,13 @@ SCRIPTS = (
     ".cu",
 )
 LOGS = (".log", ".out", ".err")
-"""What grows while a program runs is no code."""
+"""Log files are not code."""
 SKIPPED = {".git", "__pycache__", ".ipynb_checkpoints", "node_modules", ".venv"}
 FILE_BYTES, HASHED_BYTES = 1 << 20, 64 << 20
-"""A file is kept up to the first, hashed up to the second; beyond that only its size is told."""
+"""Files up to the first size are kept, up to the second hashed; of larger ones only the size is kept."""
 MOST_BYTES, TINY_BYTES = 64 << 20, 1024
-"""That are kept of all files together; of the rest, in the order of their names, only the hash, but for files
-that are tiny."""
+"""Limit of all kept contents. Of further files, in the order of their names, only the hash is kept, except
+for tiny ones."""
 MOST_FILES, MOST_SEEN, MOST_DEPTH = 5_000, 50_000, 24
 
 
@@ -60,23 +59,23 @@ class SnapshotFile:
 
     path: tuple[bytes, ...]
     mode: int
-    """As git has it: 100644, 100755 or 120000."""
+    """The mode in git: 100644, 100755 or 120000."""
     content: bytes
 
 
 @dataclass
 class WorkspaceReader:
-    """Reads a workspace again and again; a file that has not changed is not read twice."""
+    """Takes snapshots of a workspace; unchanged files are not read again."""
 
     root: Path
     given: frozenset[str] = frozenset()
-    """Files of the workspace's top folder that the harness laid there."""
+    """Files in the top folder of the workspace that the harness wrote."""
     folders: tuple[tuple[bytes, ...], ...] = ()
-    """Those that the last reading went through."""
+    """Folders of the last snapshot."""
     brought: tuple[SnapshotFile, ...] = ()
-    """Files that the agent sees in the workspace, and that do not lie there."""
+    """The agent's own files that are mounted into the workspace."""
     everything: bool = False
-    """All that is there is code, but for hidden files."""
+    """Whether all files except hidden ones count as code."""
     _kept: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
     def take_snapshot(self) -> "CodeSnapshot":
@@ -125,7 +124,7 @@ class WorkspaceReader:
                     found := self._read_file(folder, name, about, where, reading, kept)
                 ):
                     yield found
-            except OSError:  # it went while it was looked at
+            except OSError:  # it disappeared meanwhile
                 continue
 
     def _enters_folder(self, name: str, path: tuple[bytes, ...]) -> bool:
@@ -164,13 +163,13 @@ class CodeSnapshot:
     files: list[SnapshotFile] = field(default_factory=list)
     folders: list[tuple[bytes, ...]] = field(default_factory=list)
     whole: bool = True
-    """False where there was more than is read."""
+    """False if the limits were exceeded."""
     seen: int = 0
     size: int = 0
-    """Bytes of the contents that are kept."""
+    """Bytes of the kept contents."""
 
     def bound_content(self, content: bytes) -> bytes:
-        """A content, or what stands for it where there is too much already."""
+        """Return the content, or a placeholder if the limit is reached."""
         if self.size + len(content) > MOST_BYTES and len(content) > TINY_BYTES:
             content, self.whole = make_placeholder(content), False
         self.size += len(content)
@@ -178,7 +177,7 @@ class CodeSnapshot:
 
 
 def make_placeholder(content: bytes) -> bytes:
-    """What is kept of a file in its content's place."""
+    """Return the placeholder that replaces a file's content."""
     return _format_placeholder(f"sha256 {hashlib.sha256(content).hexdigest()}", len(content))
 
 
@@ -187,9 +186,9 @@ def _format_placeholder(what: str, size: int) -> bytes:
 
 
 def read_brought_files(mounts: Iterable[tuple[Path, str]]) -> tuple[SnapshotFile, ...]:
-    """What an agent brings along, at the places in the workspace where it sees them.
+    """Read the agent's own mounted files, at their paths in the workspace.
 
-    Hidden files are left out: that is where keys are kept.
+    Hidden files are left out, because they may contain keys.
     """
     found: dict[tuple[bytes, ...], SnapshotFile] = {}
     for source, target in mounts:
@@ -205,7 +204,7 @@ def read_brought_files(mounts: Iterable[tuple[Path, str]]) -> tuple[SnapshotFile
 
 
 def _list_names(folder: int, reading: CodeSnapshot) -> list[str]:
-    """In order, as many as may still be looked at."""
+    """Return the names in order, up to the remaining limit."""
     names = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -218,7 +217,7 @@ def _list_names(folder: int, reading: CodeSnapshot) -> list[str]:
 
 
 def _read_content(folder: int, name: str) -> bytes:
-    """The text, or what stands for it."""
+    """Return the text of a file, or its placeholder."""
     with open(os.open(name, FILE, dir_fd=folder), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("no file any more")
@@ -233,7 +232,7 @@ def _read_content(folder: int, name: str) -> bytes:
         return _format_placeholder(told, os.fstat(file.fileno()).st_size)
 
 
-# Finds weights and logs in a workspace as they appear, without being led or held by what lies there.
+# Weights and logs, found as they appear.
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 WATCHED_LOGS = (".log", ".out", ".err", ".txt", "trainer_state.json")
@@ -243,24 +242,24 @@ LONGEST_PATH = 1000
 
 What = Literal["weights", "log"]
 Size = tuple[int, float]
-"""Bytes, and when the last of them was written."""
+"""Size in bytes and time of the last change."""
 
 
 class WorkspaceWatcher:
-    """Looks again and again; what has not changed is not told twice."""
+    """Finds new and changed files; unchanged files are reported once."""
 
     def __init__(self, root: Path, told: Iterable[FileSeen] = ()) -> None:
-        """`told` is what somebody else has found and told already."""
+        """`told`: files that were already reported before a crash."""
         self.root = root
         self.seen = 0
-        """Names that the last look met."""
+        """Number of names in the last search."""
         self._noted: dict[tuple[str, What], Size] = {
             (one.path, one.what): (one.bytes, one.changed) for one in told
         }
         self._last: dict[tuple[str, What], Size] = {}
 
     def find_changes(self, last: bool = False) -> list[FileSeen]:
-        """What is new, and what has changed and come to rest; the last time, all that has changed."""
+        """Return new files, and changed files that are stable by now; with `last`, all changed files."""
         found = self._scan_workspace()
         told = []
         for key, size in found.items():
@@ -285,7 +284,7 @@ class WorkspaceWatcher:
                         key = (untrusted_files.sanitize_line("/".join(where) or ".", LONGEST_PATH), what)
                         before = found.get(key, (0, 0.0))
                         found[key] = (before[0] + size[0], max(before[1], size[1]))
-            except OSError:  # it went, or became a link, or may not be read
+            except OSError:  # it disappeared, became a link, or is not readable
                 continue
         return found
 

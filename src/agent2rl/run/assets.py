@@ -1,14 +1,14 @@
-"""Prepares the inputs of a run and pins them by content.
+"""Prepare the inputs of a run and pin them by content.
 
 They are the base model (shipped, local or from the Hugging Face hub) and the task's splits.
 
-Files come through the hub's own cache (HF_HOME), so that what is there is not fetched again and a machine
-without a network runs what it has. From there they are linked into ours: plain files, which a sandbox can be
-shown. Only configuration, tokenizer and safetensors weights are fetched, never code or pickles. Endpoint and
-token are the library's to know (HF_ENDPOINT, HF_TOKEN). It takes up a broken transfer where it broke; of a
-process that ended, it keeps the files that were whole.
+Files come through the hub's own cache (HF_HOME), so that nothing is downloaded twice and a machine without a
+network can use what it has. From there they are linked into our cache as plain files, which a sandbox can
+mount. Only configuration, tokenizer and safetensors weights are downloaded, never code or pickles. The
+library reads endpoint and token itself (HF_ENDPOINT, HF_TOKEN). It resumes interrupted transfers. After a
+crash it keeps the complete files.
 
-Prepared things lie in the user's cache, each in a directory named after what it holds. The held-out file is
+Prepared inputs are in the user's cache, each in a directory named after its content. The held-out file is
 written here and opened again only by a grading child.
 """
 
@@ -51,7 +51,7 @@ CONFIG = "config.json"
 SINGLE, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
 HUB_SETTINGS_FILES = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
 PROBE_SECONDS = 5.0
-"""How long the hub may take to answer at all."""
+"""Timeout for the hub's first answer."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def resolve_hub_model(name: str) -> HubModel:
-    """The commit that a name stands for now; without a network, the one that it last stood for here."""
+    """Resolve a name to its current commit; without a network, to the commit that was last used here."""
     match = HUB_NAME.fullmatch(name)
     assert match is not None, name
     repo, revision = match["repo"], match["revision"] or "main"
@@ -86,7 +86,7 @@ def resolve_hub_model(name: str) -> HubModel:
 
 
 def download_hub_model(model: HubModel, directory: Path, tell: Callable[[str], None]) -> None:
-    """Put the model's files into an empty directory."""
+    """Download the model's files into an empty directory."""
     hub = _import_hub_library()
     sizes = _list_remote_files(hub, model.repo, model.commit)
     with _translate_hub_errors(hub, model.repo, model.commit):
@@ -117,7 +117,7 @@ def _import_hub_library() -> Any:
 
 
 def _list_remote_files(hub: Any, repo: str, revision: str) -> dict[str, int] | None:
-    """Every file with its size; None where the hub cannot be reached. Asked once: retries take minutes."""
+    """Return every file with its size, or None if the hub is unreachable. No retries: they take minutes."""
     try:
         with _translate_hub_errors(hub, repo, revision):
             info = hub.HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=PROBE_SECONDS)
@@ -145,7 +145,7 @@ def _download_files(
 
 
 def _find_cached_files(hub: Any, model: HubModel) -> list[Path]:
-    """What the hub's cache has of the model, if that is all of it."""
+    """Return the model's files from the hub's cache if they are complete."""
     config = hub.hf_hub_download(model.repo, CONFIG, revision=model.commit, local_files_only=True)
     folder = Path(config).parent
     try:
@@ -161,7 +161,7 @@ def _find_cached_files(hub: Any, model: HubModel) -> list[Path]:
 
 
 def _select_model_files(model: HubModel, files: Iterable[str]) -> list[str]:
-    """Of a repository's files, those of the model: its weights once, however many forms of them there are."""
+    """Select the model's files of a repository, with only one format of the weights."""
     names = sorted(name for name in files if "/" not in name)
     if SINGLE in names:
         weights = [SINGLE]
@@ -178,7 +178,7 @@ def _select_model_files(model: HubModel, files: Iterable[str]) -> list[str]:
 
 
 def _matches_hash(file: Path) -> bool:
-    """The hub's cache names a large file by its sha256, a small one as git does; other names say nothing."""
+    """Check a file by its name: the hub's cache names large files by sha256 and small ones by git hash."""
     blob = file.resolve()
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
         return sha256_file(blob) == blob.name
@@ -189,9 +189,9 @@ def _matches_hash(file: Path) -> bool:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """The same file under a second name, where that works and everybody may read it; else a copy."""
+    """Hard-link the file if that works and everybody may read it, else copy it."""
     if source.stat().st_mode & 0o444 == 0o444:
-        with suppress(OSError):  # another file system, or another owner
+        with suppress(OSError):  # different file system or owner
             target.hardlink_to(source)
             return
     shutil.copyfile(source, target)
@@ -199,7 +199,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
-    """Raise the library's errors as ours: a refusal is the user's to fix, the rest is the hub's fault."""
+    """Translate the library's errors: the user can fix refusals, everything else is the hub's fault."""
     errors = hub.errors
     try:
         yield
@@ -339,7 +339,7 @@ def get_shipped_model(name: str) -> ShippedModel:
 
 
 def _write_splits(protocol: ScoringProtocol, loaded: Splits, cache: Path) -> dict[Split, SplitFile]:
-    """Under the paper's protocol the whole test set answers submissions and nothing is held out."""
+    """Write the splits. In the paper's protocol the whole test set gives feedback; nothing is held out."""
     if protocol == "paper":
         return {"feedback": write_split_file(test_set(loaded), cache)}
     return {
@@ -349,13 +349,13 @@ def _write_splits(protocol: ScoringProtocol, loaded: Splits, cache: Path) -> dic
 
 
 def test_set(loaded: Splits) -> Sequence[Example]:
-    """What the paper's protocol scores."""
+    """Return the whole test set, which the paper's protocol scores."""
     whole = loaded.test
     return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
 
 
 def prepare_beside_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
-    """The user's own folders as they are; generated ones out of the cache."""
+    """Return the folders of the evaluator: the user's own as they are, generated ones from the cache."""
     found = {}
     for name, folder in loaded.beside.items():
         if isinstance(folder, Path):
@@ -367,7 +367,7 @@ def prepare_beside_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFo
 
 
 def _require_plain_files(folder: Path) -> None:
-    """Nothing but files and folders: where a link leads is not in a grading's sandbox."""
+    """Refuse links and special files: the target of a link is not in the grading sandbox."""
     for directory, folders, files in os.walk(folder):
         for path in (Path(directory, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_dir() or path.is_file()):

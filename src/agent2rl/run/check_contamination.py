@@ -1,20 +1,20 @@
-"""Looks for training examples in your files, by the rule with which the harness looks for evaluation data.
+"""Search your files for training examples, with the same rule as the harness's search for evaluation data.
 
     python check_contamination.py output code
     python check_contamination.py my_validation_set.jsonl
 
-After your time the harness reads every file that you left in the workspace and looks for the examples that
-your model is graded on: their prompts, their answers and what else belongs to them. What it finds is on the
-record, with the passages, and marks the run as contaminated. You have no such examples, so this program takes
-data/train.jsonl in their place: try it on a copied training question to see what is found, or on a validation
-set of your own to see that nothing of the training data is in it.
+After your time the harness reads every file that you left in the workspace and searches for the examples that
+your model is graded on: their prompts, their answers and their other fields. It records the passages that
+match, and a match marks the run as contaminated. You do not have these examples, so this program searches for
+data/train.jsonl instead. Try it on a copied training question to see what matches, or on your own validation
+set to check that it contains no training data.
 
-The rule: words are runs of letters and digits, whatever their case and what stands between them. A passage is
-found that shares at least 30% of an example's sequences of 8 words, or 30 words in a row. Archives (gzip,
-bzip2, xz, zip) are looked into, links are not followed. The harness does not count what you were given
-yourself: training data, description, instructions.
+The rule: words are sequences of letters and digits; case and punctuation do not matter. A passage matches if
+it shares at least 30% of an example's sequences of 8 words, or 30 words in a row. Archives (gzip, bzip2, xz,
+zip) are opened, and links are not followed. The harness ignores text that you were given: training data,
+description, instructions.
 
-Exit code: 0 where nothing is found, 1 where something is, 2 where the arguments are wrong.
+Exit code: 0 if nothing matches, 1 if something matches, 2 if the arguments are wrong.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SHOWN_CHARACTERS = 200
 
 
 def read_train_parts(path: Path) -> Iterator[ExamplePart]:
-    """Every string of a row but its name; `prompt` is the question again, in a chat."""
+    """Yield every string of a row except its id and `prompt`, which repeats the question as a chat."""
     for line in path.read_text(encoding="utf-8").split("\n"):
         if line.strip():
             row = json.loads(line)
@@ -41,7 +41,7 @@ def read_train_parts(path: Path) -> Iterator[ExamplePart]:
 
 
 def find_matches(index: NgramIndex, path: Path, reference: Path) -> Iterator[tuple[Path, PassageMatch]]:
-    """What is found in a file or below a directory; the training data itself is passed over."""
+    """Yield the matches in a file or below a directory; the training data itself is skipped."""
     root, only = (path, None) if path.is_dir() else (path.parent, path.name)
     leftovers = WorkspaceDocuments(root)
     for document in leftovers.read_documents(only):
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"{options.train} cannot be read: {error}")
     for path in options.paths:
         if not path.is_dir() and not path.is_file():
-            parser.error(f"there is no file or directory {path}")
+            parser.error(f"no such file or directory: {path}")
     found = 0
     for path in options.paths:
         for file, match in find_matches(index, path.resolve(), options.train.resolve()):

@@ -1,7 +1,7 @@
-"""Directories of the cache: there whole or not at all, and never believed when damaged.
+"""Cache directories atomically, and never use a damaged one.
 
-models/abacus/                    quick to write: written each time, and compared
-models/smollm2-135m-…/            slow to make: made once, then held against its record
+models/abacus/                    quick to write: written each time and compared
+models/smollm2-135m-…/            slow to build: built once, then checked against its record
 models/smollm2-135m-….json        the record: every file with its sha256
 """
 
@@ -21,11 +21,11 @@ from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record.files import write_record
 
 Write = Callable[[Path], None]
-"""Fills an empty directory."""
+"""Function that fills an empty directory."""
 
 
 def write_if_changed(target: Path, write: Write) -> Path:
-    """Write it, and put it where the old one is if they differ."""
+    """Write the directory, and replace the old one if they differ."""
     try:
         with _make_staging_directory(target) as partial:
             write(partial)
@@ -34,13 +34,13 @@ def write_if_changed(target: Path, write: Write) -> Path:
                 shutil.rmtree(target, ignore_errors=True)
                 partial.rename(target)
     except (OSError, SafetensorError) as error:
-        if not target.is_dir():  # a cache that may be read and not written will do
+        if not target.is_dir():  # a read-only cache is enough if the directory exists
             raise _make_cache_error(target, error) from error
     return target
 
 
 def store_by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
-    """Written, and put under its name and its hash: others' with the same name stay. With the whole hash."""
+    """Write the directory under its name and hash, and return it with the full hash."""
     with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
         write(Path(place))
         sha256 = compute_manifest(Path(place)).sha256
@@ -68,7 +68,7 @@ def _has_content(target: Path, sha256: str) -> bool:
 
 
 def build_once(target: Path, make: Write) -> Path:
-    """Make it, unless it is there as it was made. Whoever comes while it is being made waits."""
+    """Build the directory unless an intact one exists. Concurrent callers wait."""
     record = target.with_name(f"{target.name}.json")
     if _matches_record(target, record):
         return target
@@ -99,7 +99,7 @@ def _matches_record(target: Path, record: Path) -> bool:
 
 @contextmanager
 def _make_staging_directory(target: Path) -> Iterator[Path]:
-    """An empty directory beside the target, gone afterwards unless it was moved."""
+    """Yield an empty directory next to the target; it is deleted afterwards unless it was moved."""
     _make_private_directory(target.parent)
     partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
     try:
@@ -110,7 +110,7 @@ def _make_staging_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_directory(target: Path) -> Iterator[None]:
-    """While nobody else makes the same; whoever comes meanwhile waits."""
+    """Hold the lock of a directory; concurrent callers wait."""
     _make_private_directory(target.parent)
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -118,14 +118,14 @@ def lock_directory(target: Path) -> Iterator[None]:
 
 
 def _make_private_directory(folder: Path) -> None:
-    """With all that leads to it: examples that score are nobody else's on this machine."""
+    """Create the folder and its parents as private: evaluation examples are hidden from other users."""
     for each in reversed((folder, *folder.parents)):
         if not each.is_dir():
             each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _make_world_readable(directory: Path) -> None:
-    """Sandboxes read as another user."""
+    """Make the directory readable for sandboxes, which run as another user."""
     for path in (directory, *directory.rglob("*")):
         mode = 0o755 if path.is_dir() else 0o644
         if path.stat().st_mode & 0o777 != mode:

@@ -1,7 +1,7 @@
-"""The LLM that drives the agent: the gateway before it, what the agent is told of it, and who is to blame.
+"""The driver LLM of an agent: its gateway, its part of the brief, and the diagnosis of its failures.
 
-An agent that needs none is driven by nobody. One that is a plain program gets the gateway too, where the user
-names a driver: its address is in the variables that the usual client libraries read.
+An agent that needs no driver gets none. A plain program gets the gateway if the user names a driver: the
+gateway's address is in the environment variables that common client libraries read.
 """
 
 import threading
@@ -28,7 +28,7 @@ from agent2rl.run.settings import Settings, read_secrets
 DOOR = "LLM_URL"
 CONNECTIONS = 256
 KEY = "agent2rl"
-"""What clients in the sandbox send where they insist on a key."""
+"""Sent by clients in the sandbox that require a key."""
 CLIENT_VARIABLES: Mapping[str, str] = {
     "OPENAI_BASE_URL": f"{url_placeholder(DOOR)}/v1",
     "OPENAI_API_KEY": KEY,
@@ -37,26 +37,26 @@ CLIENT_VARIABLES: Mapping[str, str] = {
     "GOOGLE_GEMINI_BASE_URL": url_placeholder(DOOR),
     "GEMINI_API_KEY": KEY,
 }
-"""By which a plain program's client library finds the driver."""
+"""Environment variables with which a plain program's client library finds the driver."""
 DRIVER_FAILURES: Mapping[str, tuple[Ending, str]] = {
-    "login": ("login-failed", "The driver's provider does not let the key in"),
-    "rate-limit": ("rate-limited", "The driver's provider is too busy, or the key has used its share"),
+    "login": ("login-failed", "The driver's provider rejects the key"),
+    "rate-limit": ("rate-limited", "The driver's provider is overloaded, or the key is over its quota"),
     "failure": ("driver-failed", "The driver failed"),
-    "rejected": ("driver-failed", "The driver does not take what the agent asks"),
+    "rejected": ("driver-failed", "The driver rejects the agent's requests"),
 }
 
 
 @dataclass(frozen=True)
 class DriverSession:
-    """What drives a run's agent: nobody, or a gateway."""
+    """The gateway of a run's agent, if it has a driver."""
 
     agent: Agent
     over: threading.Event
-    """Set when the agent is to be ended: the run is stopped, or the driver's budget is used up."""
+    """Set to end the agent: the run is stopped, or the driver's budget is used up."""
     gateway: Gateway | None = None
     driver: Driver | None = None
     prefix: Path | None = None
-    """Where the agent's package is installed; it is seen at the same place inside."""
+    """Directory of the agent's package; it has the same path inside the sandbox."""
     doors: tuple[Door, ...] = ()
 
     @property
@@ -64,39 +64,39 @@ class DriverSession:
         return (Mount(self.prefix, str(self.prefix)),) if self.prefix else ()
 
     def add_driver_to_brief(self, brief: Brief) -> Brief:
-        """With what the agent needs to reach its driver."""
+        """Add what the agent needs to reach its driver."""
         if self.driver is None:
             return brief
         if not isinstance(self.agent, DrivenAgent):
-            known = {**CLIENT_VARIABLES, "LLM_MODEL": self.driver.model}
-            return replace(brief, environment={**brief.environment, **known})
+            variables = {**CLIENT_VARIABLES, "LLM_MODEL": self.driver.model}
+            return replace(brief, environment={**brief.environment, **variables})
         llm = DriverLlm(
             self.driver.model, self.driver.choose_wire(self.agent.wires), url_placeholder(DOOR), KEY
         )
         return replace(brief, llm=llm, prefix=PurePosixPath(self.prefix) if self.prefix else None)
 
     def count_answered_requests(self) -> int:
-        """Requests so far that the driver answered."""
+        """Return the number of requests that the driver has answered so far."""
         return self.gateway.usage().answered if self.gateway else 0
 
     def read_usage(self) -> LlmUsage | None:
         return self.gateway.usage() if self.gateway else None
 
     def find_driver_failure(self) -> tuple[Ending, str] | None:
-        """The ending and its reason, where an agent that came to nothing did so for want of its driver."""
+        """Return the ending and its reason, if the driver is to blame for an agent that failed."""
         if self.gateway is None:
             return None
         if self.gateway.exhausted.is_set() and self.gateway.over.is_set():
             return "budget-exhausted", f"The driver's budget is used up: {self.gateway.describe_spending()}."
-        if trouble := self.gateway.get_failure_streak():
-            ending, what = DRIVER_FAILURES[trouble.kind]
-            times = "once" if trouble.requests == 1 else f"{trouble.requests} times in a row"
-            return ending, f"{what}, {times}: {trouble.message}"
+        if streak := self.gateway.get_failure_streak():
+            ending, description = DRIVER_FAILURES[streak.kind]
+            times = "once" if streak.requests == 1 else f"{streak.requests} times in a row"
+            return ending, f"{description}, {times}: {streak.message}"
         return None
 
 
 class _AnyEvent(threading.Event):
-    """Either of two."""
+    """An event that is set when any of several is."""
 
     def __init__(self, *events: threading.Event) -> None:
         super().__init__()
@@ -107,15 +107,15 @@ class _AnyEvent(threading.Event):
 
 
 class DriverSetup:
-    """A run's driver before the run begins: all that can be refused has been."""
+    """Check a run's driver settings before the run begins, and open the driver session later."""
 
-    def __init__(self, spec: RunSpec, agent: Agent, settings: Settings, again: bool = False) -> None:
-        """`again`: the run goes on after its harness died."""
+    def __init__(self, spec: RunSpec, agent: Agent, settings: Settings, resuming: bool = False) -> None:
+        """`resuming`: the run continues after a crash of the harness."""
         self._agent = agent
         self._driver = _parse_driver(spec, agent)
-        self._write: list[Recorder] = []
+        self._recorders: list[Recorder] = []
         self._gateway = (
-            _make_gateway(spec, self._driver, settings, self._record_exchange, again)
+            _make_gateway(spec, self._driver, settings, self._record_exchange, resuming)
             if self._driver
             else None
         )
@@ -127,7 +127,7 @@ class DriverSetup:
         if self._gateway is None:
             yield DriverSession(self._agent, stop)
             return
-        self._write.append(recorder)
+        self._recorders.append(recorder)
         self._gateway.restore_exchanges(recorder.past.exchanges)
         over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
         with serve_on_socket(gateway.application, connections=CONNECTIONS) as socket:
@@ -140,7 +140,7 @@ class DriverSetup:
                 recorder.record_usage(gateway.usage())
 
     def _record_exchange(self, exchange: LlmExchange) -> None:
-        for recorder in self._write:
+        for recorder in self._recorders:
             recorder.record_exchange(exchange)
 
 
@@ -148,12 +148,13 @@ def _parse_driver(spec: RunSpec, agent: Agent) -> Driver | None:
     if spec.driver is None:
         if isinstance(agent, DrivenAgent):
             raise UserError(
-                f"The agent {spec.agent!r} thinks with an LLM: name one.",
+                f"The agent {spec.agent!r} needs a driver LLM.",
                 "For example --driver claude-opus-4-6, or --driver MODEL@URL for a compatible endpoint.",
             )
         if spec.budget.tokens or spec.budget.usd or spec.record_driver or spec.replay_driver:
             raise UserError(
-                "Without a driver there is nothing to limit, record or replay.", "Name one with --driver."
+                "Without a driver there is nothing to limit, record or replay.",
+                "Name one with --driver.",
             )
         return None
     driver = parse_driver(spec.driver)
@@ -163,17 +164,19 @@ def _parse_driver(spec: RunSpec, agent: Agent) -> Driver | None:
 
 
 def _make_gateway(
-    spec: RunSpec, driver: Driver, settings: Settings, note: Callable[[LlmExchange], None], again: bool
+    spec: RunSpec, driver: Driver, settings: Settings, record: Callable[[LlmExchange], None], resuming: bool
 ) -> Gateway:
     keys = read_secrets(driver.key_names)
     key = next((Key(keys[name]) for name in driver.key_names if name in keys), None)
     caps = UsageCaps(spec.budget.tokens, spec.budget.usd)
-    return Gateway(driver, key, caps, load_prices(settings.prices), note, _open_tape(spec, again))
+    return Gateway(driver, key, caps, load_prices(settings.prices), record, _open_tape(spec, resuming))
 
 
-def _open_tape(spec: RunSpec, again: bool) -> Tape | None:
+def _open_tape(spec: RunSpec, resuming: bool) -> Tape | None:
     if spec.replay_driver and spec.record_driver:
-        raise UserError("A replay is a record already.", "Leave out --record-driver.")
+        raise UserError(
+            "A replay cannot be recorded: it is already a recording.", "Leave out --record-driver."
+        )
     if spec.replay_driver:
         return TapeReplay(Path(spec.replay_driver))
-    return TapeRecording(Path(spec.record_driver), again) if spec.record_driver else None
+    return TapeRecording(Path(spec.record_driver), resuming) if spec.record_driver else None

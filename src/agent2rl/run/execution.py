@@ -1,22 +1,31 @@
-"""One run, as a straight line. A run whose harness died goes along the same line, past what is done."""
+"""Execute a run from its specification to its result: prepare, run the agent, finish.
 
+A resumed run takes the same path. Each step skips what the record already has.
+"""
+
+import logging
 import resource
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from agent2rl import registry
+from agent2rl.core.agent import Agent, Brief
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import Door
+from agent2rl.core.task import Task
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
+from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
 from agent2rl.grading.worker import apply_prompts
-from agent2rl.record.crash_recovery import read_spec, restore_result
+from agent2rl.record.crash_recovery import AgentEnd, read_spec, restore_result
 from agent2rl.record.ledger import read_ledger as read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Notify, Recorder
@@ -24,16 +33,20 @@ from agent2rl.record.run_lock import RunLock
 from agent2rl.run import (
     agent_session,
     driver_session,
-    grading_proxy_setup,
     run_steps,
     training_services,
     workspace,
 )
 from agent2rl.run.agent_observer import AgentObserver, RevisionWatcher
+from agent2rl.run.assets import Assets
+from agent2rl.run.driver_session import DriverSession
+from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.run_steps import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,115 +54,186 @@ class FinishedRun:
     result: RunResult
     paths: RunPaths
     ledger_head: str
-    """The hash that pins the whole record, this result included."""
+    """The hash that pins the whole record, including this result."""
 
 
 def start_run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
-    """From a specification to a result. Set `stop` to end it early with what there is."""
+    """Execute a new run. Set `stop` to end it early with the results so far."""
+    spec = spec.model_copy(update={"instructions_version": INSTRUCTIONS_VERSION})
     return _execute_run(spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify))
 
 
 def resume_run(paths: RunPaths, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
-    """Go on with a run whose harness died. One that is finished stays as it is.
+    """Resume a run after its harness crashed. A finished run is returned unchanged.
 
-    What keeps it from going on before it has begun to is raised, and leaves the run as it was.
+    Errors before the agent's services are up are raised and leave the run as it was.
     """
-    with RunLock(paths.lock) as hold:
+    with RunLock(paths.lock) as lock:
         if result := restore_result(paths):
             chain = read_ledger(paths.ledger, paths.ledger_head)
             return FinishedRun(result, paths, chain.entries[-1].hash if chain.entries else "")
         spec = read_spec(paths)
-        return _execute_run(spec, settings, stop, lambda: Recorder.open(paths, notify, hold), again=True)
+        return _execute_run(spec, settings, stop, lambda: Recorder.open(paths, notify, lock), resuming=True)
 
 
 def _execute_run(
     spec: RunSpec,
     settings: Settings,
     stop: threading.Event,
-    opened: Callable[[], Recorder],
-    again: bool = False,
+    open_recorder: Callable[[], Recorder],
+    resuming: bool = False,
 ) -> FinishedRun:
     task = apply_prompts(registry.find_task(spec.task), spec.prompts)
     agent = registry.find_agent(spec.agent)
-    places = find_private_places(settings, spec)
-    sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), places)
+    sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), find_private_places(settings, spec))
     registry.require_loader(spec.engine)
-    ready = driver_session.DriverSetup(spec, agent, settings, again)
+    driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
     _raise_file_limit()
     with (
-        grading_proxy_setup.open_grading_proxy(
-            grading_proxy_setup.GradingProxyOptions.from_spec(spec), task, settings
-        ) as desk,
-        opened() as recorder,
+        open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as proxy,
+        open_recorder() as recorder,
     ):
-        paths, past = recorder.paths, recorder.past
-        outcome = RunOutcome.from_resume_state(paths.run_id, spec, past)
+        outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.past)
+        run = _ActiveRun(
+            spec, task, agent, settings, stop, recorder, outcome, driver_setup, proxy, may_raise=resuming
+        )
         try:
-            outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
-            assets = run_steps.prepare_assets(spec, task, settings, recorder)
-            outcome.assets = assets.records
-            sandbox = replace(sandbox, places=places.with_assets(assets))
-            prefix = run_steps.install_agent(spec, agent, settings, recorder)
-            brief = run_steps.prepare_workspace(spec, task, sandbox, assets, settings, recorder)
-            child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
-            child = replace(child, desk=desk.socket, offer=desk.offer)
-            cache = settings.cache / "baselines" if desk.repeatable else None
-            untouched = BaselineGrader(child, assets.base, task.evaluator.version, cache)
-            outcome.baseline, _ = run_steps.grade_baseline(untouched, "feedback", recorder, stop)
-            graded = run_steps.make_grading_setup(spec, brief, assets, outcome.baseline, child, settings)
-            code, observer = RevisionWatcher(recorder, workspace.HARNESS_FILES), AgentObserver(recorder)
-            service = GradingService(graded, spec.budget, recorder, stop, code.pin_submission)
-            with (
-                serve_on_socket(create_grading_app(service, task.id)) as socket,
-                training_services.serve_world(task, paths, assets, service) as more,
-                training_services.serve_training_judge(spec, settings, recorder) as teacher,
-                ready.open_session(prefix, recorder, stop) as driver,
-            ):
-                again = False  # from here on the run goes on, whatever becomes of it
-                doors = (Door("GRADING_SERVER_URL", socket), *more, *teacher.doors, *driver.doors)
-                told = driver.add_driver_to_brief(training_services.add_rollout_key(task, brief, service))
-                enclosure = replace(
-                    run_steps.make_agent_enclosure(spec, child, assets, doors, paths), seen=observer
-                )
-                start = agent_session.AgentLauncher(
-                    agent, sandbox, enclosure, run_steps.read_agent_secrets(agent, recorder), driver
-                )
-                with code.watch_workspace(start.list_agent_mounts(told)), observer.observe_agent():
-                    service.catch_up()
-                    over = past.over
-                    if over is None:
-                        deadline = service.start()
-                        recorder.record_start(deadline, INSTRUCTIONS_VERSION)
-                        workspace.write_run_meta(paths.workspace, spec, task, service.started_at)
-                        over = agent_session.run_agent_rounds(start, told, service, recorder, spec.continues)
-                    service.finish_gradings()
-            outcome.train_judge = teacher.use()
-            outcome.rollouts = service.meter.close() if task.world else None
-            outcome.record_agent_end(over, driver, service)
-            agent_session.save_self_reports(agent, enclosure.scratch / "home", recorder)
-            given = workspace.list_given_texts(task, brief, assets)
-            run_steps.scan_for_contamination(
-                outcome, ContaminationScan(child, paths.workspace, given), recorder, stop
-            )
-            run_steps.grade_heldout(outcome, untouched, service.grader, recorder, stop)
+            prepared = _prepare_run(run, sandbox)
+            service = _run_agent(run, prepared)
+            _finish_run(run, prepared, service)
         except Agent2RLError as error:
-            if again and not stop.is_set():
+            if run.may_raise and not stop.is_set():
                 raise
             outcome.mark_failed(str(error))
         except Exception as error:
             recorder.record_event("fault", where="run", trace=traceback.format_exc())
-            if again:
+            if run.may_raise:
                 raise
-            outcome.mark_failed(f"A fault of agent2rl or of a plugin: {type(error).__name__}: {error}")
+            outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
-        outcome.judge_usage = desk.judged() if desk.judged and not past.resumed else None
+        if proxy.judged and not recorder.past.resumed:
+            outcome.judge_usage = proxy.judged()
         result = outcome.make_result()
         recorder.close(result)
-    return FinishedRun(result, paths, recorder.ledger_head)
+    return FinishedRun(result, recorder.paths, recorder.ledger_head)
+
+
+@dataclass
+class _ActiveRun:
+    """What all stages of a run share."""
+
+    spec: RunSpec
+    task: Task
+    agent: Agent
+    settings: Settings
+    stop: threading.Event
+    recorder: Recorder
+    outcome: RunOutcome
+    driver_setup: driver_session.DriverSetup
+    proxy: OpenedGradingProxy
+    may_raise: bool
+    """Whether an error leaves the run open, to be resumed again, instead of closing it as failed."""
+
+
+@dataclass(frozen=True)
+class _PreparedRun:
+    """What the preparation of a run yields."""
+
+    sandbox: PrivateSandbox
+    assets: Assets
+    agent_package: Path | None
+    brief: Brief
+    grading_child: GradingChild
+    baseline_grader: BaselineGrader
+
+
+def _prepare_run(run: _ActiveRun, sandbox: PrivateSandbox) -> _PreparedRun:
+    """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
+    spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
+    run.outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
+    assets = run_steps.prepare_assets(spec, task, settings, recorder)
+    run.outcome.assets = assets.records
+    sandbox = replace(sandbox, places=sandbox.places.with_assets(assets))
+    agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)
+    brief = run_steps.prepare_workspace(spec, task, sandbox, assets, settings, recorder)
+    child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
+    child = replace(child, desk=run.proxy.socket, offer=run.proxy.offer)
+    baseline_cache = settings.cache / "baselines" if run.proxy.repeatable else None
+    baseline_grader = BaselineGrader(child, assets.base, task.evaluator.version, baseline_cache)
+    run.outcome.baseline, _ = run_steps.grade_baseline(baseline_grader, "feedback", recorder, run.stop)
+    return _PreparedRun(sandbox, assets, agent_package, brief, child, baseline_grader)
+
+
+def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
+    """Serve what the agent may call, run it, and wait until all submissions have a verdict."""
+    spec, task, recorder, assets = run.spec, run.task, run.recorder, prepared.assets
+    assert run.outcome.baseline is not None
+    grading_setup = run_steps.make_grading_setup(
+        spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
+    )
+    revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
+    service = GradingService(grading_setup, spec.budget, recorder, run.stop, revisions.pin_submission)
+    with (
+        serve_on_socket(create_grading_app(service, task.id)) as grading_socket,
+        training_services.serve_world(task, recorder.paths, assets, service) as world_doors,
+        training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
+        run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,
+    ):
+        run.may_raise = False  # the agent may work from here on, so every error is an outcome of the run
+        grading_door = Door("GRADING_SERVER_URL", grading_socket)
+        doors = (grading_door, *world_doors, *training_judge.doors, *driver.doors)
+        agent_end = _run_agent_with_doors(run, prepared, service, driver, revisions, doors)
+    run.outcome.train_judge = training_judge.use()
+    run.outcome.rollouts = service.meter.close() if task.world else None
+    run.outcome.record_agent_end(agent_end, driver, service)
+    return service
+
+
+def _run_agent_with_doors(
+    run: _ActiveRun,
+    prepared: _PreparedRun,
+    service: GradingService,
+    driver: DriverSession,
+    revisions: RevisionWatcher,
+    doors: tuple[Door, ...],
+) -> AgentEnd:
+    """Run the agent while its processes and its code are watched, then grade what is still queued."""
+    recorder, paths, observer = run.recorder, run.recorder.paths, AgentObserver(run.recorder)
+    enclosure = run_steps.make_agent_enclosure(
+        run.spec, prepared.grading_child, prepared.assets, doors, paths
+    )
+    secrets = run_steps.read_agent_secrets(run.agent, recorder)
+    launcher = agent_session.AgentLauncher(
+        run.agent, prepared.sandbox, replace(enclosure, seen=observer), secrets, driver
+    )
+    brief = training_services.add_rollout_key(run.task, prepared.brief, service)
+    brief = driver.add_driver_to_brief(brief)
+    with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
+        service.catch_up()
+        agent_end = recorder.past.over
+        if agent_end is None:
+            deadline = service.start()
+            recorder.record_start(deadline, INSTRUCTIONS_VERSION)
+            workspace.write_run_meta(paths.workspace, run.spec, run.task, service.started_at)
+            logger.debug("run %s: agent starts, %.0f s left", paths.run_id, deadline - time.time())
+            agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
+            logger.debug("run %s: agent ended: %s %s", paths.run_id, agent_end.ending, agent_end.reason)
+        service.finish_gradings()
+    return agent_end
+
+
+def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService) -> None:
+    """Do everything that comes after the agent's time: its own accounts, contamination, held-out grading."""
+    recorder, paths = run.recorder, run.recorder.paths
+    agent_session.save_self_reports(run.agent, paths.agent_scratch / "home", recorder)
+    given_texts = workspace.list_given_texts(run.task, prepared.brief, prepared.assets)
+    scan = ContaminationScan(prepared.grading_child, paths.workspace, given_texts)
+    run_steps.scan_for_contamination(run.outcome, scan, recorder, run.stop)
+    run_steps.grade_heldout(run.outcome, prepared.baseline_grader, service.grader, recorder, run.stop)
 
 
 def _raise_file_limit() -> None:
-    """As many open files as the user may have: the agent decides how many connections there are."""
+    """Allow as many open files as possible, because the agent decides how many connections there are."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

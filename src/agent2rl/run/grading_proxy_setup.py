@@ -1,4 +1,4 @@
-"""Opens the desk of a run: what its gradings may search, and who judges. Refuses before anything is spent."""
+"""Open the grading proxy of a run (search and judge). Refuse invalid options before anything is spent."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,7 +19,7 @@ from agent2rl.run.settings import Settings, read_secrets
 
 @dataclass(frozen=True)
 class GradingProxyOptions:
-    """What the user names for the desk."""
+    """The user's options for the grading proxy."""
 
     search: str | None = None
     record: str | None = None
@@ -34,64 +34,66 @@ class GradingProxyOptions:
 @dataclass(frozen=True)
 class OpenedGradingProxy:
     socket: Path | None
-    """None where the task asks for nothing, or nothing is named."""
+    """None if the task needs no proxy, or the user names nothing for it."""
     offer: str
-    """What results depend on."""
+    """Description of the services, on which results depend."""
     repeatable: bool = True
-    """Whether the same offer gives the same results, and no record wants to see them come about."""
+    """Whether the same services give the same results, and no searches are recorded."""
     judged: Callable[[], LlmUsage] | None = None
-    """What the judge was asked so far, where it is asked through a gateway."""
+    """Returns the judge's usage so far, if it is asked through a gateway."""
 
 
 @contextmanager
 def open_grading_proxy(
-    wanted: GradingProxyOptions, task: Task, settings: Settings, needed: bool = True
+    options: GradingProxyOptions, task: Task, settings: Settings, needed: bool = True
 ) -> Iterator[OpenedGradingProxy]:
-    """The desk while the context lasts. Unless it is `needed`, a task that searches may do without."""
-    _validate_options(wanted, task, needed)
-    if wanted.judge and wanted.train_judge:
-        judges.require_different_judges(wanted.judge, wanted.train_judge, settings)
+    """Serve the grading proxy inside the context. Unless `needed`, a task that searches may go without."""
+    _validate_options(options, task, needed)
+    if options.judge and options.train_judge:
+        judges.require_different_judges(options.judge, options.train_judge, settings)
     with ExitStack() as stack:
-        judging = stack.enter_context(judges.open_judge(wanted.judge, settings)) if wanted.judge else None
-        offer = ProxyServices(_open_search(wanted, stack), judging)
+        judging = stack.enter_context(judges.open_judge(options.judge, settings)) if options.judge else None
+        offer = ProxyServices(_open_search(options, stack), judging)
         about = offer.describe_services().model_dump()
-        if wanted.record:  # which grows
+        if options.record:  # the file grows during the run
             about["record_sha256"] = None
         socket = stack.enter_context(serve_grading_proxy(offer))
-        live = wanted.search is not None and (bool(wanted.record) or is_live(wanted.search))
+        live = options.search is not None and (bool(options.record) or is_live(options.search))
         used = judging.usage if judging else None
         yield OpenedGradingProxy(
             socket, canonical_json(about) if socket else "", repeatable=not live, judged=used
         )
 
 
-def _validate_options(wanted: GradingProxyOptions, task: Task, needed: bool) -> None:
-    if wanted.search and "search" not in task.desk:
-        raise UserError(f"The task {task.id!r} searches nothing outside.", "Leave out --search.")
-    if needed and "search" in task.desk and not wanted.search:
-        raise UserError(f"The task {task.id!r} searches: name what, with --search.", KNOWN)
-    if wanted.record and not wanted.search:
+def _validate_options(options: GradingProxyOptions, task: Task, needed: bool) -> None:
+    if options.search and "search" not in task.desk:
+        raise UserError(f"The task {task.id!r} does not search.", "Leave out --search.")
+    if needed and "search" in task.desk and not options.search:
+        raise UserError(f"The task {task.id!r} needs a search backend: name one with --search.", KNOWN)
+    if options.record and not options.search:
         raise UserError("There are no searches to record.", "Leave out --record-searches.")
-    if wanted.record and (wanted.search or "").startswith("replay:"):
-        raise UserError("A replay is a record already.", "Leave out --record-searches.")
-    if wanted.judge and "judge" not in task.desk:
+    if options.record and (options.search or "").startswith("replay:"):
+        raise UserError(
+            "A replay cannot be recorded: it is already a recording.", "Leave out --record-searches."
+        )
+    if options.judge and "judge" not in task.desk:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
-    if wanted.train_judge and "judge" not in task.desk:
+    if options.train_judge and "judge" not in task.desk:
         raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
-    if needed and task.judged and not wanted.judge:
-        raise UserError(f"The task {task.id!r} is scored by a judge: name one, with --judge.", judges.JUDGES)
-    for name in filter(None, (wanted.judge, wanted.train_judge)):
+    if needed and task.judged and not options.judge:
+        raise UserError(f"The task {task.id!r} is scored by a judge: name one with --judge.", judges.JUDGES)
+    for name in filter(None, (options.judge, options.train_judge)):
         judges.validate_judge_name(name)
 
 
-def _open_search(wanted: GradingProxyOptions, stack: ExitStack) -> SearchProxy | None:
-    if not wanted.search:
+def _open_search(options: GradingProxyOptions, stack: ExitStack) -> SearchProxy | None:
+    if not options.search:
         return None
-    backend = open_backend(wanted.search, read_secrets(KEYS))
+    backend = open_backend(options.search, read_secrets(KEYS))
     corpus = backend.sha256 if isinstance(backend, LocalCorpus) else None
-    if wanted.record:
-        path = Path(wanted.record)
-        recording = stack.enter_context(closing(RecordingBackend(backend, wanted.search, path)))
-        return SearchProxy(wanted.search, recording, path, corpus)
-    head, _, argument = wanted.search.partition(":")
-    return SearchProxy(wanted.search, backend, Path(argument) if head == "replay" else None, corpus)
+    if options.record:
+        path = Path(options.record)
+        recording = stack.enter_context(closing(RecordingBackend(backend, options.search, path)))
+        return SearchProxy(options.search, recording, path, corpus)
+    head, _, argument = options.search.partition(":")
+    return SearchProxy(options.search, backend, Path(argument) if head == "replay" else None, corpus)

@@ -1,12 +1,12 @@
-"""Opens judge models by name (a driver, an engine or a local model), measures them against published
-preferences, and uses one to summarise a run.
+"""Open judge models by name (a driver, an engine or a local model), measure them against published
+preferences, and use one to summarise a run.
 
-    claude-opus-4-6   gpt-5.4   gemini-2.5-flash   MODEL@URL    asked through a gateway, and metered
+    claude-opus-4-6   gpt-5.4   gemini-2.5-flash   MODEL@URL    asked through a metering gateway
     openai-api:MODEL@URL                                        the same, with the key of that engine
-    model:smollm2-135m                                          a model that runs on this computer
+    model:smollm2-135m                                          a model that runs on this machine
 
-All that is elsewhere is asked as OpenAI's Chat Completions, which every provider offers. A judge goes by one
-name however it is spelt, which is another where it is another model: judgements are kept.
+Remote judges are asked with OpenAI's Chat Completions, which every provider offers. Judgements are cached by
+the judge's name, so a model has one name however it is spelt, and different models have different names.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from agent2rl.run.settings import Settings, read_secrets
 HERE, ENGINE = "model", "openai-api"
 WIRE: Wire = "openai-chat"
 KEYS = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
-"""Of that engine."""
+"""API keys of the `openai-api` engine."""
 JUDGES = (
     "Write claude-…, gpt-… or gemini-…, MODEL@URL for a compatible endpoint, "
     f"or {HERE}:NAME for a model that runs here, such as {HERE}:smollm2-135m."
@@ -44,7 +44,7 @@ JUDGES = (
 
 @contextmanager
 def open_judge(name: str, settings: Settings) -> Iterator[JudgeProxy]:
-    """The judge that a name means, while the context lasts."""
+    """Open the named judge inside the context."""
     kept = settings.cache / "judgements"
     if model := _parse_local_model(name):
         directory = prepare_model_directory(model, settings.cache)
@@ -65,7 +65,7 @@ def open_judge(name: str, settings: Settings) -> Iterator[JudgeProxy]:
 
 
 def validate_judge_name(name: str) -> None:
-    """Refuse a name that no judge can have."""
+    """Refuse an invalid judge name."""
     if not _parse_local_model(name) and not name.startswith(f"{ENGINE}:"):
         driver = parse_driver(name)
         driver.choose_wire((WIRE,))
@@ -76,22 +76,22 @@ def validate_judge_name(name: str) -> None:
 
 
 def require_different_judges(judge: str, train_judge: str, settings: Settings) -> None:
-    """Agents must not train with the judge that grades, however it is spelt and wherever it is served."""
+    """Refuse a training judge that is the grading judge, however it is spelt and wherever it is served."""
     if _identify_judge(judge, settings) == _identify_judge(train_judge, settings):
         raise UserError(
-            "The judge that grades cannot be trained with, and both are the same model.",
-            "Name another for --train-judge; what has the same name at another address counts as the same.",
+            "The training judge and the grading judge are the same model.",
+            "Name another model for --train-judge. The same name elsewhere counts as the same model.",
         )
 
 
 def _parse_local_model(name: str) -> str | None:
-    """The model of a judge that runs on this computer."""
+    """Return the model of a judge that runs on this machine, or None."""
     head, _, model = name.partition(":")
     return model if head == HERE and model else None
 
 
 def _identify_judge(name: str, settings: Settings) -> str:
-    """By its content where it runs here, else by what it is called where it runs."""
+    """Identify a local judge by its content and a remote one by its name."""
     if model := _parse_local_model(name):
         return compute_manifest(prepare_model_directory(model, settings.cache)).sha256
     return _parse_judge_driver(name).model.lower()
@@ -100,7 +100,7 @@ def _identify_judge(name: str, settings: Settings) -> str:
 def _parse_judge_driver(name: str) -> Driver:
     if not name.startswith(f"{ENGINE}:"):
         return parse_driver(name)
-    with registry.find_engine(name)(Path()) as engine:  # which knows the only model of an endpoint
+    with registry.find_engine(name)(Path()) as engine:  # the engine knows an endpoint's only model
         assert isinstance(engine, RemoteEngine)
         return replace(
             parse_driver(f"judge@{engine.url}"), model=engine.model, urls={WIRE: engine.url}, key_names=KEYS
@@ -112,11 +112,11 @@ def _find_api_key(driver: Driver) -> Key | None:
     return next((Key(found[name]) for name in driver.key_names if name in found), None)
 
 
-# Measures a judge by the preferences that a task's benchmark has published.
+# Calibration of a judge against the published preferences of a task's benchmark.
 
 
 def measure_judge(task: str, judge: str, data_dir: Path | None, most: int, settings: Settings) -> Calibration:
-    """On `most` comparisons at most; what the judge has said before is not asked again."""
+    """Measure a judge on at most `most` comparisons; cached judgements are reused."""
     published = registry.find_task(task).published
     if published is None:
         raise UserError(f"The task {task!r} has no published preferences.", "Try --task alpacaeval.")
@@ -129,7 +129,7 @@ def measure_judge(task: str, judge: str, data_dir: Path | None, most: int, setti
         return calibrate(JudgeReferee(GradingProxyClient(socket)), known)
 
 
-# A language model that sums a run up: named as judges are, and asked through a gateway that meters it.
+# A language model that summarises a run. It is named like a judge and asked through a metering gateway.
 
 MAX_TOKENS = 2000
 
@@ -138,7 +138,7 @@ MAX_TOKENS = 2000
 class Summariser:
     engine: Engine
     usage: Callable[[], LlmUsage] | None
-    """What was asked of it so far, where that is metered."""
+    """Returns the usage so far, if it is metered."""
 
     def __call__(self, question: str) -> str:
         chat = (ChatMessage("user", question),)
@@ -147,7 +147,7 @@ class Summariser:
 
 @contextmanager
 def open_summariser(name: str, settings: Settings) -> Iterator[Summariser]:
-    """The model that a name means, while the context lasts."""
+    """Open the named model inside the context."""
     validate_judge_name(name)
     with open_judge(name, settings) as judge:
         yield Summariser(judge.engine, judge.usage)

@@ -1,4 +1,4 @@
-"""What this machine has (memory, disk, NVIDIA GPUs), and the share of it that a sandbox gets by default."""
+"""Read this machine's resources (memory, disk, NVIDIA GPUs) and compute a sandbox's default limits."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 def read_memory_bytes() -> int:
-    """Physical memory, or the container's limit where that is smaller."""
+    """Return the physical memory, or the container's limit if that is smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
     found = [int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()]
@@ -24,16 +24,16 @@ def read_memory_bytes() -> int:
 
 
 def read_free_disk_bytes(path: Path) -> int:
-    """Free space where a path lies or will lie."""
-    while not os.path.exists(path):  # noqa: PTH110 (where it may not be looked at, it is not there)
+    """Return the free space of the file system that a path is or will be on."""
+    while not os.path.exists(path):  # noqa: PTH110 (a path without permission counts as missing)
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def list_visible_gpus(visible: str | None) -> tuple[str, ...]:
-    """The GPUs to grade on, as CUDA_VISIBLE_DEVICES names them: `visible` itself, else all there are.
+    """Return the GPUs to grade on, as CUDA_VISIBLE_DEVICES names them: those in `visible`, else all.
 
-    As for CUDA, nothing counts from a -1 on.
+    As in CUDA, entries from a -1 on do not count.
     """
     if visible is not None:
         names = (name.strip() for name in visible.split(","))
@@ -43,8 +43,8 @@ def list_visible_gpus(visible: str | None) -> tuple[str, ...]:
 
 
 def resolve_limits(runs: Path, asked: RequestedLimits | None = None) -> Limits:
-    """What is asked for; else most of the memory, most of the free disk, and more processes than an honest
-    agent needs."""
+    """Return the requested limits. Defaults: most of the memory, most of the free disk, and more processes
+    than an honest agent needs."""
     asked = asked or RequestedLimits()
     return Limits(
         memory_bytes=asked.memory_bytes or max(read_memory_bytes() * 3 // 4, GIB),
@@ -53,11 +53,11 @@ def resolve_limits(runs: Path, asked: RequestedLimits | None = None) -> Limits:
     )
 
 
-# What the NVIDIA driver says of this machine's GPUs. Where there is no driver, there are none.
+# NVIDIA GPUs. Without a driver there are none.
 
 
 def read_gpu_uuids() -> tuple[str, ...]:
-    """The driver's names for the GPUs, in the order of the bus."""
+    """Return the driver's UUIDs of the GPUs, in bus order."""
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -67,7 +67,7 @@ def read_gpu_uuids() -> tuple[str, ...]:
 
 
 class GpuSampler:
-    """Opened once: the driver takes its time, up to seconds, to begin with."""
+    """Reads GPU utilization. Opened once, because the driver may take seconds to initialize."""
 
     def __init__(self) -> None:
         self._handles: tuple[Any, ...] = ()
@@ -80,13 +80,13 @@ class GpuSampler:
             return
 
     def read_gpus(self) -> None:
-        """Read them once more."""
+        """Add one reading of each GPU."""
         if self._handles:
             found = (_read_gpu(index, handle) for index, handle in enumerate(self._handles))
             self._read.append(tuple(gpu for gpu in found if gpu))
 
     def take_averages(self) -> tuple[GpuSample, ...]:
-        """All readings since the last taking, as one."""
+        """Return the averages of all readings since the last call."""
         read, self._read = self._read, []
         by_index: dict[int, list[GpuSample]] = {}
         for gpu in (gpu for reading in read for gpu in reading):
@@ -95,14 +95,14 @@ class GpuSampler:
 
 
 def _read_gpu(index: int, handle: Any) -> GpuSample | None:
-    """None where it does not answer; it may have fallen off the bus."""
+    """Return None if the GPU does not answer; it may have fallen off the bus."""
     try:
         used = pynvml.nvmlDeviceGetMemoryInfo(handle).used
     except pynvml.NVMLError:
         return None
     try:
         busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-    except pynvml.NVMLError:  # a GPU in parts does not tell
+    except pynvml.NVMLError:  # a partitioned GPU (MIG) does not report it
         busy = None
     return GpuSample(index=index, busy=busy, memory_bytes=used)
 

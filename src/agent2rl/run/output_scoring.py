@@ -1,8 +1,8 @@
-"""Scores given outputs without a model: they are graded in a sandboxed child, as submissions are.
+"""Score given outputs without a model, in a sandboxed child like submissions.
 
 The outputs are a file of JSON lines, `{"id": …, "output": …}`; `task_id` and `completion` are understood too.
-Several lines with one id are several samples. What has no output does not count, and the answer says how much
-that is.
+Several lines with one id are several samples. Examples without an output do not count, and the result says
+how many there are.
 """
 
 import json
@@ -27,12 +27,12 @@ from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings
 
-# Grades outputs that are given, without a model, as submissions are graded: in a sandboxed child.
+# Grading in a sandboxed child.
 
 ENGINE = "agent2rl.engines.replay:open_engine"
 OUTPUTS = "outputs.jsonl"
 NOTES = ("model loaded in ", "graded in ", "peak memory ")
-"""What every grading's log says, whatever becomes of it."""
+"""Lines that every grading log has."""
 
 
 def make_replay_child(
@@ -64,7 +64,7 @@ def make_replay_child(
 def grade_outputs(
     child: GradingChild, examples: Sequence[Example], outputs: Mapping[str, Sequence[str]]
 ) -> EvalResult:
-    """What each example's outputs are worth. All have as many as the first."""
+    """Grade each example's outputs. All examples have the same number of outputs."""
     samples = len(outputs[examples[0].id])
     with tempfile.TemporaryDirectory(prefix="agent2rl-") as directory:
         home = Path(directory)
@@ -86,7 +86,7 @@ def grade_outputs(
 
 
 def _read_last_line(log: Path) -> str:
-    """The user's own task may say more to its user than to an agent."""
+    """Return the last line of the log: the user may see more of a task's errors than an agent."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
     said = [line for line in lines if line.strip() and not line.startswith(NOTES)]
     return said[-1][:300] if said else ""
@@ -99,19 +99,19 @@ FORMAT = 'Each line is {"id": …, "output": …}; more lines with the same id a
 
 
 class PartScore(Record):
-    """What the outputs are worth on one part of the examples."""
+    """The score of the outputs on one part of the examples."""
 
     of: int
-    """How many examples the part has; `score_outputs.n` of them have outputs."""
+    """Number of examples of the part; `score_outputs.n` of them have outputs."""
     score: EvalScore
     missing: tuple[str, ...]
-    """The first few that have none."""
+    """The first few examples without outputs."""
 
 
 class OutputScores(Record):
     task: str
     evaluator: str
-    """Its version: scores compare where it is the same."""
+    """Version of the evaluator; only scores of the same version are comparable."""
     parts: tuple[PartScore, ...]
 
 
@@ -126,7 +126,7 @@ def score_outputs(
     task = registry.find_task(name)
     if not isinstance(task.evaluator, ChatEvaluator) and task.world is None:
         raise UserError(
-            f"The task {task.id!r} is not graded from outputs: its evaluator asks in its own way.",
+            f"The task {task.id!r} cannot be graded from outputs: its evaluator queries the model itself.",
             "Submit a model in a run instead.",
         )
     splits = task.load(data_dir)
@@ -139,7 +139,7 @@ def score_outputs(
         def graded(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)
 
-        if isinstance(task.evaluator, JointEvaluator):  # each part as a run grades it: by itself
+        if isinstance(task.evaluator, JointEvaluator):  # a run grades each part separately
             found = {part: graded(examples) for part, examples in given.items() if examples}
         else:
             whole = graded([one for one in _list_all_examples(splits) if one.id in outputs])
@@ -151,7 +151,7 @@ def score_outputs(
 
 
 def compute_win_rates(name: str, file: Path, data_dir: Path | None) -> WinRates | None:
-    """What a judge's preferences come to; None where the file is none of these, or the task has no format."""
+    """Return the win rates in a file of judge preferences; None if it or the task has no such format."""
     task = registry.find_task(name)
     if task.published is None or not _is_list(file):
         return None
@@ -159,7 +159,7 @@ def compute_win_rates(name: str, file: Path, data_dir: Path | None) -> WinRates 
 
 
 def _is_list(file: Path) -> bool:
-    """Whether it is one JSON list, or packed: outputs are lines of objects."""
+    """Return whether the file is a JSON list or compressed; files of outputs have an object per line."""
     try:
         with file.open("rb") as opened:
             begin = opened.read(1 << 12)
@@ -169,7 +169,7 @@ def _is_list(file: Path) -> bool:
 
 
 def read_outputs(file: Path, splits: Splits) -> dict[str, list[str]]:
-    """The outputs to each example, of which all that are named have the same number."""
+    """Read the outputs of each example. All listed examples must have the same number."""
     known = {example.id for example in _list_all_examples(splits)}
     found: dict[str, list[str]] = {}
     try:
@@ -183,7 +183,7 @@ def read_outputs(file: Path, splits: Splits) -> dict[str, list[str]]:
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from error
     if not found:
-        raise UserError(f"{file} holds no outputs.", FORMAT)
+        raise UserError(f"{file} contains no outputs.", FORMAT)
     few, many = min(found, key=lambda name: len(found[name])), max(found, key=lambda name: len(found[name]))
     if len(found[few]) != len(found[many]):
         raise UserError(
@@ -200,14 +200,14 @@ def _parse_output_row(line: bytes, place: str) -> tuple[str, str]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place} is not JSON: {error}.", FORMAT) from error
     if not isinstance(row, dict):
-        raise UserError(f"{place} is no object with an id and an output.", FORMAT)
+        raise UserError(f"{place} is not an object with an id and an output.", FORMAT)
     return _read_text_field(row, "id", place), _join_episode_actions(row) or _read_text_field(
         row, "output", place
     )
 
 
 def _join_episode_actions(row: dict[str, Any]) -> str:
-    """The actions of an episode, one a line, where a run's own results say how it went."""
+    """Return the actions of an episode in a run's results, one per line."""
     turns = row.get("trajectory")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         return ""
@@ -221,7 +221,7 @@ def _read_text_field(row: dict[str, Any], what: str, place: str) -> str:
     if not isinstance(row[key], str):
         raise UserError(f"{place}: {key} is a {type(row[key]).__name__}, not text.", FORMAT)
     text: str = row[key]
-    # A lone surrogate cannot be written down as UTF-8, and no model says one.
+    # A lone surrogate cannot be encoded as UTF-8, and no model produces one.
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
@@ -249,7 +249,7 @@ def _list_parts(splits: Splits) -> dict[Part, Sequence[Example]]:
 
 
 def _select_results(whole: EvalResult, examples: Sequence[Example]) -> EvalResult:
-    """What of a result is about these examples."""
+    """Return the part of a result that is about these examples."""
     results = {result.id: result for result in whole.results}
     return EvalResult(
         results=tuple(results[one.id] for one in examples if one.id in results),

@@ -1,4 +1,4 @@
-"""Is this machine ready, and is a task sound? Each finding is one line, with a hint where there is one."""
+"""Check whether this machine is ready and whether a task is sound. Each finding is one line with a hint."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ SECONDS = 600
 WRONG = "I do not know."
 PROBE = "capital of France"
 COMPARISONS, MOST_WON = 20, 10.0
-"""That a judge is tried with, and the most of them, in percent, that the wrong answer may win."""
+"""Comparisons to try a judge with, and the percentage of them that a wrong answer may win at most."""
 NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 
 
@@ -32,7 +32,7 @@ NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 class PreflightFinding:
     name: str
     state: Literal["ok", "missing", "broken"]
-    """`missing` is something that some runs do without; `broken` is something that none do."""
+    """`missing`: some runs need it. `broken`: all runs need it."""
     detail: str
     hint: str = ""
 
@@ -57,11 +57,11 @@ def check_task(
     sandbox: str,
     wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
 ) -> Iterator[PreflightFinding]:
-    """Gold answers must score 100 and wrong ones 0, in a real grading child."""
+    """Check in a real grading child that gold answers score 100 and wrong ones 0."""
     task = registry.find_task(name)
     loaded = task.load(data_dir)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
-    hint = "" if loaded.train else "There is nothing to train on."
+    hint = "" if loaded.train else "There is no training data."
     yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, hint)
     yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
@@ -70,7 +70,7 @@ def check_task(
         yield _check_search(wanted)
     if task.judged and not wanted.judge:
         hint = "Then measure it: agent2rl judge calibrate."
-        yield PreflightFinding("judge", "missing", "a run has to name one, with --judge", hint)
+        yield PreflightFinding("judge", "missing", "a run must name one with --judge", hint)
         return
     with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
         child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
@@ -86,7 +86,7 @@ def check_task(
 def _check_judge(
     child: GradingChild, evaluator: JointEvaluator, examples: Sequence[Example]
 ) -> PreflightFinding:
-    """A judge that compares need not be always right, but it knows no answer from a reference's."""
+    """Check that a comparing judge prefers the reference to a wrong answer in most cases."""
     try:
         results = output_scoring.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
     except Agent2RLError as error:
@@ -98,11 +98,9 @@ def _check_judge(
 
 
 def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
-    """One real search, where it is said what is searched; a run needs it."""
+    """Do one real search if a backend is named; a run needs one."""
     if not wanted.search:
-        return PreflightFinding(
-            "search", "missing", "a run has to say what is searched", f"--search. {KNOWN}"
-        )
+        return PreflightFinding("search", "missing", "a run must name a search backend", f"--search. {KNOWN}")
     if wanted.search.startswith("replay:"):
         return PreflightFinding("search", "ok", wanted.search)
     try:
@@ -122,7 +120,7 @@ def _check_overlap(what: str, left: Sequence[Example], right: Sequence[Example])
 
 
 def _get_content_key(example: Example) -> str:
-    """What makes an example the same as another: its prompt, or, in a world, the game it says the hash of."""
+    """Return what identifies an example's content: its prompt, or in a world the hash of its game."""
     return str(example.meta.get("sha256", example.prompt))
 
 
@@ -148,7 +146,7 @@ def _check_disk(runs: Path) -> PreflightFinding:
 
 def _check_cache(cache: Path) -> PreflightFinding:
     parent = cache
-    while not os.path.exists(parent):  # noqa: PTH110 (where it may not be looked at, it is not there)
+    while not os.path.exists(parent):  # noqa: PTH110 (a path without permission counts as missing)
         parent = parent.parent
     writable = parent.is_dir() and os.access(parent, os.W_OK)
     hint = "" if writable else "Name another directory in AGENT2RL_CACHE."
@@ -156,7 +154,7 @@ def _check_cache(cache: Path) -> PreflightFinding:
 
 
 def _check_embedded_data(cache: Path) -> PreflightFinding:
-    """The shipped model and the embedded miniature are all that a first run needs."""
+    """Check the shipped model and the embedded miniature task, which are all that a first run needs."""
     try:
         prepare_model_directory("abacus", cache)
         n = len(registry.find_task("gsm8k-mini").load(None).train)
@@ -183,6 +181,6 @@ def _check_answers(
         task.evaluator.alone if isinstance(task.evaluator, JointEvaluator) else lambda result: result.score
     )
     wrong = [result.id for result in results if alone(result) != expected]
-    hint = f"These do not: {', '.join(wrong[:5])}" if wrong else ""
+    hint = f"Wrong: {', '.join(wrong[:5])}" if wrong else ""
     share = f"{len(results) - len(wrong)} of {len(results)} score {100 * expected:g}"
     return PreflightFinding(f"{what}, {split}", "broken" if wrong else "ok", share, hint)

@@ -1,8 +1,8 @@
-"""The harness's own places on this machine: runs, cache, task data, recordings. No sandbox may show them.
+"""Hide the harness's private directories from sandboxes: runs, cache, task data, recordings.
 
-Every sandbox shares the Python that runs the harness, and gradings share the user's import path. Any of these
-places may lie in there (`AGENT2RL_CACHE=.venv/cache`, `PYTHONPATH=.` beside `./runs`), so every sandbox hides
-them. What a command needs of them is mounted for it.
+Every sandbox shares the Python that runs the harness, and gradings share the user's import path. A private
+directory may lie inside one of these (`AGENT2RL_CACHE=.venv/cache`, `PYTHONPATH=.` next to `./runs`), so
+every sandbox hides them all. Files that a command needs are mounted for it.
 """
 
 import sys
@@ -18,7 +18,7 @@ from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Role, Sandbox
 from agent2rl.run.assets import Assets
 from agent2rl.run.settings import Settings
 
-PREFIXES = tuple(Path(place).resolve() for place in {sys.prefix, sys.base_prefix})
+PREFIXES = tuple(Path(prefix).resolve() for prefix in {sys.prefix, sys.base_prefix})
 LIBRARIES = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -28,20 +28,20 @@ INSTALLED = {"site-packages", "dist-packages"}
 @dataclass(frozen=True)
 class PrivatePlaces:
     records: tuple[Path, ...] = ()
-    """Runs, caches, recordings, splits, temporary files: nothing that a grading would import."""
+    """Runs, caches, recordings, splits, temporary files. Gradings import nothing from them."""
     sources: tuple[Path, ...] = ()
-    """Task folders and task data. A grading may import code from a directory that holds them."""
+    """Task folders and task data. A grading may import code from a directory that contains them."""
     imports: tuple[Path, ...] = ()
-    """The user's import path, which may hold tasks. An agent's own folder may be on it."""
+    """The user's import path, which may contain tasks. An agent's own folder may be on it."""
 
     def hidden_from(self, role: Role, mounts: Iterable[Mount] = ()) -> tuple[Path, ...]:
-        """What to hide from a command of this role, which is given these mounts."""
+        """Return the paths to hide from a command with this role and these mounts."""
         if role == "grader":
             return (*self.records, *_exclude_mounted(self.sources, mounts))
         return (*self.records, *self.sources, *_exclude_mounted(self.imports, mounts))
 
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
-        """Also the prepared splits and folders themselves, in case a link leads out of the cache to them."""
+        """Add the prepared splits and folders themselves, in case the cache links to them."""
         splits = tuple(split.path.parent for split in assets.splits.values())
         folders = tuple(folder.path for folder in assets.beside.values())
         return replace(self, records=(*self.records, *splits), sources=(*self.sources, *folders))
@@ -63,7 +63,7 @@ def find_private_places(settings: Settings, spec: RunSpec | None = None) -> Priv
 
 @dataclass(frozen=True)
 class PrivateSandbox:
-    """A sandbox that hides the harness's own places from whatever runs in it."""
+    """A sandbox that hides the harness's private directories."""
 
     sandbox: Sandbox
     places: PrivatePlaces
@@ -80,13 +80,13 @@ class PrivateSandbox:
 
 
 def _exclude_mounted(places: Iterable[Path], mounts: Iterable[Mount]) -> list[Path]:
-    """Those that lie in no mount: what is mounted is wanted with all that is in it."""
-    given = [mount.source.resolve() for mount in mounts]
-    return [path for path in places if not any(path.resolve().is_relative_to(source) for source in given)]
+    """Return the places outside all mounts; a mount is shown with everything in it."""
+    mounted = [mount.source.resolve() for mount in mounts]
+    return [path for path in places if not any(path.resolve().is_relative_to(source) for source in mounted)]
 
 
 def _is_part_of_python(path: Path) -> bool:
-    """Whether hiding it would take this Python's own libraries away."""
+    """Return whether hiding the path would hide this Python's own libraries."""
     if path in PREFIXES or INSTALLED & {*path.parts}:
         return True
     overlaps = any(path.is_relative_to(place) or place.is_relative_to(path) for place in LIBRARIES)

@@ -1,5 +1,6 @@
-"""The steps of a run, each noted on its record, and the outcome that they fill in. Steps that the record has
-already are not done again.
+"""The steps of a run, and the outcome that they fill in.
+
+Each step is recorded. A step that is already recorded is not done again.
 """
 
 import threading
@@ -45,11 +46,11 @@ from agent2rl.run.assets import Assets, load_assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.settings import Settings, read_secrets
 
-# What is known of a run so far. A result can be made of it at any point, and says no more than is known.
-
 
 @dataclass
 class RunOutcome:
+    """What is known of a run so far. A result can be made of it at any point."""
+
     run_id: str
     spec: RunSpec
     started_at: float = field(default_factory=time.time)
@@ -77,20 +78,20 @@ class RunOutcome:
 
     @classmethod
     def from_resume_state(cls, run_id: str, spec: RunSpec, past: ResumeState) -> Self:
-        """With what another harness had found out before it died, where there was one."""
-        known = cls(run_id, spec, resumed=past.resumed, dead_seconds=past.dead_seconds)
-        known.started_at = past.opened_at or known.started_at
-        known.baseline = past.baselines.get("feedback")
-        known.count_submissions(past.submissions.values())
-        return known
+        """Return the outcome of a run so far, with what a crashed harness recorded."""
+        outcome = cls(run_id, spec, resumed=past.resumed, dead_seconds=past.dead_seconds)
+        outcome.started_at = past.opened_at or outcome.started_at
+        outcome.baseline = past.baselines.get("feedback")
+        outcome.count_submissions(past.submissions.values())
+        return outcome
 
-    def record_agent_end(self, over: AgentEnd, driving: DriverSession, service: GradingService) -> None:
-        """The agent is gone and everything it submitted has its verdict."""
-        self.ending, self.reason, self.rounds = over.ending, over.reason, over.rounds
-        self.usage = driving.read_usage()
+    def record_agent_end(self, end: AgentEnd, driver: DriverSession, service: GradingService) -> None:
+        """Fill in the results of the agent's time. All its submissions must have a verdict."""
+        self.ending, self.reason, self.rounds = end.ending, end.reason, end.rounds
+        self.usage = driver.read_usage()
         self.best = service.find_best()
         self.count_submissions(service.list_submissions())
-        self.clock = service.sum_clock(over.agent_seconds)
+        self.clock = service.sum_clock(end.agent_seconds)
 
     def count_submissions(self, submissions: Collection[Submission]) -> None:
         self.submissions = len(submissions)
@@ -144,42 +145,42 @@ class RunOutcome:
 def _subtract_ablation(
     score: EvalScore | None, baseline: EvalScore | None, ablated: EvalScore | None
 ) -> float | None:
-    """A score without what the base model's own weights gain under the same chat format and tokens."""
+    """Return a score without what the base model's own weights gain with the same chat format and tokens."""
     if score is None or baseline is None or ablated is None:
         return score.value if score else None
     return max(0.0, score.value - max(0.0, ablated.value - baseline.value))
 
 
 def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
-    """Every promise is tried before anything untrusted starts."""
+    """Test every promise of the sandbox before anything untrusted starts."""
     recorder.record_event("phase", name="self-test")
     isolation = sandbox.check()
     recorder.record_entry("isolation", **isolation.model_dump(mode="json"))
     if isolation.broken:
         broken = isolation.broken[0]
-        raise MachineError(f"The sandbox does not hold: {broken.name}.", broken.hint)
+        raise MachineError(f"The sandbox failed its self-test: {broken.name}.", broken.hint)
     return isolation
 
 
 def prepare_assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -> Assets:
-    """The same as before, where the run is resumed: another model or other data would be another run."""
+    """Load the run's inputs. A resumed run must have the same inputs as before, or it is another run."""
     recorder.record_event("phase", name="assets")
     assets = load_assets(
         spec, task, settings.cache, lambda text: recorder.record_event("preparing", text=text)
     )
-    before = recorder.past.assets
-    if not before:
+    recorded = recorder.past.assets
+    if not recorded:
         recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
-    elif changed := [old.name for old in before if old not in assets.records]:
+    elif changed := [asset.name for asset in recorded if asset not in assets.records]:
         raise UserError(
-            f"The run began with other inputs: {', '.join(changed)} changed since.",
-            "Restore what it began with, then resume again; the ledger has the hashes.",
+            f"These inputs changed since the run began: {', '.join(changed)}.",
+            "Restore the original inputs, then resume again. The ledger has their hashes.",
         )
     return assets
 
 
 def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Recorder) -> Path | None:
-    """Where somebody else's program is; the first time it is wanted, it is installed."""
+    """Return the directory of the agent's package, and install it on first use."""
     if not isinstance(agent, DrivenAgent):
         return None
     name = spec.agent.partition(":")[0]
@@ -193,13 +194,13 @@ def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Rec
 def prepare_workspace(
     spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
 ) -> Brief:
-    """An agent that has begun finds its workspace as it left it."""
+    """Build the workspace, unless the agent has begun: then it stays as the agent left it."""
     paths = recorder.paths
     seen_at = sandbox.workspace(paths.workspace)
     if recorder.past.started and not paths.workspace.is_dir():
         raise UserError(
-            f"The workspace of {paths.run_id} is gone, and all that the agent made with it.",
-            "Restore it from a copy, then resume again; or run the experiment anew.",
+            f"The workspace of {paths.run_id} is missing, with all files of the agent.",
+            "Restore it from a copy, then resume again, or start a new run.",
         )
     if not recorder.past.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets)
@@ -209,9 +210,9 @@ def prepare_workspace(
 def make_grading_child(
     spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
 ) -> GradingChild:
-    before = recorder.past.limits
-    limits = before or machine.resolve_limits(settings.runs, spec.limits)
-    if before is None:
+    recorded = recorder.past.limits
+    limits = recorded or machine.resolve_limits(settings.runs, spec.limits)
+    if recorded is None:
         recorder.record_entry("limits", **limits.model_dump())
     return GradingChild(
         sandbox=sandbox,
@@ -232,28 +233,27 @@ def make_grading_child(
 def grade_baseline(
     baseline: BaselineGrader, split: Split, recorder: Recorder, stop: threading.Event
 ) -> tuple[EvalScore, EvalResult]:
+    """Return the untouched model's score and results on a split: recorded, cached or measured now."""
     past, paths, where = recorder.past, recorder.paths, recorder.paths.baseline
-    found, measured = (
-        past.read_recorded_results(paths, where, split),
-        past.find_measurement(paths, where, split),
-    )
-    if found and split in past.baselines:
-        return past.baselines[split], found
-    if found is None:
+    results = past.read_recorded_results(paths, where, split)
+    measured = past.find_measurement(paths, where, split)
+    if results and split in past.baselines:
+        return past.baselines[split], results
+    if results is None:
         recorder.record_event("phase", name="baseline", split=split)
         where.root.mkdir(parents=True, exist_ok=True)
         graded = baseline.grade_split(split, where.log, paths.scratch, stop, paths.run_id)
         if graded.warning:
             recorder.record_event("warning", text=graded.warning)
-        found, measured = graded.results, graded.measured.model_dump()
-        recorder.record_results(where, split, found, measured=measured)
-    score = statistics.score_evaluation(found, split)
-    source: dict[str, JsonValue] = {"cached": True}  # an older version did not note which run measured it
+        results, measured = graded.results, graded.measured.model_dump()
+        recorder.record_results(where, split, results, measured=measured)
+    score = statistics.score_evaluation(results, split)
+    source: dict[str, JsonValue] = {"cached": True}  # older versions did not record which run measured it
     if measured:
         source = {"cached": measured["run_id"] != paths.run_id, "measured_by": measured["run_id"]}
         source["measured_at"] = measured["at"]
     recorder.record_entry("baseline", split=split, score=score.model_dump(), **source)
-    return score, found
+    return score, results
 
 
 def make_grading_setup(
@@ -270,10 +270,12 @@ def make_grading_setup(
 
 
 def read_agent_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
-    found = read_secrets(agent.secrets)
-    for name in sorted(set(agent.secrets) - set(found)):
-        recorder.record_event("warning", text=f"The agent asks for {name}, which is not set.")
-    return found
+    secrets = read_secrets(agent.secrets)
+    for name in sorted(set(agent.secrets) - set(secrets)):
+        recorder.record_event(
+            "warning", text=f"The agent needs the environment variable {name}, which is not set."
+        )
+    return secrets
 
 
 def make_agent_enclosure(
@@ -293,7 +295,7 @@ def make_agent_enclosure(
 
 
 def _list_hidden_paths(spec: RunSpec) -> tuple[Path, ...]:
-    """What of this package the agent must not read: evaluation data, and an expert that is withheld."""
+    """Return parts of this package that the agent must not read: evaluation data and a withheld expert."""
     package = Path(agent2rl.__file__).parent
     experts = () if spec.expert else package.glob("environments/*/expert")
     return (package / "tasks", *experts)
@@ -302,20 +304,21 @@ def _list_hidden_paths(spec: RunSpec) -> tuple[Path, ...]:
 def scan_for_contamination(
     outcome: RunOutcome, scan: ContaminationScan, recorder: Recorder, stop: threading.Event
 ) -> None:
-    """Look through what the agent left. What goes wrong here costs this answer, never the run's result."""
+    """Search the agent's files for evaluation data. A failure here never costs the run's result."""
     outcome.contamination = recorder.past.contamination
     if outcome.contamination:
         return
     recorder.record_event("phase", name="contamination")
     try:
-        found = scan.run(recorder.paths.contamination_log, recorder.paths.scratch, stop)
+        contamination = scan.run(recorder.paths.contamination_log, recorder.paths.scratch, stop)
     except Agent2RLError as error:
-        found = Contamination(done=False, reason=str(error))
+        contamination = Contamination(done=False, reason=str(error))
     except Exception as error:
         recorder.record_event("fault", where="contamination", trace=traceback.format_exc())
-        found = Contamination(done=False, reason=f"A fault of agent2rl: {type(error).__name__}: {error}")
-    recorder.record_contamination(found)
-    outcome.contamination = found.summary
+        reason = f"Internal error of agent2rl: {type(error).__name__}: {error}"
+        contamination = Contamination(done=False, reason=reason)
+    recorder.record_contamination(contamination)
+    outcome.contamination = contamination.summary
 
 
 def grade_heldout(
@@ -325,25 +328,25 @@ def grade_heldout(
     recorder: Recorder,
     stop: threading.Event,
 ) -> None:
-    """The held-out split is opened now, once: for the baseline and for the submission that feedback chose.
+    """Grade the baseline and the best submission on the held-out split, which is opened only here.
 
-    Where that one differs in more than weights, the base model's own weights are graded under its other files
-    too, and the gain is counted from whichever is higher.
+    If the submission differs in more than weights, the base model's own weights are also graded with its
+    other files, and the improvement is measured from the higher score.
     """
     best = outcome.best
     if best is None or outcome.spec.protocol != "heldout" or stop.is_set():
         return
-    outcome.baseline_heldout, before = grade_baseline(baseline, "heldout", recorder, stop)
+    outcome.baseline_heldout, reference = grade_baseline(baseline, "heldout", recorder, stop)
     where = recorder.paths.submission_paths(best.id)
     recorder.record_event("phase", name="held-out", submission=best.id)
     parts = grader.check(where)
-    after = grader.grade(parts, where, "heldout")
-    outcome.best_heldout = recorder.past.heldout or statistics.score_evaluation(after, "heldout")
+    results = grader.grade(parts, where, "heldout")
+    outcome.best_heldout = recorder.past.heldout or statistics.score_evaluation(results, "heldout")
     if parts.differs_beside_weights:
         ablated = grader.grade_ablations(parts, "heldout").results
         outcome.ablated_heldout = statistics.score_evaluation(ablated, "heldout")
         if outcome.ablated_heldout.value > outcome.baseline_heldout.value:
-            before = ablated
-    outcome.heldout = statistics.compare_evaluations(before, after)
+            reference = ablated
+    outcome.heldout = statistics.compare_evaluations(reference, results)
     if recorder.past.heldout is None:
         recorder.record_entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

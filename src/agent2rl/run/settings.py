@@ -1,7 +1,7 @@
-"""What the user's environment says. The process environment is read here and nowhere else.
+"""Settings from environment variables. The process environment is read only here.
 
-Two things apart: programs that run in a sandbox read what they are told there, and `engines/openai_api` reads
-its own key, so that it is part of no record.
+There are two exceptions: programs in a sandbox read the variables that they get there, and
+`engines/openai_api` reads its own key, so that no record contains it.
 """
 
 import os
@@ -21,16 +21,16 @@ class Settings:
     agents: tuple[Path, ...] = ()
     """AGENT2RL_AGENTS: directories of agent folders, separated by colons."""
     downloads: tuple[Path, ...] = ()
-    """XDG_CACHE_HOME, HF_HOME, HF_HUB_CACHE, HF_DATASETS_CACHE: where official files are downloaded to, as to
-    ~/.cache; no sandbox shows them."""
+    """XDG_CACHE_HOME, HF_HOME, HF_HUB_CACHE, HF_DATASETS_CACHE: where official files are downloaded to, like
+    ~/.cache. No sandbox shows them."""
     gpus: str | None = None
-    """CUDA_VISIBLE_DEVICES: the GPUs of the agent and of grading, where not all are to be used."""
+    """CUDA_VISIBLE_DEVICES: the GPUs of the agent and of grading, if not all are to be used."""
     python_path: tuple[Path, ...] = ()
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
     prices: Path | None = None
-    """AGENT2RL_PRICES: a table of what driver LLMs cost, before the shipped one."""
+    """AGENT2RL_PRICES: a price table of driver LLMs that takes precedence over the shipped one."""
     display: bool = False
-    """DISPLAY or WAYLAND_DISPLAY: whether there is a screen that a browser could open on."""
+    """DISPLAY or WAYLAND_DISPLAY: whether a browser can be opened."""
 
 
 def read_settings() -> Settings:
@@ -49,7 +49,7 @@ def read_settings() -> Settings:
 
 
 def read_secrets(names: Iterable[str]) -> dict[str, str]:
-    """The named variables that are set; an agent gets these and no others."""
+    """Return the named variables that are set; an agent gets no others."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 

@@ -1,8 +1,8 @@
-"""A task's training data as a directory, as the agent sees it.
+"""Write a task's training data as the directory that the agent sees.
 
 data/
-  train.jsonl     {"id": …, "question": …, "answer": …, …} a line
-  world.json      names the world that can be trained in, where there is one
+  train.jsonl     one {"id": …, "question": …, "answer": …, …} per line
+  world.json      names the world to train in, if there is one
   <name>/         the task's folders
 """
 
@@ -23,7 +23,7 @@ from agent2rl.core.task import ChatEvaluator, DataFolder, Evaluator, Example, Ta
 def write_training_data(
     data: Path, task: Task, train: Sequence[Example], folders: Mapping[str, DataFolder], templated: bool
 ) -> None:
-    """Into an empty directory. Folders that lie somewhere already are left to be mounted."""
+    """Write the data into an empty directory. Folders that exist elsewhere are mounted later."""
     with (data / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(
             _format_json_line(_make_training_row(example, task.evaluator, templated)) for example in train
@@ -39,11 +39,11 @@ def write_training_data(
 
 @contextmanager
 def open_training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task, World]]:
-    """A task and its training games without a run. The examples that score are left alone."""
+    """Open a task's training games without a run. Evaluation examples are not touched."""
     task = registry.find_task(name)
     if task.world is None:
         raise UserError(
-            f"The task {name!r} has no world to play in: its questions have one answer each.",
+            f"The task {name!r} has no world to play in.",
             f"Tasks that have one: {', '.join(_list_playable_tasks())}.",
         )
     loaded = task.load(data_dir)
@@ -57,13 +57,13 @@ def open_training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task
 
 def _list_playable_tasks() -> Iterator[str]:
     for name in registry.list_names("tasks"):
-        with suppress(UserError, ImportError):  # what wants an argument, or is not installed whole
+        with suppress(UserError, ImportError):  # needs an argument, or is not fully installed
             if registry.find_task(name).world:
                 yield name
 
 
 def _format_json_line(row: dict[str, JsonValue]) -> str:
-    """A line of JSON, also for programs that end lines at what else Unicode calls a line's end."""
+    """Return a line of JSON, safe for programs that split lines at Unicode line separators."""
     text = json.dumps(row, ensure_ascii=False)
     for end in "\x85\u2028\u2029":
         text = text.replace(end, f"\\u{ord(end):04x}")
@@ -71,7 +71,7 @@ def _format_json_line(row: dict[str, JsonValue]) -> str:
 
 
 def _make_training_row(example: Example, evaluator: Evaluator, templated: bool) -> dict[str, JsonValue]:
-    """A training example; where the model is asked one thing, `prompt` is what, as a list of messages."""
+    """Return a training example; for single questions, `prompt` is the question as a list of messages."""
     row: dict[str, JsonValue] = {"id": example.id, "question": example.prompt, "answer": example.target}
     if isinstance(evaluator, ChatEvaluator):
         chat = evaluator.chat(example, templated)

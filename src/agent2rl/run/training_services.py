@@ -1,6 +1,4 @@
-"""Serves what the agent may train with beside its data: the task's world and, where the user offers one, a
-training judge.
-"""
+"""Serve what the agent may train with besides its data: the task's world and an optional training judge."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from agent2rl.run import judges
 from agent2rl.run.assets import Assets
 from agent2rl.run.settings import Settings
 
-# The world of a task, for the agent to train in: what it is told of it, and the door to it.
+# The task's world: the server for the agent and its section of the instructions.
 
 CONNECTIONS = openenv.MAX_SESSIONS + 64
 
@@ -34,7 +32,7 @@ CONNECTIONS = openenv.MAX_SESSIONS + 64
 def serve_world(
     task: Task, paths: RunPaths, assets: Assets, service: GradingService
 ) -> Iterator[tuple[Door, ...]]:
-    """Serve the run's training games; no doors where the task has no world."""
+    """Serve the run's training games. Yield no doors if the task has no world."""
     if task.world is None:
         yield ()
         return
@@ -45,52 +43,54 @@ def serve_world(
 
 
 def _link_world_data(paths: RunPaths, assets: Assets, socket: Path | None) -> Path:
-    """The data directory as the agent sees it: with the folders that its sandbox mounts there.
+    """Link the data directory as the agent sees it, with the folders that its sandbox mounts there.
 
-    And with the harness's own desk, which the agent never sees.
+    Add the grading proxy's socket, which the agent never sees.
     """
-    own, whole = paths.workspace / "data", paths.scratch / "world"
-    whole.mkdir(parents=True)
+    data, linked = paths.workspace / "data", paths.scratch / "world"
+    linked.mkdir(parents=True)
     mounted = {name: folder for name, folder in assets.folders.items() if isinstance(folder, Path)}
-    for name, source in ({path.name: path for path in own.iterdir()} | mounted).items():
-        (whole / name).symlink_to(source.resolve())
+    for name, source in ({path.name: path for path in data.iterdir()} | mounted).items():
+        (linked / name).symlink_to(source.resolve())
     if socket:
-        (whole / grading_proxy_client.MOUNT_NAME).symlink_to(socket.parent)
-    return whole
+        (linked / grading_proxy_client.MOUNT_NAME).symlink_to(socket.parent)
+    return linked
 
 
 def add_rollout_key(task: Task, brief: Brief, service: GradingService) -> Brief:
-    """With the key that the agent's own rollouts are reported with."""
+    """Add the key with which the agent's processes report their rollouts."""
     if task.world is None:
         return brief
     return replace(brief, environment={**brief.environment, "ROLLOUT_KEY": service.meter.key})
 
 
 def render_world_instructions(task: Task, budget: Budget) -> str:
-    """What the agent reads of its world; nothing where there is none."""
+    """Return the section about the world, or an empty string if the task has none."""
     if task.world is None:
         return ""
-    most = budget.environment_steps
-    limit = "as many steps as you like" if most is None else f"at most {most} steps, wherever you take them"
+    max_steps = budget.environment_steps
+    limit = "as many steps as you like"
+    if max_steps is not None:
+        limit = f"at most {max_steps} steps in total, in your own processes and on the server"
     text = Path(__file__).with_name("world.md").read_text(encoding="utf-8")
     return "\n" + Template(text).substitute(limit=limit)
 
 
-# The judge that the agent may train with, where the user offers one: its door, and what is told of it.
+# The training judge, if the user offers one: its server and its section of the instructions.
 
 VARIABLE = "JUDGE_URL"
-TOLD = f"""
+INSTRUCTIONS = f"""
 ## A judge to train with
 
 `${VARIABLE}` is an OpenAI-compatible endpoint with one model, `{MODEL}`:
-`POST ${VARIABLE}/v1/chat/completions`. It is not the judge that scores you, which cannot be asked.
-It answers {{questions:,}} questions, which are counted and go on record.
+`POST ${VARIABLE}/v1/chat/completions`. It is not the judge that scores you. You cannot query that one.
+This one answers up to {{questions:,}} questions. They are counted and recorded.
 """
 
 
 @dataclass(frozen=True)
 class TrainingJudgeAccess:
-    """What there is of such a judge: nothing, where none is offered."""
+    """The doors to the training judge and its usage; empty if none is offered."""
 
     doors: tuple[Door, ...] = ()
     use: Callable[[], JudgeUsage | None] = lambda: None
@@ -105,16 +105,16 @@ def serve_training_judge(
         return
     with judges.open_judge(spec.train_judge, settings) as judging:
 
-        def note(use: JudgeUsage) -> None:
-            recorder.record_event("train_judge", **use.model_dump())
+        def record_usage(usage: JudgeUsage) -> None:
+            recorder.record_event("train_judge", **usage.model_dump())
 
-        teacher = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, note)
+        judge = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, record_usage)
         try:
-            with serve_on_socket(create_training_judge_app(teacher)) as socket:
-                yield TrainingJudgeAccess((Door(VARIABLE, socket),), teacher.read_usage)
+            with serve_on_socket(create_training_judge_app(judge)) as socket:
+                yield TrainingJudgeAccess((Door(VARIABLE, socket),), judge.read_usage)
         finally:
-            recorder.record_entry("train_judge", **teacher.read_usage().model_dump())
+            recorder.record_entry("train_judge", **judge.read_usage().model_dump())
 
 
 def render_judge_instructions(spec: RunSpec) -> str:
-    return TOLD.format(questions=spec.train_judge_questions) if spec.train_judge else ""
+    return INSTRUCTIONS.format(questions=spec.train_judge_questions) if spec.train_judge else ""

@@ -1,20 +1,20 @@
-"""Builds what the agent sees and is told: its workspace, its instructions and its prompts.
+"""Build the agent's workspace, its instructions and its prompts.
 
 /workspace/
   description.md     the task
-  instructions.md    the rules, the map, the grading API with working examples, the clock
-  run_meta.json      the same for programs
-  check_contamination.py   the rule by which the harness looks for evaluation data, on training data
+  instructions.md    the rules, the file list, the grading API with working examples, the time limit
+  run_meta.json      the same facts for programs
+  check_contamination.py   the harness's search for evaluation data, applied to training data
   eval.py            the task's evaluation, for training data
-  data/              train.jsonl and whatever else the task shows (read-only); world.json names its world
+  data/              train.jsonl and other files of the task (read-only); world.json names its world
   models/<name>/     the base model (read-only)
   SKILL.md           how to keep notes of attempts; AGENTS.md, CLAUDE.md and GEMINI.md point to it
-  reports/           for those notes
+  reports/           for these notes
   code/              for the agent's code
   output/            for the models it trains
 
-The words are in instructions.md, go_on.md, resumed.md and skill.md beside this module. Agents of
-different makers look for instructions in files of different names; each of those points to the one skill.
+The texts are in instructions.md, go_on.md, resumed.md and skill.md next to this module. Agents of
+different vendors look for instructions in files with different names. Each of these files points to SKILL.md.
 """
 
 import json
@@ -33,17 +33,18 @@ from agent2rl.record.files import remove_tree
 from agent2rl.run import training_data, training_services
 from agent2rl.run.assets import Assets, is_directory
 
-# What an agent is told: one brief for all of them, and what is said to one that goes on.
+# Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 2
-"""Of instructions.md; grows when its rules or its wording change what an agent may make of them. It is noted
-in the ledger when the agent starts; a ledger without it is from version 1."""
+INSTRUCTIONS_VERSION = 3
+"""Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
+spec.json records the version that the run began with, and the ledger the version at each start of the agent.
+A ledger without it is from version 1."""
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"
 MOST_LISTED, LONGEST_MESSAGE = 20, 200
 POINTER = (
-    f"Read `instructions.md` (what you are to do) and `{SKILL}` (how to keep the record of it), then begin.\n"
+    f"Read `instructions.md` (your job) and `{SKILL}` (how to keep notes on your attempts), then begin.\n"
 )
 
 
@@ -59,7 +60,7 @@ def write_skill_files(workspace: Path, seen_at: PurePosixPath) -> None:
 
 
 def make_first_prompt(instructions: str, description: str) -> str:
-    """For agents that read a prompt: all of it, so that none begins without having read it."""
+    """Return the whole text as one prompt, so that no agent begins without having read it."""
     return f"{instructions}\n# The task\n\n{description}\n{POINTER}"
 
 
@@ -72,29 +73,30 @@ def make_continue_prompt(seconds: float, baseline: EvalScore, best: Submission |
 def make_resume_prompt(
     seconds: float, baseline: EvalScore, best: Submission | None, submissions: Sequence[Submission]
 ) -> str:
-    """How things stand, for an agent whose harness died."""
-    listed = [_format_verdict(one) for one in submissions[-MOST_LISTED:]]
-    left_out = len(submissions) - len(listed)
-    said = "Your submissions:\n\n" if listed else "You have submitted nothing yet."
-    said += f"- {left_out} earlier ones: `GET $GRADING_SERVER_URL/submissions`\n" if left_out else ""
+    """Return the prompt for an agent that starts again after the harness crashed."""
+    lines = [_format_verdict(submission) for submission in submissions[-MOST_LISTED:]]
+    left_out = len(submissions) - len(lines)
+    text = "Your submissions:\n\n" if lines else "You have submitted nothing yet."
+    text += f"- {left_out} earlier ones: `GET $GRADING_SERVER_URL/submissions`\n" if left_out else ""
     return render_template(
         "resumed.md",
         left=_format_time_left(seconds),
         state=_format_best_score(baseline, best),
-        submissions=said + "\n".join(listed),
+        submissions=text + "\n".join(lines),
     )
 
 
-def _format_verdict(one: Submission) -> str:
-    score = f" {one.score.value:.2f}" if one.score else ""
-    message = f" ({one.message[:LONGEST_MESSAGE]})" if one.message else ""
-    return f"- {one.id}, `{one.path}`: {one.verdict or 'not graded yet'}{score}{message}"
+def _format_verdict(submission: Submission) -> str:
+    score = f" {submission.score.value:.2f}" if submission.score else ""
+    message = f" ({submission.message[:LONGEST_MESSAGE]})" if submission.message else ""
+    verdict = submission.verdict or "not graded yet"
+    return f"- {submission.id}, `{submission.path}`: {verdict}{score}{message}"
 
 
 def _format_best_score(baseline: EvalScore, best: Submission | None) -> str:
     if best is None or best.score is None:
-        return f"Nothing that you submitted has a score yet; the base model's is {baseline.value:.2f}."
-    return f"Your best submission has {best.score.value:.2f}; the base model has {baseline.value:.2f}."
+        return f"You have no best submission yet. The base model scores {baseline.value:.2f}."
+    return f"Your best submission scores {best.score.value:.2f}. The base model scores {baseline.value:.2f}."
 
 
 def _format_time_left(seconds: float) -> str:
@@ -104,7 +106,7 @@ def _format_time_left(seconds: float) -> str:
 
 
 MODES = {
-    "free": "Train in any way you like.",
+    "free": "Use any training method.",
     "sft-only": "Supervised fine-tuning only: no training signal may come from rewards.",
     "rl-only": "Reinforcement learning only: no supervised training on answers.",
     "multi": "Try more than one training paradigm, compare them, and submit the results of each.",
@@ -113,10 +115,13 @@ MODES = {
 
 RANKING = {
     "heldout": (
-        "The score you see is on a feedback split. The ranking uses a held-out split that is graded once,\n"
-        "after your time, for the submission with the best feedback score."
+        "The scores that you see are measured on a feedback split. The ranking uses a held-out split. It is\n"
+        "graded once, after your time is over, for your best submission on the feedback split."
     ),
-    "paper": "The score you see is on the whole test set, and your best submission is what ranks.",
+    "paper": (
+        "The scores that you see are measured on the whole test set. The ranking uses the score of your\n"
+        "best submission."
+    ),
 }
 CHECK = "check_contamination.py"
 EVAL = "eval.py"
@@ -130,11 +135,11 @@ RESERVED = (
     *POINTERS,
 )
 HARNESS_FILES = frozenset({*RESERVED, EVAL})
-"""What lies in the workspace and is not the agent's."""
+"""Files in the workspace that the harness wrote."""
 
 
 def get_model_path(spec: RunSpec) -> PurePosixPath:
-    """Where the base model is seen, below the workspace."""
+    """Return the path at which the agent sees the base model, relative to the workspace."""
     name = Path(spec.model).name if is_directory(spec.model) else spec.model.partition("@")[0]
     return PurePosixPath("models") / name
 
@@ -142,7 +147,7 @@ def get_model_path(spec: RunSpec) -> PurePosixPath:
 def build_workspace(
     workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets
 ) -> None:
-    """All that the agent is given, in a workspace that is not there yet."""
+    """Create the workspace with all files that the agent is given."""
     for name in ("data", "code", "output", str(get_model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
     training_data.write_training_data(
@@ -151,7 +156,7 @@ def build_workspace(
     for name, source in task.exposes.items():
         target = workspace / name
         if target.exists() or name in RESERVED:
-            raise UserError(f"The task exposes {name!r}, a name that the workspace has already.")
+            raise UserError(f"The task exposes {name!r}, but the workspace already has a file of that name.")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     if isinstance(task.evaluator, ExportableEvaluator):
@@ -163,7 +168,7 @@ def build_workspace(
 
 
 def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
-    """What the agent is told of it, and of the GPUs where it should not use all."""
+    """Return the agent's brief. `gpus` restricts the GPUs that it sees."""
     instructions = _render_instructions(seen_at, spec, task)
     environment = {
         "TASK": task.id,
@@ -179,9 +184,9 @@ def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | No
 
 
 def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
-    """Every text that the agent was given: where it stands again, it was not found out.
+    """Return every text that the agent was given, which the contamination search ignores.
 
-    Answers that were withheld are among them: the agent may find the same by itself.
+    Withheld answers to training examples are included, because the agent may find the same answers itself.
     """
     exposed = (path.read_text(encoding="utf-8", errors="replace") for path in task.exposes.values())
     train = (
@@ -196,8 +201,10 @@ def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...
 
 
 def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
-    """The clock for programs, written when it starts. An agent that was there before may have put anything in
-    its place, so nothing is followed."""
+    """Write the run's settings and start time for programs.
+
+    An earlier start of the agent may have put anything at this path, so no link is followed.
+    """
     meta = {
         "task": task.id,
         "base_model": str(get_model_path(spec).relative_to("models")),
@@ -218,7 +225,7 @@ def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float
 
 
 def list_read_only_mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
-    """What of the workspace is read-only."""
+    """Return the read-only parts of the workspace."""
     return (
         Mount(assets.base.directory, str(get_model_path(spec))),
         Mount(workspace / "data", "data"),
@@ -231,13 +238,13 @@ def list_read_only_mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tup
 
 
 def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
-    most = spec.budget.submissions
+    max_submissions = spec.budget.submissions
     return render_template(
         "instructions.md",
         workspace=seen_at,
         model=seen_at / get_model_path(spec),
         wall=f"{spec.budget.wall_seconds:g}",
-        submissions="as often as you like" if most is None else f"at most {most} times",
+        submissions="as often as you like" if max_submissions is None else f"at most {max_submissions} times",
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
