@@ -160,5 +160,5 @@ def test_a_base_model_that_only_root_can_read_is_named_with_the_mend(bench: RunL
     """As safetensors writes its files."""
     (model / WEIGHTS).chmod(0o600)
     reason = ends(bench, model)
-    assert f"{model / WEIGHTS} is to be read in the sandbox, but only root can read it" in reason
+    assert f"The sandbox must read {model / WEIGHTS}, but only root can read it" in reason
     assert f"`chmod -R o+rX {model}`" in reason
