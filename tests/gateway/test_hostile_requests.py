@@ -656,7 +656,7 @@ def test_bodies_together_take_no_more_room_than_there_is() -> None:
         room = BodyMemoryBudget(12)
         bodies = [RequestBody(room, 1) for _ in range(3)]
         assert [await body.read(receive) for body in bodies[:2]] == [b"12345"] * 2
-        with pytest.raises(RequestRefused, match="Too much is being asked at once"):
+        with pytest.raises(RequestRefused, match="Too many large requests at once"):
             await bodies[2].read(receive)
         bodies[0].release_memory()
         assert await RequestBody(room, 1).read(receive) == b"12345"
