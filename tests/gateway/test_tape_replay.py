@@ -160,12 +160,12 @@ def test_a_request_that_is_not_on_the_tape_is_refused_and_the_nearest_named(
         post(agent, wire, turn(wire, ["first"]))
     with replayed(provider, tmp_path / "tape") as agent:
         for body, why in [
-            (turn(wire, ["another"]), "exchange 2: the driver had said something else by then"),
+            (turn(wire, ["another"]), "exchange 2: the driver's turns so far differ"),
             (
                 turn(wire, ["first", "second"]),
                 "exchange 2: it has 1 turns of the driver, not 2",
             ),
-            (turn(wire, ["first"], tool="rm"), "exchange 2: one has other tools than the other (rm, sh)"),
+            (turn(wire, ["first"], tool="rm"), "exchange 2: the tools differ (rm, sh)"),
         ]:
             answer = post(agent, wire, body)
             assert answer.status_code == 400

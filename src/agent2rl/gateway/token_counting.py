@@ -223,7 +223,7 @@ USAGE_PARSERS = {
 
 
 def _take_maximum(one: TokenCounts, other: TokenCounts) -> TokenCounts:
-    """Return the maximum of each count: counts only grow, but later reports may omit some or set them to 0."""
+    """Return the maximum of each count: counts only grow, but later reports may omit some or say 0."""
     mine, theirs = one.model_dump(), other.model_dump()
     return TokenCounts(**{name: max(mine[name], theirs[name]) for name in mine})
 
