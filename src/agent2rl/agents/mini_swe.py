@@ -102,7 +102,7 @@ def _parse_usage(usage: JsonNode) -> TokenCounts | None:
     return TokenCounts(
         input=usage["prompt_tokens"].count,
         cached=usage["prompt_tokens_details"]["cached_tokens"].count,
-        trajectory=usage["cache_creation_input_tokens"].count,
+        written=usage["cache_creation_input_tokens"].count,
         output=usage["completion_tokens"].count,
         reasoning=usage["completion_tokens_details"]["reasoning_tokens"].count,
     )
