@@ -79,8 +79,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
         ("other_size", "rejected", "hidden_size is 384, not 192", "Train the base model itself"),
         ("garbage", "rejected", "tokenizer.json is not the JSON it should be", "copy the base model's"),
         ("shifted", "rejected", "the model is not the base model's", "AutoTokenizer.from_pretrained"),
-        ("nan", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
-        ("inf", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
+        ("nan", "failed", "not a number (NaN or infinity)", "Train with a lower learning rate"),
+        ("inf", "failed", "not a number (NaN or infinity)", "Train with a lower learning rate"),
     ],
 )
 def test_a_broken_submission_hears_what_is_wrong_and_what_to_do(
