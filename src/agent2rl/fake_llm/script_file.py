@@ -63,11 +63,11 @@ class ScriptCall(Record):
         if len(self.kinds) > 1:
             raise ValueError(f"{' and '.join(self.kinds)} are two calls: put them into `calls`")
         if self.arguments and self.tool is None:
-            raise ValueError("`arguments` are a tool's: name it in `tool`")
+            raise ValueError("`arguments` needs a `tool`")
         if self.timeout is not None and not (self.shell or self.write_file):
-            raise ValueError("`timeout` is a shell command's")
+            raise ValueError("`timeout` needs a shell command")
         if "\0" in (self.shell or "") + (self.write_file.text if self.write_file else ""):
-            raise ValueError("no shell takes a zero byte")
+            raise ValueError("a shell command cannot contain a zero byte")
         return self
 
 
@@ -160,19 +160,19 @@ class ScriptStep(ScriptCall):
     @model_validator(mode="after")
     def _check_step(self) -> Self:
         if any(not call.kinds for call in self.calls):
-            raise ValueError("each of `calls` has a shell, a write_file or a tool")
+            raise ValueError("each of `calls` needs a shell, a write_file or a tool")
         if self.end and (self.say or self.asks):
-            raise ValueError("`end` is the whole answer: put what is said or called before into its own step")
+            raise ValueError("`end` is the whole answer: put other texts and calls into a step before it")
         if self.think and not self.speaks:
-            raise ValueError("`think` goes with say, end or a call")
+            raise ValueError("`think` needs say, end or a call")
         if not self.speaks and (self.cut or (self.fail and self.fail.midway)):
-            raise ValueError("what breaks off needs an answer: say, end or a call")
+            raise ValueError("an interrupted answer needs a text: say, end or a call")
         if not (self.speaks or self.fails or self.goto):
             raise ValueError(
-                "says nothing: give it say, shell, write_file, tool, calls, end, fail, hang or goto"
+                "the step is empty: give it say, shell, write_file, tool, calls, end, fail, hang or goto"
             )
         if self.until and not self.speaks:
-            raise ValueError("`until` repeats an answer: say or a call")
+            raise ValueError("`until` needs an answer to repeat: say or a call")
         if self.otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.usage:
@@ -222,13 +222,15 @@ class DriverScript(Record):
 
 def _check_usage(tokens: TokenCounts) -> None:
     if min(tokens.model_dump().values()) < 0:
-        raise ValueError("usage: tokens are not negative")
+        raise ValueError("usage: tokens must not be negative")
     if tokens.cached + tokens.written > tokens.input:
-        raise ValueError("usage: `input` holds `cached` and `written`, and is less than both together")
+        raise ValueError(
+            "usage: `input` includes `cached` and `written`, so it cannot be less than their sum"
+        )
     if tokens.written_hour > tokens.written:
-        raise ValueError("usage: `written` holds `written_hour`, and is less")
+        raise ValueError("usage: `written` includes `written_hour`, so it cannot be less")
     if tokens.reasoning > tokens.output:
-        raise ValueError("usage: `output` holds `reasoning`, and is less")
+        raise ValueError("usage: `output` includes `reasoning`, so it cannot be less")
 
 
 def _collect_strings(value: JsonValue) -> list[str]:
