@@ -1,4 +1,4 @@
-"""Names to plugins. A plugin is one module; its name is its module; nothing is imported until it is wanted.
+"""Find plugins by name. A plugin is one module, named after it; nothing is imported until it is needed.
 
     gsm8k                 the module agent2rl.tasks.gsm8k
     gsm8k-mini            its miniature, agent2rl.tasks.gsm8k.mini
@@ -6,13 +6,14 @@
     my.package:NAME       an attribute of any importable module
     fast-gsm8k            an entry point of the group "agent2rl.tasks"
 
-A module ends in one constant named after its kind (TASK, AGENT, …). One that takes an argument has a
-function `parse(argument)` too, or instead. An engine whose model is elsewhere, so that it loads no directory,
-has the constant REMOTE.
+A module ends in one constant named after its kind (TASK, AGENT, …). A plugin that takes an argument defines
+a function `parse(argument)` as well, or instead. An engine that calls a remote model, and so loads no
+directory, defines the constant REMOTE.
 """
 
 import ast
 import importlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,6 +32,8 @@ from agent2rl.core.model import ShippedModel
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
 from agent2rl.core.tracker import Tracker
+
+logger = logging.getLogger(__name__)
 
 PluginKind = Literal["tasks", "agents", "models", "engines", "sandboxes", "environments", "trackers"]
 SINGULAR: dict[PluginKind, str] = {
@@ -62,7 +65,7 @@ REQUIRED_ATTRIBUTE: dict[PluginKind, str] = {
     "environments": "__call__",
     "trackers": "open",
 }
-"""What every plugin of a kind has."""
+"""An attribute that every plugin of a kind has."""
 
 
 @dataclass(frozen=True)
@@ -109,18 +112,18 @@ def find_tracker(name: str) -> Tracker:
 
 
 def resolve_world_address(name: str) -> str:
-    """`module:ATTRIBUTE`, for programs that find it without the registry."""
+    """Return `module:ATTRIBUTE`, for programs that load the world without the registry."""
     require_known("environments", name)
     plugin = _scan_plugins("environments").get(name)
     return f"{plugin.module}:{CONSTANT['environments']}" if plugin else name
 
 
 def require_known(kind: PluginKind, name: str) -> None:
-    """Refuse a name that nothing answers to, without importing the plugin."""
+    """Raise UserError for an unknown name, without importing the plugin."""
     head, _, argument = name.partition(":")
     if name.endswith(":"):
         raise UserError(
-            f"{name!r} ends where its argument should be.", f"Write {head}:ARGUMENT, or {head} alone."
+            f"{name!r} lacks an argument after the colon.", f"Write {head}:ARGUMENT, or {head} alone."
         )
     known = head in _scan_plugins(kind) or name in {point.name for point in _find_entry_points(kind)}
     importable = argument and all(part.isidentifier() for part in head.split("."))
@@ -134,15 +137,15 @@ def require_known(kind: PluginKind, name: str) -> None:
 
 
 def require_loader(name: str) -> None:
-    """Refuse an engine that cannot load the weights that agents submit, without importing it."""
+    """Raise UserError for an engine that cannot load submitted weights, without importing it."""
     require_known("engines", name)
     head = name.partition(":")[0]
     plugin = _scan_plugins("engines").get(head)
     if plugin and plugin.remote:
-        able = sorted(name for name, plugin in _scan_plugins("engines").items() if not plugin.remote)
+        loaders = sorted(name for name, plugin in _scan_plugins("engines").items() if not plugin.remote)
         raise UserError(
-            f"The engine {head!r} talks to a model elsewhere and cannot load what agents submit.",
-            f"Engines that can: {', '.join(able)}.",
+            f"The engine {head!r} calls a remote model and cannot load what agents submit.",
+            f"Engines that can: {', '.join(loaders)}.",
         )
 
 
@@ -151,18 +154,18 @@ def list_names(kind: PluginKind) -> list[str]:
 
 
 def list_entries(kind: PluginKind) -> list[PluginEntry]:
-    """What exists, with the first line of each module's docstring; imports no plugin."""
-    found = [PluginEntry(name, plugin.summary) for name, plugin in _scan_plugins(kind).items()]
-    found += [PluginEntry(point.name, f"from {point.value}") for point in _find_entry_points(kind)]
-    return sorted(found, key=lambda entry: entry.name)
+    """List all plugins with the first line of each module's docstring; imports no plugin."""
+    entries = [PluginEntry(name, plugin.summary) for name, plugin in _scan_plugins(kind).items()]
+    entries += [PluginEntry(point.name, f"from {point.value}") for point in _find_entry_points(kind)]
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
-    """The name itself, or `folder:PATH` where one of the user's folders holds it."""
+    """Return `folder:PATH` if one of the user's folders holds the plugin, else the name itself."""
     for folder in folders:
         if name and (folder / name).is_dir() and not (folder / name / "config.yaml").is_file():
             raise UserError(
-                f"The folder {folder / name} has no config.yaml.", "Write one: it names the plugin."
+                f"The folder {folder / name} has no config.yaml.", "Write one: it defines the plugin."
             )
     for config in _find_configs(folders):
         if name in (config.parent.name, _read_name(config)):
@@ -171,7 +174,7 @@ def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
 
 
 def list_folder_entries(folders: tuple[Path, ...]) -> list[PluginEntry]:
-    """The plugins in the user's folders."""
+    """List the plugins in the user's folders."""
     return [
         PluginEntry(config.parent.name, f"the folder {config.parent}") for config in _find_configs(folders)
     ]
@@ -182,12 +185,13 @@ def _find_configs(folders: tuple[Path, ...]) -> list[Path]:
 
 
 def _read_name(config: Path) -> str | None:
-    """The name that a folder gives itself; what is wrong with a folder is said when it is loaded."""
+    """Return the name in a folder's config. Errors are ignored here and reported when it is loaded."""
     try:
-        read = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        fields = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        logger.debug("Ignored %s, which cannot be read: %s", config, error)
         return None
-    return str(read.get("name")) if isinstance(read, dict) else None
+    return str(fields.get("name")) if isinstance(fields, dict) else None
 
 
 def _resolve_plugin(kind: PluginKind, name: str) -> Any:
@@ -203,6 +207,7 @@ def _resolve_plugin(kind: PluginKind, name: str) -> Any:
 
 def _load_plugin(kind: PluginKind, name: str, argument: str) -> Any:
     plugin = _scan_plugins(kind)[name]
+    logger.debug("Loading %s %r from %s", SINGULAR[kind], name, plugin.module)
     module = importlib.import_module(plugin.module)
     if argument:
         if not hasattr(module, "parse"):
@@ -215,12 +220,13 @@ def _load_plugin(kind: PluginKind, name: str, argument: str) -> Any:
 
 def _import_attribute(kind: PluginKind, module_name: str, attribute: str) -> Any:
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-        if not hasattr(found, REQUIRED_ATTRIBUTE[kind]):
+        plugin = getattr(importlib.import_module(module_name), attribute)
+        if not hasattr(plugin, REQUIRED_ATTRIBUTE[kind]):
             raise UserError(
-                f"{module_name}:{attribute} is no {SINGULAR[kind]}: it has no `{REQUIRED_ATTRIBUTE[kind]}`."
+                f"{module_name}:{attribute} is not a valid {SINGULAR[kind]}: "
+                f"it has no `{REQUIRED_ATTRIBUTE[kind]}`."
             )
-        return found
+        return plugin
     except ImportError as error:
         raise UserError(
             f"Cannot import {module_name!r} for {SINGULAR[kind]} {attribute!r}: {error}."
@@ -231,15 +237,15 @@ def _import_attribute(kind: PluginKind, module_name: str, attribute: str) -> Any
 
 @cache
 def _find_entry_points(kind: PluginKind) -> tuple[EntryPoint, ...]:
-    """What other packages bring. Looked for once: every installed package is asked."""
+    """Return the entry points of other packages. Cached, because it scans every installed package."""
     return tuple(entry_points(group=f"agent2rl.{kind}"))
 
 
 @cache
 def _scan_plugins(kind: PluginKind) -> dict[str, _Plugin]:
-    """Every module of a kind that ends in the kind's constant or has a `parse`, read but not imported."""
+    """Find every module of a kind that defines the kind's constant or `parse`; parses, never imports."""
     root = Path(__file__).parent / kind
-    found = {}
+    plugins = {}
     for origin in sorted([*root.glob("*.py"), *root.glob("*/__init__.py"), *root.glob("*/mini.py")]):
         tree = ast.parse(origin.read_text(encoding="utf-8"))
         defined = set(_list_defined_names(tree))
@@ -249,8 +255,8 @@ def _scan_plugins(kind: PluginKind) -> dict[str, _Plugin]:
             name = "-".join(parts).replace("_", "-")
             summary = (ast.get_docstring(tree) or "").partition("\n")[0]
             module = f"agent2rl.{kind}.{'.'.join(parts)}"
-            found[name] = _Plugin(module, summary, remote="REMOTE" in defined)
-    return found
+            plugins[name] = _Plugin(module, summary, remote="REMOTE" in defined)
+    return plugins
 
 
 def _list_defined_names(tree: ast.Module) -> Iterator[str]:

@@ -45,7 +45,7 @@ say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained(
 def test_outside_a_grading_there_is_nothing_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(place.FOLDER_VARIABLE, raising=False)
 
-    with pytest.raises(GradingError, match="only a grading"):
+    with pytest.raises(GradingError, match="only during grading"):
         require_evaluator_folder("answers")
 
 

@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_an_error_of_the_world() -> None:
         (400, "refuses the request: 400 no such luck"),
         (401, "refuses the key: 401 no such luck"),
         (403, "refuses the key: 403 no such luck"),
-        (404, "does not find what it is asked for: 404 no such luck"),
+        (404, "does not find the model or the path: 404 no such luck"),
         (422, "refuses the request: 422 no such luck"),
     ],
 )
@@ -355,13 +355,13 @@ def test_of_several_models_one_must_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("gpt-9", "no URL"),
-        ("gpt-9@example.org/v1", "no URL"),
-        ("gpt-9@https://", "no URL"),
-        ("gpt-9@https://:80/v1", "no host"),
-        (f"gpt-9@https://me:{SECRET}@example.org/v1", "a user"),
-        (f"gpt-9@https://example.org/v1?key={SECRET}", "a query"),
-        ("gpt-9@https://example.org:port/v1", "is none"),
+        ("gpt-9", "URL must start with"),
+        ("gpt-9@example.org/v1", "URL must start with"),
+        ("gpt-9@https://", "URL must start with"),
+        ("gpt-9@https://:80/v1", "must have a host"),
+        (f"gpt-9@https://me:{SECRET}@example.org/v1", "no user"),
+        (f"gpt-9@https://example.org/v1?key={SECRET}", "query"),
+        ("gpt-9@https://example.org:port/v1", "Invalid endpoint URL"),
     ],
 )
 def test_a_wrong_name_says_how_to_write_it_and_repeats_no_secret(argument: str, says: str) -> None:
@@ -404,7 +404,7 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
     served: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT2RL_API_KEY", f"{SECRET}\nand more")
-    with pytest.raises(UserError, match="AGENT2RL_API_KEY holds characters") as caught:
+    with pytest.raises(UserError, match="AGENT2RL_API_KEY has invalid characters") as caught:
         registry.find_engine(f"openai-api:parrot@{served.url}")(tmp_path)
     assert SECRET not in str(caught.value)
 

@@ -322,7 +322,7 @@ def test_a_provider_that_falls_silent_is_left(provider: FakeProvider, begun: boo
         else:
             answer = agent.ask("openai-responses", stream=True)
             assert answer.status_code == 504
-            assert "said nothing for 0.3 s" in answer.json()["error"]["message"]
+            assert "sent nothing for 0.3 s" in answer.json()["error"]["message"]
         assert 0.3 <= time.monotonic() - begin < 5
         exchange = agent.last()
     assert exchange.outcome == "stalled"
@@ -363,7 +363,7 @@ def test_an_answer_that_is_packed_all_the_same_is_a_failure_that_says_so(
     provider.replies.append(ProviderReply((packed,), headers={"content-encoding": "gzip", **JSON_HEADERS}))
     answer = agent.ask()
     assert answer.status_code == 502
-    assert "packs its answer ('gzip')" in answer.json()["error"]["message"]
+    assert "compresses its answer ('gzip')" in answer.json()["error"]["message"]
     assert agent.last().outcome == "provider-error"
 
 

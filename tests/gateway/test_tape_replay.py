@@ -129,7 +129,7 @@ def test_what_differs_besides_is_told(provider: FakeProvider, tmp_path: Path) ->
         answer = agent.ask("anthropic", system="You are an agent with many rules, and that is one.", top_k=2)
         assert answer.status_code == 200
         told = agent.last().message
-    assert told.startswith("asked otherwise than exchange 1 of the tape: system is …")
+    assert told.startswith("differs from exchange 1 of the tape: system is …")
     assert "that is one" in told
     assert "top_k is 2, not null" in told
 
@@ -160,17 +160,17 @@ def test_a_request_that_is_not_on_the_tape_is_refused_and_the_nearest_named(
         post(agent, wire, turn(wire, ["first"]))
     with replayed(provider, tmp_path / "tape") as agent:
         for body, why in [
-            (turn(wire, ["another"]), "exchange 2: the driver had said something else by then"),
+            (turn(wire, ["another"]), "exchange 2: the driver's turns so far differ"),
             (
                 turn(wire, ["first", "second"]),
-                "exchange 2: the driver had spoken 1 times by then, and now 2 times",
+                "exchange 2: it has 1 turns of the driver, not 2",
             ),
-            (turn(wire, ["first"], tool="rm"), "exchange 2: one has other tools than the other (rm, sh)"),
+            (turn(wire, ["first"], tool="rm"), "exchange 2: the tools differ (rm, sh)"),
         ]:
             answer = post(agent, wire, body)
             assert answer.status_code == 400
             assert (
-                f"The tape has no answer to this. The nearest is {why}" in answer.json()["error"]["message"]
+                f"The tape has no matching answer. The nearest is {why}" in answer.json()["error"]["message"]
             )
         assert post(agent, wire, turn(wire, [])).status_code == 200
         assert post(agent, wire, turn(wire, ["first"])).status_code == 200
@@ -278,7 +278,7 @@ def test_a_tape_that_is_none_is_said(provider: FakeProvider, tmp_path: Path) -> 
     tape.write_bytes(whole + whole[:50])  # a run that was killed while it wrote
     assert len(read_tape(tape)) == 1
     tape.write_bytes(b"{}\n")
-    with pytest.raises(UserError, match="is no tape"):
+    with pytest.raises(UserError, match="is not a valid tape"):
         TapeReplay(tape)
     tape.write_bytes(b"")
     with pytest.raises(UserError, match="is empty"):

@@ -158,7 +158,7 @@ def test_a_users_prices_go_first(tmp_path: Path) -> None:
     assert prices.usd("gpt-5.2", TokenCounts(output=1_000_000)) == 14
     for wrong in ('["a"]\ninput = 1\n', '["a"]\ninput = -1\noutput = 1\n', "a = [", '["a"]\ncosts = 1\n'):
         own.write_text(wrong)
-        with pytest.raises(UserError, match="is no table of prices"):
+        with pytest.raises(UserError, match="is not a valid price table"):
             load_prices(own)
 
 
@@ -218,17 +218,17 @@ def test_a_compatible_server_is_named_with_or_without_its_version(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "names no model"),
-        ("llama-3", "Whose model 'llama-3' is"),
-        ("openai/gpt-4o", "Whose model"),
-        ("gpt 5", "names no model"),
-        ("m@", "no URL"),
-        ("m@ftp://h", "no URL"),
-        ("m@http://", "no URL"),
-        ("m@http://h:x", "is none"),
-        ("m@http://me:pw@h", "holds a user"),
-        ("m@http://h?key=1", "holds a user, a query"),
-        ("m@http://h/a b", "no URL"),
+        ("", "is not a model name"),
+        ("llama-3", "The provider of 'llama-3' is unknown"),
+        ("openai/gpt-4o", "The provider of"),
+        ("gpt 5", "is not a model name"),
+        ("m@", "URL must start with"),
+        ("m@ftp://h", "URL must start with"),
+        ("m@http://", "URL must start with"),
+        ("m@http://h:x", "Invalid driver URL"),
+        ("m@http://me:pw@h", "must not contain a user"),
+        ("m@http://h?key=1", "must not contain a user, a query"),
+        ("m@http://h/a b", "URL must start with"),
     ],
 )
 def test_a_name_that_means_nothing_is_explained(name: str, said: str) -> None:

@@ -146,7 +146,7 @@ def test_a_desk_without_a_judge_has_none_to_ask(tmp_path: Path) -> None:
         desk.ask_judge(JudgeQuestion(messages=(("user", "Well?"),)))
     with serve_grading_proxy(ProxyServices()) as socket:
         assert socket is None
-    with pytest.raises(ProxyError, match="cannot be asked"):
+    with pytest.raises(ProxyError, match="cannot be reached"):
         GradingProxyClient(tmp_path / "nobody").read_info()
 
 

@@ -79,8 +79,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
         ("other_size", "rejected", "hidden_size is 384, not 192", "Train the base model itself"),
         ("garbage", "rejected", "tokenizer.json is not valid JSON", "copy the base model's"),
         ("shifted", "rejected", "the model is not the base model's", "AutoTokenizer.from_pretrained"),
-        ("nan", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
-        ("inf", "failed", "not a number (NaN or infinity)", "train with a lower rate"),
+        ("nan", "failed", "not a number (NaN or infinity)", "Train with a lower learning rate"),
+        ("inf", "failed", "not a number (NaN or infinity)", "Train with a lower learning rate"),
     ],
 )
 def test_a_broken_submission_hears_what_is_wrong_and_what_to_do(
@@ -160,5 +160,5 @@ def test_a_base_model_that_only_root_can_read_is_named_with_the_mend(bench: RunL
     """As safetensors writes its files."""
     (model / WEIGHTS).chmod(0o600)
     reason = ends(bench, model)
-    assert f"{model / WEIGHTS} is to be read in the sandbox, but only root can read it" in reason
+    assert f"The sandbox must read {model / WEIGHTS}, but only root can read it" in reason
     assert f"`chmod -R o+rX {model}`" in reason

@@ -1,1 +1,1 @@
-"""The agent systems, one module each."""
+"""Supported agents, one module each."""

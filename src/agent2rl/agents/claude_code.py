@@ -11,18 +11,18 @@ from agent2rl.record.untrusted_files import JsonNode
 
 FLAGS = ("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
 WEB = ("--disallowedTools", "WebFetch,WebSearch")
-"""There is no web here; its search would be the provider's, behind the gateway's back."""
+"""There is no web in the sandbox; its search would run at the provider and bypass the gateway."""
 MODELS = (
     *(f"ANTHROPIC_DEFAULT_{name}_MODEL" for name in ("FABLE", "OPUS", "SONNET", "HAIKU")),
     "CLAUDE_CODE_SUBAGENT_MODEL",
 )
-"""What it takes for small things and for subagents: the driver too, since it has no other."""
+"""Models for small requests and subagents: also the driver, because no other model is available."""
 TIMEOUTS = ("BASH_DEFAULT_TIMEOUT_MS", "BASH_MAX_TIMEOUT_MS", "CLAUDE_CODE_PRINT_BG_WAIT_CEILING_MS")
-"""Of a command, and of the wait for those in the background when all else is done."""
+"""Timeouts of a command, and of the final wait for background commands."""
 QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
-    "IS_SANDBOX": "1",  # without this it refuses to skip permissions as root, as it is where nothing isolates
+    "IS_SANDBOX": "1",  # else it refuses to skip permissions as root, as in the local sandbox
 }
 
 
@@ -62,13 +62,13 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
         case "result":
             _read_result(event, notes)
         case "stream_event":
-            pass  # the parts of a message that comes whole as well
+            pass  # parts of a message that also arrives as a whole
         case _:
             notes.unread += 1
 
 
 def _read_assistant_message(message: JsonNode, notes: TranscriptBuilder) -> None:
-    """Several events may tell parts of one message. The usage in them is a placeholder."""
+    """Read one event; several events may hold parts of one message. Their usage is a placeholder."""
     turn = notes.open_step("agent", message["id"].text)
     for part in message["content"]:
         match part["type"].text:
@@ -95,7 +95,7 @@ def _read_user_message(event: JsonNode, notes: TranscriptBuilder) -> None:
 
 
 def _read_result(event: JsonNode, notes: TranscriptBuilder) -> None:
-    """A provider's error comes as a success with `is_error`."""
+    """Read the final event. A provider's error is reported as a success with `is_error`."""
     failed = event["is_error"].true or event["subtype"].text != "success"
     notes.error = (event["result"].text or event["subtype"].text) if failed else ""
     for _, used in event["modelUsage"].entries:

@@ -13,7 +13,7 @@ from agent2rl.record.untrusted_files import JsonNode
 FLAGS = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 KEY = "CODEX_DRIVER_KEY"
 PROFILE = 'if [ -n "$VIRTUAL_ENV" ]; then export PATH="$VIRTUAL_ENV/bin:$PATH"; fi\n'
-"""It runs commands in login shells, in which the system forgets where Python is."""
+"""It runs commands in login shells, which reset PATH and so lose the virtual environment."""
 
 
 def _build_command(brief: Brief) -> Command:
@@ -31,7 +31,8 @@ def _build_command(brief: Brief) -> Command:
 
 
 def _render_config(llm: DriverLlm, timeout_ms: int) -> str:
-    """It keeps variables that look like secrets from its commands, which need ROLLOUT_KEY: it must not."""
+    """Return the configuration. By default Codex hides variables that look like secrets from its commands,
+    which need ROLLOUT_KEY, so that is turned off."""
     return f"""\
 model = {json.dumps(llm.model)}
 model_provider = "agent2rl"
@@ -74,13 +75,13 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
         case "turn.failed":
             notes.error = event["error"]["message"].text
         case "turn.started" | "error":
-            pass  # of an error `turn.failed` tells as well
+            pass  # `turn.failed` reports errors too
         case _:
             notes.unread += 1
 
 
 def _read_item(item: JsonNode, notes: TranscriptBuilder) -> None:
-    """Told when it begins, maybe, and when it ends. A warning is an item of the type `error`."""
+    """Read an item, which is reported at its end and maybe at its start. A warning has the type `error`."""
     kind, name, done = item["type"].text, item["id"].text, item["status"].text != "in_progress"
     match kind:
         case "error":
@@ -95,14 +96,14 @@ def _read_item(item: JsonNode, notes: TranscriptBuilder) -> None:
             )
             if done:
                 notes.add_observation(name, item["aggregated_output"].text, item["exit_code"].value != 0)
-        case _:  # changed files, lists of things to do, tools of servers: each has fields of its own
+        case _:  # changed files, to-do lists, MCP tools: each has fields of its own
             notes.add_tool_call(notes.current_step("agent"), name, kind, item)
             if done:
                 notes.add_observation(name, item["result"].shown, item["status"].text == "failed")
 
 
 def _count_usage(usage: JsonNode, notes: TranscriptBuilder) -> None:
-    """A thread that is taken up again counts from its first beginning."""
+    """Count usage, which is cumulative for a thread, even after it is resumed."""
     used = TokenCounts(
         input=usage["input_tokens"].count,
         cached=usage["cached_input_tokens"].count,

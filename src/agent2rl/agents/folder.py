@@ -1,7 +1,7 @@
 """Runs a published-format agent folder, `folder:PATH` or by name below --agents-dir: config.yaml + start.sh.
 
-`config.yaml` has `name`, `start` (default start.sh) and `env_vars`. One key is ours: `secrets`, a list of the
-variables of your environment that the agent may have; the published format hands over all of them.
+`config.yaml` has `name`, `start` (default start.sh) and `env_vars`. agent2rl adds one key, `secrets`: a list
+of your environment variables that are passed to the agent. The published format passes all of them.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class FolderAgent:
     secrets: tuple[str, ...]
 
     def command(self, brief: Brief) -> Command:
-        """The folder lies read-only in the workspace's `agent/`."""
+        """Mount the folder read-only as `agent/` in the workspace, and run its start script."""
         environment = {**self.variables, **brief.environment}
         return Command(
             ("bash", str(brief.workspace / "agent" / self.start)), environment, (Mount(self.path, "agent"),)
@@ -33,28 +33,28 @@ def parse(argument: str) -> FolderAgent:
     path = Path(argument).resolve()
     config = path / "config.yaml"
     try:
-        read = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
+        fields = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        raise UserError(f"There is no agent folder {argument!r}: it has no config.yaml.") from None
+        raise UserError(f"{argument!r} is not an agent folder: it has no config.yaml.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{config} cannot be read: {error}.") from error
-    if not isinstance(read, dict):
+    if not isinstance(fields, dict):
         raise UserError(f"{config} must be a mapping with `name`, `start` and `env_vars`.")
-    start = str(read.get("start", "start.sh"))
+    start = str(fields.get("start", "start.sh"))
     if not (path / start).resolve().is_relative_to(path) or not (path / start).is_file():
         raise UserError(f"{config} names the start script {start!r}, which is not in the folder.")
-    return FolderAgent(path, start, _read_variables(config, read), _read_secrets(config, read))
+    return FolderAgent(path, start, _read_variables(config, fields), _read_secrets(config, fields))
 
 
-def _read_variables(config: Path, read: dict[str, object]) -> dict[str, str]:
-    variables = read.get("env_vars") or {}
+def _read_variables(config: Path, fields: dict[str, object]) -> dict[str, str]:
+    variables = fields.get("env_vars") or {}
     if not isinstance(variables, dict):
         raise UserError(f"`env_vars` in {config} must map names to values.")
     return {str(name): str(value) for name, value in variables.items()}
 
 
-def _read_secrets(config: Path, read: dict[str, object]) -> tuple[str, ...]:
-    secrets = read.get("secrets") or []
+def _read_secrets(config: Path, fields: dict[str, object]) -> tuple[str, ...]:
+    secrets = fields.get("secrets") or []
     if not isinstance(secrets, list):
         raise UserError(f"`secrets` in {config} must be a list of variable names.")
     return tuple(str(name) for name in secrets)

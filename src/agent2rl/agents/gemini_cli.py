@@ -10,8 +10,8 @@ from agent2rl.core.self_reports import Transcript
 from agent2rl.record.transcript_builder import TranscriptBuilder, read_json_log
 from agent2rl.record.untrusted_files import JsonNode
 
-EVERYTHING = ({"overrideScope": "core"}, {"model": "base"})
-"""What it asks other models by default, small things and subagents: the driver answers these too."""
+ALL_REQUESTS = ({"overrideScope": "core"}, {"model": "base"})
+"""Small requests and subagents, which use other models by default: they use the driver too."""
 
 
 def _build_command(brief: Brief) -> Command:
@@ -34,7 +34,7 @@ def _build_command(brief: Brief) -> Command:
 
 
 def _build_settings(brief: Brief) -> dict[str, object]:
-    """It takes an agent that looks at its training again and again for one that is caught in a loop."""
+    """Return the settings. Loop detection is off, because it mistakes polling a training for a loop."""
     model = {"model": brief.driver.model}
     return {
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
@@ -45,7 +45,9 @@ def _build_settings(brief: Brief) -> dict[str, object]:
             "exclude": ["google_web_search", "web_fetch"],
         },
         "model": {"disableLoopDetection": True},
-        "modelConfigs": {"customOverrides": [{"match": each, "modelConfig": model} for each in EVERYTHING]},
+        "modelConfigs": {
+            "customOverrides": [{"match": match, "modelConfig": model} for match in ALL_REQUESTS]
+        },
     }
 
 
@@ -59,9 +61,9 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
             notes.start_session()
             notes.session, notes.model = event["session_id"].text, event["model"].text
         case "message":
-            told = event["role"].text == "user"
+            is_user = event["role"].text == "user"
             notes.add_text(
-                notes.current_step("user" if told else "agent", event["timestamp"].when),
+                notes.current_step("user" if is_user else "agent", event["timestamp"].when),
                 event["content"].text,
             )
         case "tool_use":
@@ -81,11 +83,13 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
 
 
 def _count_usage(stats: JsonNode, notes: TranscriptBuilder) -> None:
-    """What was thought is in the total alone."""
-    total, given = stats["total_tokens"].count, stats["input_tokens"].count
-    thought = max(0, total - given - stats["output_tokens"].count)
-    output = stats["output_tokens"].count + thought
-    notes.add_tokens(TokenCounts(input=given, cached=stats["cached"].count, output=output, reasoning=thought))
+    """Count usage: only the total includes reasoning."""
+    total, prompt = stats["total_tokens"].count, stats["input_tokens"].count
+    reasoning = max(0, total - prompt - stats["output_tokens"].count)
+    output = stats["output_tokens"].count + reasoning
+    notes.add_tokens(
+        TokenCounts(input=prompt, cached=stats["cached"].count, output=output, reasoning=reasoning)
+    )
 
 
 AGENT: DrivenAgent = ProgramAgent(

@@ -13,7 +13,7 @@ from agent2rl.record.untrusted_files import JsonNode
 
 CONFIG = ".config/agent2rl/mini.yaml"
 TRAJECTORIES = PurePosixPath(".local/share/agent2rl/mini")
-"""A file for each time that it was started: it begins anew, since it cannot go on."""
+"""One file per start: it starts over each time, because it cannot resume."""
 START = (
     f'exec "$0" -m minisweagent.run.mini -c mini.yaml -c ~/{CONFIG} -o ~/{TRAJECTORIES}/$(date +%s%N).json'
 )
@@ -50,21 +50,21 @@ def _build_config(brief: Brief) -> dict[str, object]:
 def _read_transcript(_: Path, home: Path) -> Transcript:
     notes = TranscriptBuilder("mini-swe")
     for name in untrusted_files.list_names(home, TRAJECTORIES):
-        written = untrusted_files.read_document(home, TRAJECTORIES / name)
-        if written is None:
+        trajectory = untrusted_files.read_document(home, TRAJECTORIES / name)
+        if trajectory is None:
             notes.unread += 1
         else:
-            _read_trajectory(written, notes)
+            _read_trajectory(trajectory, notes)
     return notes.build_transcript()
 
 
-def _read_trajectory(written: JsonNode, notes: TranscriptBuilder) -> None:
-    info = written["info"]
+def _read_trajectory(trajectory: JsonNode, notes: TranscriptBuilder) -> None:
+    info = trajectory["info"]
     notes.start_session()
     notes.version = info["mini_version"].text or notes.version
     notes.model = info["config"]["model"]["model_name"].text or notes.model
     notes.error = "" if info["exit_status"].text == "Submitted" else info["exit_status"].text
-    for message in written["messages"]:
+    for message in trajectory["messages"]:
         _read_message(message, notes)
 
 
@@ -115,7 +115,7 @@ AGENT: DrivenAgent = ProgramAgent(
         "2.4.6",
         program="agent",
         probe=("-m", "minisweagent.run.mini", "--help"),
-        also=("litellm==1.106.2", "mcp==2.3.0"),  # LiteLLM imports mcp and does not say so
+        also=("litellm==1.106.2", "mcp==2.3.0"),  # LiteLLM imports mcp without declaring it
     ),
     wires=tuple(LITELLM),
     start=_build_command,

@@ -1,4 +1,4 @@
-"""Does nothing and ends: what a run is worth without an agent."""
+"""Does nothing and exits: the baseline of a run without an agent."""
 
 from dataclasses import dataclass
 

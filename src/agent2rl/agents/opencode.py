@@ -16,7 +16,7 @@ LIBRARIES: dict[Wire, tuple[str, str]] = {
     "openai-responses": ("@ai-sdk/openai", "/v1"),
     "gemini": ("@ai-sdk/google", "/v1beta"),
 }
-"""What it speaks each wire format with, out of what it brings along, and below which path."""
+"""The bundled library for each wire format, and its path below the gateway's URL."""
 QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -83,8 +83,8 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
             notes.error = ""
             _count_usage(part["tokens"], _find_turn(event, notes), notes)
         case "error":
-            told = event["error"]
-            notes.error = told["data"]["message"].text or told["name"].text
+            error = event["error"]
+            notes.error = error["data"]["message"].text or error["name"].text
         case _:
             notes.unread += 1
 
@@ -94,7 +94,7 @@ def _find_turn(event: JsonNode, notes: TranscriptBuilder) -> PartialStep:
 
 
 def _count_usage(tokens: JsonNode, turn: PartialStep, notes: TranscriptBuilder) -> None:
-    """Its input is without what was cached, its output without what was thought."""
+    """Count usage: its input excludes cached tokens, its output excludes reasoning."""
     cached, written = tokens["cache"]["read"].count, tokens["cache"]["write"].count
     thought = tokens["reasoning"].count
     turn.tokens = TokenCounts(

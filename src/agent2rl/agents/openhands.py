@@ -1,4 +1,4 @@
-"""OpenHands, by its own command line, headless."""
+"""OpenHands, headless, through its own command line."""
 
 from pathlib import Path, PurePosixPath
 
@@ -14,8 +14,8 @@ PROMPT, LAUNCHER = ".config/agent2rl/prompt.md", ".config/agent2rl/launch.py"
 START = f'exec "$0" ~/{LAUNCHER} "$@" --file ~/{PROMPT}'
 CONVERSATIONS = PurePosixPath(".openhands/conversations")
 LAUNCH = f"""\
-# OpenHands keeps what it prints until there is a lot of it, and ends with code 0 also where its driver
-# failed. That it has done its 500 steps is no failure.
+# OpenHands buffers its output, and exits with code 0 even if its driver failed. Reaching its limit of 500
+# steps is not a failure.
 import json
 import pathlib
 import sys
@@ -56,7 +56,7 @@ def _build_command(brief: Brief) -> Command:
 
 
 def _read_transcript(log: Path, home: Path) -> Transcript:
-    """What was used stands only in what it keeps of each conversation."""
+    """Read the log; token usage is only in the stored state of each conversation."""
     notes = read_json_log("openhands", log, _read_event)
     for name in untrusted_files.list_names(home, CONVERSATIONS):
         notes.session = name
@@ -71,8 +71,8 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
     key, at = event["id"].text, event["timestamp"].when
     match event["kind"].text:
         case "MessageEvent":
-            told = event["source"].text == "user"
-            turn = notes.open_step("user" if told else "agent", key, at)
+            is_user = event["source"].text == "user"
+            turn = notes.open_step("user" if is_user else "agent", key, at)
             notes.add_text(turn, event["llm_message"]["content"].shown)
         case "ActionEvent":
             turn = notes.open_step("agent", event["llm_response_id"].text or key, at)
@@ -85,8 +85,10 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
                 event["tool_call"]["arguments"].unpacked,
             )
         case "ObservationEvent":
-            seen = event["observation"]
-            notes.add_observation(event["tool_call_id"].text, seen["content"].shown, seen["is_error"].true)
+            result = event["observation"]
+            notes.add_observation(
+                event["tool_call_id"].text, result["content"].shown, result["is_error"].true
+            )
         case "AgentErrorEvent":
             notes.add_observation(event["tool_call_id"].text, event["error"].text, failed=True)
         case "ConversationErrorEvent":

@@ -14,9 +14,9 @@ from agent2rl.record.untrusted_files import JsonNode
 
 LAUNCHER = ".config/agent2rl/launch.py"
 START = f'cd && exec "$0" ~/{LAUNCHER} --base-model "$BASE_MODEL" --benchmark "$TASK"'
-"""At HOME, because it litters: logs, caches and workspaces of its own."""
+"""In HOME, because it writes logs, caches and workspaces to the current directory."""
 LAUNCH = """\
-# As it was published, the scenario of this loop lacks two methods, and cannot be made.
+# In the published version the scenario class of this loop lacks two methods and cannot be instantiated.
 import typer
 from rdagent.app.rl.loop import main
 from rdagent.scenarios.rl.scen.scenario import RLPostTrainingScen as Scenario
@@ -27,7 +27,7 @@ Scenario.__abstractmethods__ = frozenset()
 typer.run(main)
 """
 SETTINGS = {
-    "CHAT_STREAM": "False",  # in a stream it does not ask for the count of tokens
+    "CHAT_STREAM": "False",  # in a stream it does not request token counts
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 HEAD = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<text>.*)")
@@ -52,15 +52,15 @@ def _build_command(brief: Brief) -> Command:
 
 
 def _read_transcript(log: Path, _: Path) -> Transcript:
-    """From what it prints. What it keeps are pickles, which run whatever their writer likes."""
+    """Read its output. Its own files are pickles, which could run any code."""
     notes = TranscriptBuilder("rdagent")
     for entry in _read_log_entries(log):
         text = "\n".join(entry.lines).strip()
         if text.startswith("assistant:"):
             notes.add_text(notes.open_step("agent", at=entry.at), text.partition("\n")[2])
         elif MESSAGE.match(text):
-            told = MESSAGE.split(text)[1:]
-            for role, content in zip(told[::2], told[1::2], strict=True):
+            parts = MESSAGE.split(text)[1:]
+            for role, content in zip(parts[::2], parts[1::2], strict=True):
                 notes.add_text(
                     notes.open_step("user" if role == "user" else "system", at=entry.at), content.strip()
                 )
@@ -76,10 +76,10 @@ class RdAgentLogEntry:
 
 
 def _read_log_entries(log: Path) -> Iterator[RdAgentLogEntry]:
-    """Of its log: a line that says when and where, and the lines up to the next one."""
+    """Yield log entries: a line with time and location, and the lines up to the next one."""
     entry = RdAgentLogEntry(None)
     for line in untrusted_files.read_lines(log):
-        shown = line.decode(errors="replace").rpartition("\r")[2]  # of a progress bar, what was written last
+        shown = line.decode(errors="replace").rpartition("\r")[2]  # the last state of a progress bar
         text = STEERING.sub("", shown)
         head = HEAD.search(text)
         if head:

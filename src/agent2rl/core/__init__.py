@@ -1,1 +1,1 @@
-"""Types only: what every other package speaks. Imports nothing of agent2rl."""
+"""Shared types of all packages. Imports nothing else from agent2rl."""

@@ -1,7 +1,8 @@
-"""An agent is a program that is told what to do and is run in a sandbox.
+"""An agent is a program that gets instructions and runs in a sandbox.
 
-Most are somebody else's program that asks an LLM: those are installed from a registry (`AgentPackage`), speak
-to the run's gateway (`DriverLlm`) and leave a log that can be read (`DrivenAgent`).
+Most agents are third-party programs that call an LLM. They are installed from a package registry
+(`AgentPackage`), send their requests to the run's gateway (`DriverLlm`) and leave a log that can be parsed
+(`DrivenAgent`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
 
 LONGEST_TIMER_MS = 2**31 - 1
-"""Node's; a longer one goes off at once."""
+"""Node's longest timer; a longer one fires at once."""
 
 
 LITELLM: dict[Wire, tuple[str, str]] = {
@@ -24,114 +25,115 @@ LITELLM: dict[Wire, tuple[str, str]] = {
     "anthropic": ("anthropic", ""),
     "gemini": ("gemini", "/v1beta"),
 }
-"""What LiteLLM calls a wire format, and what it leaves to us of the path."""
+"""LiteLLM's provider name of a wire format, and the URL path that LiteLLM does not add itself."""
 
 
 @dataclass(frozen=True)
 class DriverLlm:
-    """The driver LLM, as an agent reaches it: at the gateway, with a key that opens nothing else."""
+    """The driver LLM as an agent reaches it: at the gateway, with a key that is valid only there."""
 
     model: str
     wire: Wire
     url: str
-    """Without the path that a wire format adds; a mark (`sandbox.mark`), since it is known only inside."""
+    """Without the path that a wire format adds. A placeholder (`sandbox.url_placeholder`), because the URL is
+    known only inside the sandbox."""
     key: str = "agent2rl"
 
     @property
     def litellm(self) -> tuple[str, str]:
-        """The model's name and the address, as programs that ask through LiteLLM are told them."""
+        """The model's name and base URL in LiteLLM's notation."""
         provider, path = LITELLM[self.wire]
         return f"{provider}/{self.model}", self.url + path
 
 
 @dataclass(frozen=True)
 class Brief:
-    """All that an agent is told. Paths are as the agent sees them."""
+    """Everything that an agent gets at its start. Paths are as the agent sees them."""
 
     task: str
     mode: Mode
     budget: Budget
     workspace: PurePosixPath
     instructions: str
-    """The whole text of instructions.md."""
+    """The full text of instructions.md."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The published variables: TASK BASE_MODEL WORKSPACE MODEL_PATH DATA_PATH OUTPUT_DIR …"""
     prompt: str = ""
-    """What an agent that reads a prompt is told: to read the instructions and begin, or to go on."""
+    """First prompt of an agent that takes one: read the instructions and start, or continue."""
     llm: DriverLlm | None = None
     prefix: PurePosixPath | None = None
-    """Where the agent's package is seen."""
+    """Install prefix of the agent's package."""
     resumed: bool = False
-    """Whether the agent has worked before and is to go on, with all that it left in HOME: it ended early, or
-    its harness died."""
+    """Whether the agent continues earlier work, with all that it left in HOME, because it exited early or its
+    harness died."""
 
     @property
     def driver(self) -> DriverLlm:
         if self.llm is None:
-            raise UserError("This agent asks an LLM, and none is named.", "Name one: --driver MODEL.")
+            raise UserError("This agent needs a driver LLM.", "Name one with --driver MODEL.")
         return self.llm
 
     @property
     def timeout_ms(self) -> int:
-        """For the limits that programs have of their own: all the time there is, or as long as timers go."""
+        """Timeout for programs that have limits of their own: the whole budget, or the longest timer."""
         return min(int(1000 * self.budget.wall_seconds), LONGEST_TIMER_MS)
 
     def program_path(self, name: str) -> str:
-        """A program of the agent's package, as the agent sees it."""
+        """Return the path of a program of the agent's package, as the agent sees it."""
         if self.prefix is None:
-            raise UserError("The agent is not installed.", "Install it: agent2rl agents install NAME.")
+            raise UserError("The agent is not installed.", "Install it with `agent2rl agents install NAME`.")
         return str(self.prefix / "bin" / name)
 
 
 @dataclass(frozen=True)
 class AgentPackage:
-    """What an agent is installed from, at the version that it was tried with."""
+    """The package that an agent is installed from, at the version that was tested."""
 
     registry: Literal["npm", "pypi"]
     name: str
     version: str
     program: str
-    """What it is started by: bin/PROGRAM below the prefix. Of a Python package, Python by another name, so
-    that whoever ends all `python`s does not end the agent."""
+    """The program to start: bin/PROGRAM below the prefix. For a Python package this is Python under another
+    name, so that `pkill python` does not kill the agent."""
     probe: tuple[str, ...] = ("--version",)
-    """Arguments with which it says something and ends."""
+    """Arguments with which it prints something and exits."""
     also: tuple[str, ...] = ()
     """Further requirements, as the registry writes them: NAME==VERSION, NAME@VERSION."""
     python: str = ""
-    """The oldest Python that it runs with, where that is not any: 3.12."""
+    """The oldest Python version that it runs with, such as 3.12; empty if any will do."""
 
 
 class Agent(Protocol):
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The variables of the user's environment that the agent is given; it gets no others."""
+        """The only environment variables of the user that are passed to the agent."""
         ...
 
     def command(self, brief: Brief) -> Command:
-        """What to start, with which files and variables."""
+        """Return the command to start, with its files and environment variables."""
         ...
 
 
 @runtime_checkable
 class DrivenAgent(Agent, Protocol):
-    """An agent whose thinking is done by the run's driver LLM."""
+    """An agent that is driven by the run's driver LLM."""
 
     @property
     def package(self) -> AgentPackage: ...
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """The wire formats that it can be told to speak, the best first."""
+        """Supported wire formats, in order of preference."""
         ...
 
     def transcript(self, log: Path, home: Path) -> Transcript:
-        """What it said and did, from its output and what it left in HOME: its own, and maybe anything."""
+        """Parse its transcript from its log and the files it left in HOME. Both are untrusted."""
         ...
 
 
 @dataclass(frozen=True)
 class ProgramAgent:
-    """A driven agent, said as a value: one each in `agents/`."""
+    """A driven agent as a plain value; each module of `agents/` defines one."""
 
     package: AgentPackage
     wires: tuple[Wire, ...]
@@ -143,10 +145,12 @@ class ProgramAgent:
         if brief.driver.wire not in self.wires:
             raise UserError(
                 f"{self.package.name} does not speak {brief.driver.wire}.",
-                f"It speaks {', '.join(self.wires)}: name a driver that is spoken to so.",
+                f"It speaks {', '.join(self.wires)}. Choose a driver with one of these wire formats.",
             )
         return self.start(brief)
 
     def transcript(self, log: Path, home: Path) -> Transcript:
-        read = self.read(log, home)
-        return read if read.version else read.model_copy(update={"version": self.package.version})
+        transcript = self.read(log, home)
+        if transcript.version:
+            return transcript
+        return transcript.model_copy(update={"version": self.package.version})

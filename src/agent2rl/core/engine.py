@@ -1,12 +1,12 @@
-"""An engine answers chats with text. It knows nothing of tasks.
+"""An engine loads a model and generates replies to chats. It knows nothing about tasks.
 
-`Engine` is what every engine can do. Some can do more (`ScoringEngine`, `LogprobsEngine`,
-`ConversationEngine`, …), which `isinstance` tells; `open_conversations` and `has_chat_template` serve every
-engine, with whatever it has to offer.
+Every engine implements `Engine`. Some implement more protocols (`ScoringEngine`, `LogprobsEngine`,
+`ConversationEngine`, …), which `isinstance` detects. `open_conversations` and `has_chat_template` work with
+every engine.
 
-A chat format turns a chat into text without code. A submission may bring one as `chat_format.json` in place
+A chat format turns a chat into text without code. A submission may include one as `chat_format.json` in place
 of the base model's chat template. It is rendered here, by a loop over the messages; nothing in it is ever
-executed, and it cannot look at what a message says.
+executed, and it cannot depend on the content of a message.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     def derive_seed(self, index: int) -> int:
-        """The seed of one chat of a batch, for engines that take a number: 31 bits, which all of them do."""
+        """Return the seed of one chat of a batch: 31 bits, which every engine accepts."""
         digest = hashlib.blake2b(f"{self.seed}:{index}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1
 
@@ -51,14 +51,14 @@ class Completion:
     tokens: int
     """Tokens generated, as the engine counts them."""
     full: bool = False
-    """Whether a conversation has no room for a reply any more."""
+    """Whether the conversation is too long for another reply."""
 
 
 class Engine(Protocol):
-    """A loaded model; a context manager, so that its memory is given back."""
+    """A loaded model; a context manager that frees its memory."""
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
-        """One completion for each chat, in order."""
+        """Return one completion for each chat, in order."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -70,32 +70,32 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that can say how likely a text is."""
+    """An engine that can compute the likelihood of a text."""
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
-        """The natural log-probability of each continuation as the reply to its chat."""
+        """Return the natural log-probability of each continuation as the reply to its chat."""
         ...
 
 
 @dataclass(frozen=True)
 class ReplyLogprobs:
-    """A reply, and how it might have begun."""
+    """A reply with the log-probabilities of its possible first tokens."""
 
     text: str
     first: Mapping[str, float] | None
-    """Natural log-probabilities of the likeliest first tokens; None where they are not given."""
+    """Natural log-probabilities of the likeliest first tokens; None if the server does not return them."""
 
 
 @runtime_checkable
 class LogprobsEngine(Protocol):
-    """An engine that asks a model elsewhere, and may be told how likely other first tokens were."""
+    """An engine that calls a remote model, which may return log-probabilities of the first token."""
 
     def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
 
 
 @runtime_checkable
 class RemoteEngine(Protocol):
-    """An engine that talks to a model elsewhere, and knows what it is called there and where that is."""
+    """An engine that calls a remote model; it knows the model's name there and the URL."""
 
     @property
     def model(self) -> str: ...
@@ -106,7 +106,7 @@ class RemoteEngine(Protocol):
 
 @runtime_checkable
 class TemplateAwareEngine(Protocol):
-    """An engine that knows whether its model has a chat template. One that does not know answers chats."""
+    """An engine that knows whether its model has a chat template; other engines take chats as they are."""
 
     @property
     def templated(self) -> bool: ...
@@ -114,57 +114,58 @@ class TemplateAwareEngine(Protocol):
 
 @runtime_checkable
 class RecordedEngine(Protocol):
-    """An engine without a model: it has what was answered elsewhere, under names that the caller knows."""
+    """An engine without a model: it returns recorded answers, by names that the caller knows."""
 
     def given(self, name: str) -> Sequence[str]:
-        """Every answer under a name, uncut."""
+        """Return every answer recorded under a name, in full."""
         ...
 
 
 def render_plain_text(chat: Chat) -> str:
-    """A chat for a model without a template: paragraphs, and what it said goes on from what it was told.
+    """Render a chat for a model without a chat template.
 
-    What follows what it said goes on from there, too: whoever tells it begins with a line's end.
+    Messages are paragraphs, but an assistant message directly continues the text before it. The message after
+    an assistant message continues directly too: its author starts it with a newline.
     """
-    text, before = "", ""
+    text, previous_role = "", ""
     for message in chat:
-        apart = before and "assistant" not in (before, message.role)
-        text += ("\n\n" if apart else "") + message.content
-        before = message.role
+        new_paragraph = previous_role and "assistant" not in (previous_role, message.role)
+        text += ("\n\n" if new_paragraph else "") + message.content
+        previous_role = message.role
     return text
 
 
 def has_chat_template(engine: Engine) -> bool:
-    """Whether chats are put to the model as such; without a template it continues their plain text."""
+    """Return whether the model has a chat template; without one it continues the chat's plain text."""
     return engine.templated if isinstance(engine, TemplateAwareEngine) else True
 
 
 class Conversations(Protocol):
-    """Chats that grow turn by turn, each under a name of the caller's choice."""
+    """Chats that grow turn by turn, each under a name that the caller chooses."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
-        """Add these messages to each named conversation and the reply to them, which is what is returned.
+        """Append messages to each named conversation, generate and append the replies, and return these.
 
-        A new name begins a conversation. Greedy replies are those that `generate` gives to the whole chats.
-        A conversation that has become too long for the model gets an empty reply that says so (`full`).
+        A new name starts a conversation. Greedy replies equal those that `generate` gives to the full chats.
+        A conversation that is too long for the model gets an empty reply with `full` set.
         """
         ...
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget these conversations; names that are not known are no fault."""
+        """Forget these conversations; unknown names are ignored."""
         ...
 
 
 @runtime_checkable
 class ConversationEngine(Protocol):
-    """An engine that keeps what it has read of a conversation, and reads only what is new."""
+    """An engine that caches the state of conversations and processes only new messages."""
 
     def conversations(self) -> Conversations: ...
 
 
 @dataclass
 class StatelessConversations:
-    """Conversations with an engine that keeps nothing: it is told everything again at each turn."""
+    """Conversations with a stateless engine, which gets the full chat at each turn."""
 
     engine: Engine
     chats: dict[str, Chat] = field(default_factory=dict)
@@ -182,42 +183,42 @@ class StatelessConversations:
 
 
 def open_conversations(engine: Engine) -> Conversations:
-    """Conversations with any engine."""
+    """Return conversations with any engine, cached if the engine supports it."""
     return (
         engine.conversations() if isinstance(engine, ConversationEngine) else StatelessConversations(engine)
     )
 
 
 OpenEngine = Callable[[Path], Engine]
-"""What an engine plugin provides: given a model directory, a loaded engine."""
+"""What an engine plugin provides: a function from a model directory to a loaded engine."""
 
 
-# A chat format without code: constant text around each message, and the message itself as it is.
+# Chat formats: constant text around each message, which itself stays unchanged
 
 CHAT_FORMAT_FILE = "chat_format.json"
 MAX_TEXT_CHARACTERS = 200
-"""Of one prefix or suffix: enough for role markers and a sentence, too little for a table of answers."""
+"""Longest prefix or suffix: enough for role markers and a sentence, too short for a table of answers."""
 
 FormatText = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
 
 
 class RoleFormat(Record):
-    """What stands before and after each message of one role."""
+    """Text before and after each message of one role."""
 
     prefix: FormatText = ""
     suffix: FormatText = ""
 
 
 class ChatFormat(Record):
-    """How a chat becomes the text that the model reads."""
+    """How to render a chat as the text that the model reads."""
 
     begin: FormatText = ""
-    """At the start of every chat, such as a beginning-of-text token."""
+    """Start of every chat, such as a beginning-of-text token."""
     system: RoleFormat
     user: RoleFormat
     assistant: RoleFormat
     generation_prompt: FormatText
-    """At the end, where the model's reply begins."""
+    """End of the text, where the model's reply starts."""
 
     def render_chat(self, chat: Chat) -> str:
         roles = {"system": self.system, "user": self.user, "assistant": self.assistant}
@@ -231,7 +232,7 @@ class ChatFormat(Record):
 
 
 def _describe_turns(user: str, assistant: str) -> ChatFormat:
-    """A format in which every turn is a paragraph after a word and a colon."""
+    """Return a format that prefixes each turn with a word and a colon."""
     return ChatFormat(
         system=RoleFormat(suffix="\n\n"),
         user=RoleFormat(prefix=f"{user}: ", suffix="\n"),
@@ -250,4 +251,4 @@ USUAL_FORMATS = (
         generation_prompt="",
     ),
 )
-"""What most models understand. How well an untouched model does in them bounds what a format alone gains."""
+"""Formats that most models understand. The untouched model's scores in them bound a format's own gain."""

@@ -1,4 +1,4 @@
-"""An environment is a world that a model acts in, one text at a time. It knows nothing of engines."""
+"""An environment is a world that a model acts in, one text action at a time, independent of engines."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,77 +10,77 @@ from agent2rl.core.task import Example
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStep:
-    """What the world says, and how the episode stands."""
+    """An observation, its reward and the state of the episode."""
 
     observation: str
     reward: float = 0.0
-    """For this step alone."""
+    """Of this step alone."""
     done: bool = False
-    """No further action is taken: the episode is won, lost or out of steps."""
+    """No further actions are accepted: the episode is won, lost or out of steps."""
     won: bool = False
     cut: bool = False
-    """Done only because the steps are used up: the world itself would have gone on."""
+    """Truncated: done only because the step limit is reached."""
     marks: Mapping[str, float] = field(default_factory=dict)
-    """What else the episode is worth as it stands, each from 0 to 1; every step of a world has the same."""
+    """Further metrics of the episode so far, each from 0 to 1; every step of a world has the same keys."""
 
 
 class Environment(Protocol):
-    """One episode after another, each begun with `reset`. Episodes at once need an environment each."""
+    """Runs one episode at a time, each started with `reset`. Parallel episodes need an environment each."""
 
     def reset(self, example: Example) -> EnvironmentStep:
-        """Begin the episode that an example names, and give what is seen first."""
+        """Start the episode that an example names, and return the first observation."""
         ...
 
     def step(self, action: str) -> EnvironmentStep:
-        """Act. Any text is an action: one that makes no sense is answered, never raised."""
+        """Take an action. Any text is an action: an invalid one gets an observation, never an exception."""
         ...
 
     def close(self) -> None:
-        """Give back what the world holds."""
+        """Release the world's resources."""
         ...
 
 
 @runtime_checkable
 class CommandLister(Protocol):
-    """An environment that can say what can be done now. It says so to people; a model has to find out."""
+    """An environment that can list the valid actions. They are shown to people, not to models."""
 
     def commands(self) -> tuple[str, ...]:
-        """Actions that do something, letter for letter; free words, as of a search, are not among them."""
+        """Return the exact actions that are valid now, without those with free text, such as searches."""
         ...
 
 
 class ExpertPolicy(Protocol):
-    """Plays one episode well: it is given each observation in turn, the first included."""
+    """Plays one episode well; it gets each observation in turn, including the first."""
 
     def act(self, observation: str) -> str: ...
 
 
 @runtime_checkable
 class RedirectableExpert(Protocol):
-    """An expert that can go on from what another did."""
+    """An expert that can continue after another player's action."""
 
     def instead(self, action: str) -> None:
-        """Not what it said last was done, but this. The next observation is the answer to it."""
+        """Replace the expert's last action with this one. The next observation is the reply to it."""
         ...
 
 
 @dataclass(frozen=True)
 class World:
-    """The games of a task's training data, and all that it takes to play them."""
+    """The games of a task's training data, and everything needed to play them."""
 
     games: tuple[Example, ...]
     environment: Callable[[], Environment]
-    """A place to play in; any number of them may be used at once."""
+    """Returns a new environment; any number of them may run at once."""
     expert: Callable[[], ExpertPolicy] | None = None
-    """None where nobody shows how."""
+    """None if there are no expert demonstrations."""
     tools: tuple[Callable[..., str], ...] = ()
     """The actions as functions, for models that call tools: typed, documented, returning the action's text.
 
     None where any text is an action.
     """
     slow: bool = False
-    """Whether a step may take so long that others should not wait for it, as a search may."""
+    """Whether a step, such as a search, may take so long that others should not wait for it."""
 
 
 OpenWorld = Callable[[Path], World]
-"""What a world plugin provides: given a run's data directory, its training games."""
+"""What a world plugin provides: a function from a run's data directory to its training games."""

@@ -5,9 +5,9 @@
     ├── WorldError      a hub, a provider, the network: try again or go without it
     ├── MachineError    this computer lacks something: bubblewrap, disk, memory
     ├── Refusal         the agent's submission breaks a rule; the agent is told how to fix it
-    └── GradingError    a grading child crashed, hung, ran out of memory or spoke nonsense
+    └── GradingError    a grading child crashed, hung, ran out of memory or sent an invalid result
 
-Anything else that is raised is a bug of agent2rl.
+Any other exception is a bug in agent2rl.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 
 
 class Agent2RLError(Exception):
-    """What happened, and what the reader can do about it (`hint`)."""
+    """Base class: `message` says what happened, `hint` says what to do about it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -28,15 +28,15 @@ class Agent2RLError(Exception):
 
 
 class UserError(Agent2RLError):
-    """The input is wrong."""
+    """The user's input is wrong."""
 
 
 class WorldError(Agent2RLError):
-    """Something outside this computer did not answer as it should."""
+    """A service outside this computer failed."""
 
 
 class MachineError(Agent2RLError):
-    """This computer cannot keep a promise that a run needs."""
+    """This computer lacks something that a run needs."""
 
 
 class Refusal(Agent2RLError):
@@ -44,29 +44,29 @@ class Refusal(Agent2RLError):
 
 
 class GradingError(Agent2RLError):
-    """A grading did not come to a score."""
+    """A grading produced no score."""
 
 
-# Failures of somebody else's server that may pass by themselves.
+# Retryable failures of remote servers
 
 
 class TransientError(Exception):
-    """A failure that may pass by itself, and how long the server wants to be left alone."""
+    """A failure worth retrying after `seconds`, the delay that the server asked for."""
 
-    def __init__(self, what: str, seconds: float = 0.0) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, seconds: float = 0.0) -> None:
+        super().__init__(message)
         self.seconds = seconds
 
 
 class RetriesExhausted(WorldError):
-    """What may pass was asked for again and again, and did not pass."""
+    """A transient failure persisted through all retries."""
 
 
-def parse_retry_after(said: str) -> float:
-    """The seconds of such a header, written as a number or as a date; none is 0."""
+def parse_retry_after(header: str) -> float:
+    """Return the delay in seconds of a Retry-After header (a number or a date); 0 if it is invalid."""
     with suppress(ValueError):
-        return max(0.0, float(said))
+        return max(0.0, float(header))
     with suppress(ValueError):
-        date = parsedate_to_datetime(said)
+        date = parsedate_to_datetime(header)
         return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     return 0.0

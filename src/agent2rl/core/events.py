@@ -1,20 +1,20 @@
-"""The timeline of a run: what happened, as the harness saw it from outside. One line of events.jsonl each.
+"""Events of a run's timeline, as the harness observed them from outside: one line of events.jsonl each.
 
-`kind` says what `data` holds. Ledger entries are on the timeline too, with their own kinds. Kinds that only
-the timeline has:
+`kind` determines what `data` holds. Ledger entries are on the timeline too, with their own kinds. Kinds that
+only the timeline has:
 
-    phase           name, and what it is about: self-test, assets, baseline, held-out, contamination
+    phase           name, and its subject: self-test, assets, baseline, held-out, contamination
     preparing       text
-    grading         submission: its grading begins
+    grading         submission: its grading starts
     revision        `store.revisions.Revision`: the agent's code changed
     began           `ProcessStart`: a process of the agent was seen for the first time
     left            `ProcessEnd`: it is gone
-    sample          `ResourceSample`: what the agent's processes use of the machine
-    file            `FileSeen`: weights or a log appeared in the workspace, or changed and came to rest
-    rollouts        `source` (claimed or witnessed) and `Counts` since the last such event
-    request         `DriverRequest`: the driver LLM was asked
-    tool            `ClaimedToolCall`: by the agent's own account, told when it has ended
-    refused warning fault preparing    for people
+    sample          `ResourceSample`: machine resources that the agent's processes use
+    file            `FileSeen`: weights or a log appeared in the workspace, or changed and then stayed stable
+    rollouts        `source` (claimed or witnessed) and `RolloutCounts` since the last such event
+    request         `DriverRequest`: a request to the driver LLM
+    tool            `ClaimedToolCall`: by the agent's own account, reported after it has exited
+    refused warning fault preparing    messages for people
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ LedgerKind = Literal[
     "files",
     "closed",
 ]
-"""Decisions, chained in the ledger and on the timeline as well."""
+"""Decisions: chained in the ledger, and also on the timeline."""
 EventKind = (
     LedgerKind
     | Literal[
@@ -70,15 +70,15 @@ EventKind = (
         "fault",
     ]
 )
-"""All that is written. What is read may be of a later version and have others."""
+"""All kinds that are written. Files of a later version may hold others."""
 
 MAX_EVENTS: Mapping[EventKind, int] = {"file": 2_000, "request": 20_000, "tool": 20_000}
-"""In one run, of events whose number the agent decides. Processes, rollouts and refusals are bounded where
-they are noticed."""
+"""Caps per run on events whose number the agent controls. Processes, rollouts and refusals are capped where
+they are detected."""
 
 
 class TimelineEvent(Record):
-    """Something that happened, for the timeline and for whoever watches."""
+    """One event, for the timeline and for live viewers."""
 
     time: Annotated[float, Field(allow_inf_nan=False)]
     """Seconds since the epoch, by the harness's clock."""
@@ -87,65 +87,65 @@ class TimelineEvent(Record):
 
 
 class ProcessStart(Record):
-    """A process in the agent's sandbox. What lives shorter than the time between two looks is not seen."""
+    """A process in the agent's sandbox. One that lives shorter than the polling interval is not seen."""
 
     pid: int
-    """As the host counts; with `began` it names the process."""
+    """On the host; together with `began` it identifies the process."""
     began: float
     """Seconds since the epoch."""
     parent: int
     name: str
     command: Annotated[str, Field(max_length=2000)]
-    """Its command line, cut where it is long."""
+    """Its command line, truncated if it is long."""
 
 
 class ProcessEnd(Record):
     pid: int
     began: float
     seconds: float
-    """That it lived, as far as it was seen."""
+    """Observed lifetime."""
     cpu_seconds: float
-    """That it used, at least."""
+    """CPU time used, at least."""
     peak_bytes: int
-    """Of resident memory, at least."""
+    """Peak resident memory, at least."""
 
 
 class GpuSample(Record):
     index: int
     busy: Annotated[float, Field(ge=0, le=1)] | None
-    """None: the driver does not tell, as of a GPU in parts."""
+    """None if the GPU driver does not report it, as for a partitioned GPU."""
     memory_bytes: int
-    """The most that was seen."""
+    """Peak seen."""
 
 
 class ResourceSample(Record):
-    """All of the agent's processes together, since the sample before."""
+    """Resources of all the agent's processes together, since the previous sample."""
 
     seconds: float
-    """That this sample stands for."""
+    """Time that this sample covers."""
     cores: float
-    """Busy on average: 1.5 is one and a half cores."""
+    """Cores busy on average."""
     resident_bytes: int
     processes: int
     disk_bytes: int | None = None
-    """Of the workspace, HOME and /tmp; None where it has not been added up yet."""
+    """Of the workspace, HOME and /tmp; None until the first sum is complete."""
     log_bytes: int = 0
-    """What the agent has printed by now."""
+    """Size of the agent's output so far."""
     gpus: tuple[GpuSample, ...] = ()
-    """As the driver reports them: other users of a GPU count too."""
+    """As the GPU driver reports them; this includes other users of a GPU."""
 
 
 class FileSeen(Record):
     path: Annotated[str, Field(max_length=1000)]
-    """Below the workspace; of weights, the folder that holds them."""
+    """Relative to the workspace; for weights, the folder that holds them."""
     what: Literal["weights", "log"]
     bytes: int
     changed: float
-    """When it was last written, in seconds since the epoch; the agent could have set it."""
+    """Modification time in seconds since the epoch; the agent can forge it."""
 
 
 class DriverRequest(Record):
-    """One exchange with the driver LLM; usage.jsonl has all of it."""
+    """One exchange with the driver LLM; usage.jsonl has the full record."""
 
     began: float
     seconds: float
@@ -153,7 +153,7 @@ class DriverRequest(Record):
     outcome: str
     input: int | None = None
     output: int | None = None
-    """Tokens; None where the provider told none."""
+    """Token counts; None if the provider reported none."""
 
 
 class ClaimedToolCall(Record):

@@ -9,13 +9,13 @@ from agent2rl.core.record import Record as Record
 Split = Literal["feedback", "heldout"]
 
 Part = Literal["train", "feedback", "heldout", "test"]
-"""What a score is a mean over; `test` is feedback and held-out together."""
+"""The examples that a score averages over; `test` is feedback and held-out together."""
 
 Verdict = Literal[
     "scored",
-    "rejected",  # it breaks a rule, or nothing of its gain comes from training
-    "failed",  # its grading did not come to a score
-    "expired",  # its turn did not come within the time for gradings after the agent's end
+    "rejected",  # it breaks a rule, or none of its gain comes from training
+    "failed",  # its grading produced no score
+    "expired",  # it was not graded within the time for gradings after the agent's end
 ]
 
 Lineage = Literal["derived", "copied", "foreign", "unknown"]
@@ -33,7 +33,7 @@ class Interval(Record):
 
 
 class EvalSettings(Record):
-    """What a run decides about an evaluation; the rest is the evaluator's."""
+    """Evaluation settings that the run decides; the evaluator decides the rest."""
 
     seed: int = 0
     samples: Annotated[int, Field(ge=1)] = 1
@@ -41,49 +41,49 @@ class EvalSettings(Record):
 
 
 class SampledAnswer(Record):
-    """One answer and what it was worth."""
+    """One answer and its score."""
 
     output: str
     score: Share
     note: str = ""
-    """Whatever a reader of the score should know about this one."""
+    """A remark for readers of the score."""
 
 
 class TrajectoryTurn(Record):
-    """One exchange with a world: what the model did and what it saw then. The first has no action."""
+    """One turn in a world: the model's action and the observation that followed. The first has no action."""
 
     action: str
     observation: str
     reply: str = ""
-    """The beginning of what the model wrote, where that is not the action alone."""
+    """The start of the model's reply, if it is more than the action."""
 
 
 class ExampleResult(Record):
-    """What the model said to one example. Of several answers, `output` is the first and `score` the mean."""
+    """The model's answer to one example. With several answers, `output` is the first, `score` the mean."""
 
     id: str
     output: str
     """The answer; in a world of many turns, the last action."""
     score: Share
     residual: float = 0.0
-    """What was seen less what was expected, where the score is an expectation: intervals are over both."""
+    """Observed minus expected score, if the score is an expectation; intervals take both into account."""
     note: str = ""
     attempts: tuple[SampledAnswer, ...] = ()
-    """Every answer, where there were several."""
+    """Every answer, if there were several."""
     metrics: dict[str, Share] = Field(default_factory=dict)
-    """What several answers are worth together (pass@k, maj@k), and what else a world says of an episode."""
+    """Metrics over several answers (pass@k, maj@k), and further metrics of a world's episode."""
     group: str = ""
-    """The kind of example, where a task has several."""
+    """The kind of example, if a task has several."""
     trajectory: tuple[TrajectoryTurn, ...] = ()
-    """The first episode, turn by turn, where the task is a world."""
+    """The first episode, turn by turn, if the task is a world."""
 
 
 class EvalResult(Record):
-    """One result for each example, in order, and how they were asked."""
+    """One result for each example, in order, and how the model was evaluated."""
 
     results: tuple[ExampleResult, ...]
     missing: dict[str, str] = Field(default_factory=dict)
-    """Examples of which nothing can be said, neither right nor wrong: id → why."""
+    """Examples that could not be scored as right or wrong: id → reason."""
     how: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -106,52 +106,52 @@ class EvalScore(Record):
     ci: Interval
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)] = 0
-    """Further examples, of which nothing could be said; they are in no mean."""
+    """Further examples that could not be scored; they are in no mean."""
     split: Part
     metrics: dict[str, Percent] = Field(default_factory=dict)
     """Further means, such as pass@k."""
     groups: dict[str, Percent] = Field(default_factory=dict)
-    """The mean over each kind of example, where there are several."""
+    """The mean over each kind of example, if there are several."""
     how: dict[str, JsonValue] = Field(default_factory=dict)
-    """Prompting, sampling and whatever else decided it."""
+    """Prompting, sampling and other settings that affect the score."""
 
 
 class WinRates(Record):
-    """What a judge's preferences over a reference come to, in percent."""
+    """Win rates by a judge's preferences over a reference, in percent."""
 
     model: str
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)] = 0
-    """Comparisons that failed, which are in no mean."""
+    """Comparisons that failed; they are in no mean."""
     absent: Annotated[int, Field(ge=0)] = 0
-    """Official instructions that the file has no comparison for."""
+    """Official instructions without a comparison in the file."""
     win_rate: Percent
     standard_error: float
     length_controlled: Percent | None = None
-    """At equal length; None where instruction difficulties are not known."""
+    """At equal length; None if the instruction difficulties are not known."""
     length_controlled_error: float | None = None
     weights: tuple[float, float, float] | None = None
-    """What the regression gives length, difficulty and the model itself."""
+    """Regression weights of length, difficulty and the model itself."""
     difficulties: str = "none"
-    """Whose difficulties these are."""
+    """Source of the difficulties."""
     difficulties_sha256: str | None = None
 
 
 class JudgeUsage(Record):
-    """What a judge that the agent may train with was asked."""
+    """The agent's use of a judge that it may train with."""
 
     judge: str
     limit: int
     questions: int
-    """Those that were put to it; it is never more than the limit."""
+    """Questions sent to the judge; never more than the limit."""
     refused: int
-    """Those beyond the limit."""
+    """Questions beyond the limit."""
     failed: int
-    """Questions that it did not answer."""
+    """Questions that the judge did not answer."""
     characters: int
-    """What it read."""
+    """Input to the judge."""
     tokens: int
-    """What it said."""
+    """Output of the judge."""
 
 
 class Estimate(Record):
@@ -162,22 +162,22 @@ class Estimate(Record):
 
 
 class Calibration(Record):
-    """A judge held against preferences that are known."""
+    """A judge compared with known preferences."""
 
     judge: str
     n: Annotated[int, Field(ge=1)]
     missing: Annotated[int, Field(ge=0)]
-    """Comparisons to which it gave no answer in one order or in both."""
+    """Comparisons without an answer in one order or in both."""
     agreement: Estimate | None
-    """How often it is on the same side."""
+    """How often the judge agrees with the known preference."""
     consistency: Estimate | None
-    """How often it is on the same side in both orders."""
+    """How often the judge prefers the same answer in both orders."""
     first: Estimate | None
-    """The share of the first answer: 50 where its place means nothing."""
+    """How often it prefers the first answer: 50 if there is no position bias."""
     longer: Estimate | None
-    """The share of the longer answer."""
+    """How often it prefers the longer answer."""
     longer_known: Estimate | None
-    """The same of the known preferences."""
+    """How often the known preferences prefer the longer answer."""
     by_probability: int
     """Comparisons that were read from the judge's probabilities in both orders."""
 
@@ -189,14 +189,14 @@ class FileHash(Record):
 
 
 class Manifest(Record):
-    """Every file of a frozen submission; `sha256` is over the sorted entries."""
+    """Every file of a frozen submission; `sha256` covers the sorted entries."""
 
     files: tuple[FileHash, ...]
     sha256: str
 
 
 class Submission(Record):
-    """One submission as it stands. `verdict` is None while it waits or is graded."""
+    """The current state of a submission. `verdict` is None while it waits or is graded."""
 
     id: Annotated[int, Field(ge=1)]
     path: str
@@ -207,28 +207,28 @@ class Submission(Record):
     score: EvalScore | None = None
     lineage: Lineage = "unknown"
     improvement: float | None = None
-    """Over the baseline, or over `ablated` where that is higher: what training gained."""
+    """Gain of training: over the baseline, or over `ablated` if that is higher."""
     ablated: EvalScore | None = None
-    """The base model's own weights under this submission's chat format, added tokens and end tokens; None
-    where these are the base model's, or where there was no gain to explain."""
+    """The base model's weights with this submission's chat format, added tokens and end tokens; None if these
+    are the base model's, or if there was no gain to explain."""
     ablation: str | None = None
-    """Names the folder of its answers, in `ablations/`."""
+    """Name of the folder of the ablation's answers, in `ablations/`."""
     left_out: tuple[str, ...] = ()
-    """Entries of its directory that are no part of a model, and were not copied."""
+    """Entries of its directory that are not part of a model and were not copied."""
     same_as: int | None = None
-    """An earlier submission with the same content, whose verdict this one shares."""
+    """An earlier submission with the same content; this one has the same verdict."""
     content_sha256: str | None = None
     weights_sha256: str | None = None
     freeze_seconds: float | None = None
     queue_seconds: float | None = None
     grading_seconds: float | None = None
     kept: bool = False
-    """Whether its frozen copy stays: while it waits, and where it was the best so far when it was graded."""
+    """Whether its frozen copy is kept: while it waits, and if it was the best so far when it was graded."""
     message: str = ""
 
     @property
     def verdict_at(self) -> float:
-        """When its verdict came, in seconds since the epoch; of one without, when it was accepted."""
+        """Time of its verdict in seconds since the epoch; without a verdict, when it was accepted."""
         waits = (self.freeze_seconds, self.queue_seconds, self.grading_seconds)
         return self.accepted_at + sum(seconds or 0.0 for seconds in waits)
 
@@ -247,7 +247,7 @@ class HeldoutComparison(Record):
 
 
 class SkippedFiles(Record):
-    """Files that were not read, or not to their end, and why."""
+    """Files that were not read, or not completely, and why."""
 
     reason: Annotated[str, Field(max_length=100)]
     files: Annotated[int, Field(ge=0)]
@@ -263,22 +263,22 @@ class ContaminationFinding(Record):
     part: str
     """`prompt`, `target`, or a key of the example's meta."""
     words: Annotated[int, Field(ge=1)]
-    """Matched."""
+    """Matched words."""
     share: Annotated[float, Field(ge=0, le=1)]
-    """Of the part's n-grams."""
+    """Matched share of the part's n-grams."""
     text: Annotated[str, Field(max_length=300)]
     """The passage's words, as far as they fit."""
 
 
 class ContaminationSummary(Record):
-    """Whether evaluation data lies in what the agent left. Where `done` is false nothing is known of it."""
+    """Whether the agent's files hold evaluation data. If `done` is false, this is unknown."""
 
     done: bool
     reason: str = ""
-    """Why it was not done."""
+    """Why the check was not done."""
     files: Annotated[int, Field(ge=0)] = 0
     bytes: Annotated[int, Field(ge=0)] = 0
-    """Read, after unpacking."""
+    """Bytes read, after unpacking."""
     left_out_files: Annotated[int, Field(ge=0)] = 0
     left_out_bytes: Annotated[int, Field(ge=0)] = 0
     flagged: dict[Split, int] = Field(default_factory=dict)
@@ -287,30 +287,30 @@ class ContaminationSummary(Record):
 
     @property
     def contaminated(self) -> bool | None:
-        """Whether evaluation data was found; None where nobody searched, so that it is unknown.
+        """Whether evaluation data was found; None if there was no check, so that it is unknown.
 
-        Everything that ranks or averages over runs leaves contaminated ones out by this.
+        Everything that ranks or averages over runs uses this to leave contaminated ones out.
         """
         return any(self.flagged.values()) if self.done else None
 
 
 class Contamination(ContaminationSummary):
-    """All that the check has to say."""
+    """The full result of the contamination check."""
 
     ngram_words: int = 0
     share: float = 0
     run_words: int = 0
-    """A passage is a finding from this share of a part's n-grams on, or from so many words in a row."""
+    """A passage is a finding if it matches this share of a part's n-grams or this many words in a row."""
     examples: int = 0
     unchecked: int = 0
-    """Examples too short, or too much like what the agent was given, to be looked for."""
+    """Examples that are too short, or too similar to the agent's own data, to be searched for."""
     tensor_bytes: int = 0
-    """Of safetensors files, which are not read."""
+    """Size of safetensors files, which are not read."""
     left_out: tuple[SkippedFiles, ...] = ()
     found: Annotated[int, Field(ge=0)] = 0
-    """Pairs of a file and an example in it."""
+    """Number of pairs of a file and an example in it."""
     findings: Annotated[tuple[ContaminationFinding, ...], Field(max_length=100)] = ()
-    """The first of them: held-out before feedback, long before short."""
+    """The first findings: held-out before feedback, long before short."""
 
     @property
     def summary(self) -> ContaminationSummary:

@@ -1,7 +1,7 @@
-"""The LLM that drives an agent: how it is named and spoken to, and what was said to it cost.
+"""Records of the LLM that drives an agent: wire formats, token counts, exchanges and cost.
 
-Token counts are the provider's own, brought to one form: `input` holds what was read from a cache, `output`
-holds what was thought and not shown.
+Token counts are the provider's own in a common form: `input` includes tokens read from a cache, `output`
+includes hidden reasoning.
 """
 
 from typing import Literal, Self
@@ -12,21 +12,21 @@ Wire = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A wire format: Chat Completions, Responses, Messages, generateContent."""
 
 Outcome = Literal["answered", "provider-error", "stalled", "unreachable", "cut", "abandoned", "refused"]
-"""How a request ended: the provider's answer or error; silence for too long; no connection; a stream that
-broke off; a client that went away; the gateway's own refusal."""
+"""How a request ended: the provider's answer or error; a stall timeout; no connection; a stream that broke
+off; a client that disconnected; a refusal by the gateway."""
 
 
 class TokenCounts(Record):
     input: int = 0
     cached: int = 0
-    """Of the input, read from the provider's cache."""
+    """Part of the input: read from the provider's cache."""
     written: int = 0
-    """Of the input, written to the provider's cache, where that is billed apart."""
+    """Part of the input: written to the provider's cache, if that is billed separately."""
     written_hour: int = 0
-    """Of those written, kept for an hour and not for minutes, which costs more."""
+    """Part of `written`: cached for an hour instead of minutes, which costs more."""
     output: int = 0
     reasoning: int = 0
-    """Of the output, thought and not shown."""
+    """Part of the output: hidden reasoning."""
 
     @property
     def total(self) -> int:
@@ -42,31 +42,31 @@ class LlmExchange(Record):
 
     at: float
     wire: Wire | None
-    """None: it asked for something that is no generation, or that nobody knows."""
+    """None if the request is not a generation, or is unknown."""
     model: str
-    """As it was asked for."""
+    """As requested."""
     path: str
     stream: bool
     status: int
-    """What the agent was answered."""
+    """HTTP status that the agent received."""
     outcome: Outcome
     seconds: float
     """From the request to the last byte of the answer."""
     first_seconds: float | None = None
-    """To the first byte of the answer's body."""
+    """From the request to the first byte of the answer's body."""
     stalled_seconds: float = 0.0
-    """Lost: all of a request that failed, and the agent's wait before it asked the same again."""
+    """Lost time: all of a failed request, and the agent's wait before it retried."""
     retries: int = 0
-    """How often the same was asked before, and failed."""
+    """How many earlier attempts of the same request failed."""
     tokens: TokenCounts | None = None
-    """None: the provider told none."""
+    """None if the provider reported none."""
     guessed: TokenCounts | None = None
-    """What was sent and said beyond that, by its length: of answers that the provider did not count to their
-    end. It counts towards the caps."""
+    """Estimate by length of further tokens, for answers that the provider did not count to their end. It
+    counts towards the caps."""
     usd: float | None = None
-    """Of the tokens that were told. None: the model has no known price, or none were told."""
+    """Cost of the reported tokens. None: the model has no known price, or no tokens were reported."""
     replayed: bool = False
-    """Answered from a tape: nobody was asked, and nothing was paid."""
+    """Answered from a tape, at no cost."""
     message: str = ""
     """What went wrong, for people."""
 
@@ -75,27 +75,27 @@ class LlmUsage(Record):
     """All of a run's exchanges together."""
 
     requests: int = 0
-    """All of them, whatever they asked for."""
+    """All requests, of any kind."""
     answered: int = 0
     """Generations that the provider answered."""
     failed: int = 0
-    """Ended by the provider or the way to it, not by the gateway or the agent."""
+    """Requests that failed at the provider or on the way to it, not at the gateway or the agent."""
     abandoned: int = 0
-    """The agent went away before the end."""
+    """Requests that the agent dropped before their end."""
     refused: int = 0
-    """By the gateway."""
+    """Requests that the gateway refused."""
     retries: int = 0
     """Requests that repeat a failed one."""
     replayed: int = 0
-    """Answered from a tape."""
+    """Requests answered from a tape."""
     uncounted: int = 0
-    """Answered, and the provider told no tokens."""
+    """Answered requests for which the provider reported no tokens."""
     tokens: TokenCounts = TokenCounts()
     guessed: TokenCounts = TokenCounts()
-    """Beyond those: see `LlmExchange.guessed`."""
+    """Estimated further tokens: see `LlmExchange.guessed`."""
     usd: float | None = None
-    """None: some of it has no known price."""
+    """None if part of it has no known price."""
     seconds: float = 0.0
-    """Wall time in which at least one request was under way."""
+    """Wall time with at least one request in flight."""
     stalled_seconds: float = 0.0
-    """Wall time in which a request was failing, or waited for its next attempt."""
+    """Wall time in which a request was failing or waiting to be retried."""

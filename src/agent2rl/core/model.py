@@ -9,9 +9,9 @@ from pathlib import Path
 class ShippedModel:
     id: str
     engine: str
-    """The engine that runs it, as `--engine` would name it. `transformers` stands for any that runs a Hugging
-    Face directory: the runner takes `vllm` in its place where the machine can."""
+    """The engine that runs it, as in `--engine`. `transformers` stands for any engine that runs a Hugging
+    Face directory: the runner uses `vllm` instead if the machine supports it."""
     write: Callable[[Path], None]
     """Write the model into an empty directory; the same bytes each time."""
     version: str = ""
-    """Names what `write` writes, where that takes long and is done once. Empty: it is written each time."""
+    """Cache key of what `write` writes, if writing is slow. Empty: it is written each time."""

@@ -1,4 +1,4 @@
-"""What every record is: frozen, and strict about unknown keys."""
+"""Base class of all records: frozen, and strict about unknown keys."""
 
 from pydantic import BaseModel, ConfigDict
 

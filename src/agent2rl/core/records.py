@@ -1,6 +1,6 @@
-"""Records: everything that is on disk, on the wire or in a configuration.
+"""Typed records of everything that is stored on disk, sent over the wire or read from a configuration.
 
-Frozen, and strict about unknown keys. Scores are percentages; an unknown number is None, never 0.
+Records are frozen and reject unknown keys. Scores are percentages; an unknown number is None, never 0.
 """
 
 from typing import Annotated, Literal, Self
@@ -22,18 +22,18 @@ from agent2rl.core.record import Record as Record
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 ScoringProtocol = Literal["heldout", "paper"]
 Ending = Literal[
-    "completed",  # the agent ended by itself, in order
-    "deadline",  # the budget's time ran out
-    "agent-failed",  # the agent ended with an error
+    "completed",  # the agent exited normally
+    "deadline",  # the budget's wall time ran out
+    "agent-failed",  # the agent exited with an error
     "out-of-memory",
     "too-many-processes",
     "disk-full",
     "budget-exhausted",  # the budget's tokens or dollars ran out
-    "login-failed",  # the driver LLM's provider does not know the key, or refuses it
-    "rate-limited",  # the provider let no more requests through until the agent gave up
-    "driver-failed",  # the driver LLM failed or fell silent until the agent gave up
-    "interrupted",  # somebody stopped the run
-    "failed",  # the harness could not run it: the reason says why
+    "login-failed",  # the driver LLM's provider rejected the API key
+    "rate-limited",  # the provider's rate limit held until the agent gave up
+    "driver-failed",  # the driver LLM failed or stopped answering until the agent gave up
+    "interrupted",  # the user stopped the run
+    "failed",  # the harness could not run it; see `reason`
 ]
 
 
@@ -41,19 +41,19 @@ class Budget(Record):
     """What the agent may spend."""
 
     wall_seconds: Annotated[float, Field(gt=0)]
-    """Wall time from the agent's start; grading and queueing count."""
+    """Wall time from the agent's start, including grading and queueing."""
     submissions: Annotated[int, Field(ge=1)] | None = None
     """Accepted submissions, whatever their verdict."""
     environment_steps: Annotated[int, Field(ge=1)] | None = None
     """Steps in the task's world, witnessed and claimed together."""
     tokens: Annotated[int, Field(ge=1)] | None = None
-    """Of the driver LLM, read and written."""
+    """Input and output tokens of the driver LLM."""
     usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """For the driver LLM, by the price table."""
+    """Cost of the driver LLM, by the price table."""
 
 
 class Limits(Record):
-    """What one sandbox may use of the machine."""
+    """Machine resources that one sandbox may use."""
 
     memory_bytes: Annotated[int, Field(gt=0)]
     """Resident memory of all its processes together."""
@@ -64,7 +64,7 @@ class Limits(Record):
 
 
 class RequestedLimits(Record):
-    """What somebody says of them. The rest is for the machine to say that the run begins on."""
+    """Requested limits. Unset fields default to a share of the machine that the run starts on."""
 
     memory_bytes: Annotated[int, Field(gt=0)] | None = None
     disk_bytes: Annotated[int, Field(gt=0)] | None = None
@@ -72,89 +72,90 @@ class RequestedLimits(Record):
 
 
 class PromptTemplates(Record):
-    """How a model is asked, in place of a task's own words."""
+    """Evaluation prompts that replace the task's own."""
 
     name: str
-    """For the record."""
+    """Recorded with the result."""
     chat: str | None = None
     """For a model with a chat template; None: the task's own."""
     plain: str | dict[str, str] | None = None
-    """For one without, which goes on from it; in a world there may be one for each kind of example."""
+    """For a model without one, which continues the text; a world may have one for each kind of example."""
 
 
 class RunSpec(Record):
-    """All that decides a run. Equal specs are the same experiment."""
+    """Everything that determines a run. Equal specs are the same experiment."""
 
     task: str
     agent: str
     driver: str | None = None
-    """The LLM that does the agent's thinking, where it is not a plain program."""
+    """The LLM that drives the agent; None if the agent is a plain program."""
     continues: Annotated[int, Field(ge=0)] = 0
-    """How often an agent that ends with budget left is told to go on."""
+    """How many times an agent that exits with budget remaining is told to continue."""
     record_driver: str | None = None
-    """A file that keeps every exchange with the driver."""
+    """File to record every exchange with the driver in."""
     replay_driver: str | None = None
-    """Such a file, which answers in the driver's place."""
+    """Such a recording, which answers in place of the driver."""
     model: str
     engine: str
     sandbox: str = "bubblewrap"
     mode: Mode = "free"
     protocol: ScoringProtocol = "heldout"
-    """`heldout`: feedback answers, held-out ranks. `paper`: the whole test set does both."""
+    """`heldout`: the feedback split scores submissions, the held-out split ranks. `paper`: the whole test
+    set does both."""
     budget: Budget
     limits: RequestedLimits | None = None
-    """What is not said is a share of the machine. The ledger notes what it came to."""
+    """Unset fields default to a share of the machine. The ledger records the effective limits."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
-    """Time limit of one grading, and of all together that wait when the agent ends."""
+    """Time limit of one grading, and of all gradings together that are still waiting when the agent ends."""
     seed: int = 0
     samples: Annotated[int, Field(ge=1)] = 1
-    """Answers drawn to each question of an evaluation: one, greedily, or several, at a temperature."""
+    """Answers sampled per evaluation question: one (greedy), or several at a temperature."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """None: greedy for one sample, the task's own for several."""
     prompts: PromptTemplates | None = None
     """None: the task's own."""
     search: str | None = None
-    """What is searched, where a task's evaluation searches and brings nothing of its own."""
+    """Search backend, for a task whose evaluation searches and has no corpus of its own."""
     record_searches: str | None = None
-    """A file that keeps every search and its results; what it holds is not searched again."""
+    """File that caches every search and its results; recorded searches are not repeated."""
     judge: str | None = None
-    """The model that decides what an answer is worth; None: the task's own rule does."""
+    """The model that scores answers; None: the task's own rule."""
     train_judge: str | None = None
-    """Another model, which the agent may ask while it trains."""
+    """Another judge model, which the agent may query while it trains."""
     train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
-    """How often it may."""
+    """How many questions the agent may put to `train_judge`."""
     expert: bool = True
-    """Whether the agent of an interactive task has somebody who shows how it is done."""
+    """Whether the agent of an interactive task gets expert demonstrations."""
     data_dir: str | None = None
-    """Where the task's official files lie, if not at their own source."""
+    """Directory of the task's official files; None: the task's own source."""
     instructions_version: int | None = None
     """Version of the agent's instructions when the run began; None in runs of earlier versions. It is not
     part of the experiment's identity."""
 
 
 class RunFiles(Record):
-    """Every file of a run directory that was final when the run was closed.
+    """Hashes of every file of a run directory that was final when the run was closed.
 
-    Left out is what is pinned in another way or belongs to nobody's record: see `store.run_files`. Of
-    events.jsonl, `size` and `sha256` are of what was written until then.
+    Files that are pinned in another way or are not part of the record are left out: see `store.run_files`.
+    For events.jsonl, `size` and `sha256` cover what was written until then.
     """
 
     files: tuple[FileHash, ...]
 
 
 class Promise(Record):
-    """One thing a sandbox promises, and whether it was seen to hold."""
+    """One isolation promise of a sandbox, and whether the self-test saw it hold."""
 
     name: str
     holds: bool
     hint: Annotated[str, Field(validation_alias=AliasChoices("hint", "mend"))] = ""
-    """What to do where it does not hold. Runs of earlier versions call it `mend`."""
+    """What to do if it does not hold. Runs of earlier versions call it `mend`."""
 
 
 class Isolation(Record):
     sandbox: str
     isolates: bool
-    """False where the sandbox promises nothing."""
+    """False if the sandbox promises nothing."""
     promises: tuple[Promise, ...] = ()
 
     @property
@@ -171,7 +172,7 @@ class Asset(Record):
 
 
 class TimeBreakdown(Record):
-    """Where the time went, in seconds."""
+    """How the run's time was spent, in seconds."""
 
     agent: float
     queue: float
@@ -179,10 +180,10 @@ class TimeBreakdown(Record):
 
 
 class RolloutCounts(Record):
-    """What was played in a world."""
+    """Counts of episodes and steps in a world."""
 
     episodes: Annotated[int, Field(ge=0)] = 0
-    """Begun."""
+    """Episodes started."""
     steps: Annotated[int, Field(ge=0)] = 0
     successes: Annotated[int, Field(ge=0)] = 0
     """Episodes won."""
@@ -193,10 +194,10 @@ class RolloutCounts(Record):
 
 
 class Rollouts(Record):
-    """What the agent played in the task's world while it trained."""
+    """The agent's rollouts in the task's world during training."""
 
     claimed: RolloutCounts = RolloutCounts()
-    """In the agent's own processes, as they reported it: nobody else saw it."""
+    """In the agent's own processes, as they reported them; not verified."""
     witnessed: RolloutCounts = RolloutCounts()
     """In the world that the harness serves."""
 
@@ -205,7 +206,7 @@ class Rollouts(Record):
 
 
 class RunResult(Record):
-    """What came of a run; written last."""
+    """The result of a run; written last."""
 
     run_id: str
     spec: RunSpec
@@ -216,41 +217,42 @@ class RunResult(Record):
     isolation: Isolation | None = None
     assets: tuple[Asset, ...] = ()
     baseline: EvalScore | None = None
-    """The untouched model on the split that answers submissions."""
+    """Score of the untouched model on the split that scores submissions."""
     best: Submission | None = None
     """Chosen by the feedback split."""
     baseline_heldout: EvalScore | None = None
     best_heldout: EvalScore | None = None
     ablated_heldout: EvalScore | None = None
-    """The base model's own weights under the best submission's other files; None where these are its own."""
+    """The base model's weights with the best submission's other files; None if those are the base model's."""
     heldout: HeldoutComparison | None = None
-    """Over `baseline_heldout`, or over `ablated_heldout` where that is higher."""
+    """Improvement over `baseline_heldout`, or over `ablated_heldout` if that is higher."""
     optimism_gap: float | None = None
-    """Feedback improvement minus held-out improvement: what choosing by feedback flattered."""
+    """Feedback improvement minus held-out improvement: the selection bias of choosing by feedback."""
     score: Percent | None = None
-    """What ranks: held-out score of the best; under the paper's protocol its test-set score. What the base
-    model's own weights gain under the best submission's other files is taken off: it is not training."""
+    """The score that ranks: held-out score of the best submission; under the paper's protocol its test-set
+    score. What the base model's weights gain from the best submission's other files is subtracted, because
+    it is not training."""
     improvement: float | None = None
     submissions: int = 0
     scored: int = 0
     clock: TimeBreakdown | None = None
     contamination: ContaminationSummary | None = None
-    """None where the agent never started."""
+    """None if the agent never started."""
     rollouts: Rollouts | None = None
-    """None where the task has no world, or the agent never started."""
+    """None if the task has no world or the agent never started."""
     train_judge: JudgeUsage | None = None
-    """None where the agent had no judge to train with, or never started."""
+    """None if the agent had no judge to train with or never started."""
     usage: LlmUsage | None = None
-    """What the driver LLM was asked; None where there is none."""
+    """Usage of the driver LLM; None if there is none."""
     judge_usage: LlmUsage | None = None
-    """What the judge that grades was asked; None where there is none, it runs here, or the run was resumed:
-    then what it was asked before is not known."""
+    """Usage of the grading judge; None if there is none, if it runs on this machine, or if the run was
+    resumed, because usage before the resume is not known."""
     rounds: int = 0
-    """How often the agent was started."""
+    """How many times the agent was started."""
     resumed: Annotated[int, Field(ge=0)] = 0
-    """How often its harness died and another one went on with it."""
+    """How many times the harness died and another one resumed the run."""
     dead_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """In which no harness was at work on it: they count as nobody's time."""
+    """Time in which no harness worked on the run; it is charged to nobody."""
 
     @property
     def ended_well(self) -> bool:
@@ -263,7 +265,7 @@ class RunResult(Record):
 
 
 class LedgerEntry(Record):
-    """One link of the chain; `hash` is over all the rest."""
+    """One link of the hash chain; `hash` covers all other fields."""
 
     index: int
     time: float

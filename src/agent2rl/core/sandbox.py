@@ -1,4 +1,4 @@
-"""A sandbox runs one command with a stated view of the world, stated limits and a deadline."""
+"""A sandbox runs one command with a given file system view, resource limits and a deadline."""
 
 import sys
 import threading
@@ -10,15 +10,15 @@ from typing import Literal, Protocol
 from agent2rl.core.records import Isolation, Limits
 
 Role = Literal["agent", "grader", "program"]
-"""Who is enclosed. A program sees the bare interpreter; the others see the whole of this Python as well."""
+"""What runs inside. A program sees the bare interpreter; the others also see this Python's packages."""
 
 BARE_PYTHON: str = getattr(sys, "_base_executable", "") or sys.executable
-"""The interpreter itself, and not a virtual environment's name for it: all of Python that a program sees."""
+"""The interpreter itself, not its link in a virtual environment: all of Python that a program sees."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A file or directory of the host, seen inside at `target`, read-only unless `writable`.
+    """A file or directory of the host, mounted at `target`, read-only unless `writable`.
 
     A relative target is below the workspace.
     """
@@ -37,7 +37,10 @@ class Door:
 
 
 def url_placeholder(variable: str) -> str:
-    """Stands for a door's URL in a command's variables, files and arguments until it is known, inside."""
+    """Return the placeholder for a door's URL in a command's environment, files and arguments.
+
+    The URL is known only inside the sandbox, which replaces the placeholder.
+    """
     return f"{{{{{variable}}}}}"
 
 
@@ -45,36 +48,36 @@ def url_placeholder(variable: str) -> str:
 class Command:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The whole environment besides PATH, HOME and the doors: nothing is inherited."""
+    """The full environment apart from PATH, HOME and the doors: nothing is inherited."""
     mounts: tuple[Mount, ...] = ()
-    """Files that the command itself brings along."""
+    """Files that the command itself needs."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Written before it starts, by the command's own user: path below HOME -> text."""
+    """Files written before it starts, by the command's own user: path below HOME -> text."""
     input: str = ""
-    """What it reads from stdin."""
+    """Text for stdin."""
     interrupt: Literal["group", "leader"] = "group"
-    """Who hears the interrupt at the deadline: all of its process group, or the first process alone."""
+    """Which processes get SIGINT at the deadline: the whole process group, or the first process alone."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One that is alive, as the host sees it."""
+    """A live process, as the host sees it."""
 
     pid: int
     parent: int
     name: str
-    """As it calls itself, 15 bytes at most."""
+    """Its own name for itself, 15 bytes at most."""
     resident_bytes: int
     began: float
-    """Seconds since the epoch; with the pid it names the process."""
+    """Seconds since the epoch; together with the pid it identifies the process."""
     cpu_seconds: float
     waited_seconds: float
-    """Of CPU, used by children that have ended and that it has waited for, and by theirs."""
+    """CPU time of ended children that it has waited for, and of their children."""
 
 
 ProcessObserver = Callable[[Sequence[Process], int | None], None]
-"""Hears of the command's processes and of the disk's sum, as far as it is known. It returns at once and
-raises nothing: the limits are kept by the thread that calls it."""
+"""Callback with the command's live processes and its disk usage in bytes, if known. It must return at once
+and must not raise: the thread that calls it enforces the limits."""
 
 
 @dataclass(frozen=True)
@@ -83,49 +86,52 @@ class Enclosure:
 
     role: Role
     workspace: Path
-    """The one directory that is writable and outlives the run; the command starts in it."""
+    """The one writable directory that outlives the run; the command starts in it."""
     scratch: Path
-    """Holds HOME and /tmp; counted with the workspace, deleted by the caller."""
+    """Holds HOME and /tmp; counts towards the disk limit with the workspace; the caller deletes it."""
     log: Path
-    """Where stdout and stderr go, written from outside so that the command cannot take it back."""
+    """Receives stdout and stderr; written from outside, so that the command cannot change it."""
     wall_seconds: float
     limits: Limits
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[Path, ...] = ()
-    """Directories and files of the host that are empty inside, wherever a mount or the shared Python would
-    show them. A mount from inside one of them still appears."""
+    """Directories and files of the host that appear empty wherever a mount or the shared Python would show
+    them. A mount from inside one of them still appears."""
     doors: tuple[Door, ...] = ()
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
     seen: ProcessObserver | None = None
-    """Told a few times a second, and with no processes when all is over."""
+    """Called a few times a second, and once with no processes after the end."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a command ended. `code` is known only where it exited by itself."""
+    """How a command ended. `code` is known only if it exited by itself."""
 
     reason: Literal["exited", "deadline", "stopped", "memory", "processes", "disk"]
     code: int | None
     wall_seconds: float
     detail: str = ""
-    """One sentence for people, empty where the reason says it all."""
+    """One sentence for people; empty if `reason` is enough."""
     peak_memory_bytes: int = 0
-    """The most that its processes were seen to hold together, looked at a few times a second."""
+    """Peak memory of all its processes together, sampled a few times a second."""
 
 
 class Sandbox(Protocol):
     def workspace(self, workspace: Path) -> PurePosixPath:
-        """Where the workspace is seen inside."""
+        """Return the workspace's path inside the sandbox."""
         ...
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
-        """Try every promise for real; what does not hold is named with a hint.
+        """Test every isolation promise for real; a broken one comes with a hint.
 
-        `hidden` are places of this machine that no sandbox may show; whether one does is tried too.
+        `hidden` are paths of this machine that no sandbox may show; the test covers them too.
         """
         ...
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        """Run to the end, the deadline, a limit, or until `stop` is set. Nothing of it survives."""
+        """Run until the command exits, reaches the deadline or a limit, or `stop` is set.
+
+        No process of it survives.
+        """
         ...

@@ -1,7 +1,6 @@
-"""What an agent says of its own work: its transcript, in one form for all agents, and claims about its
-attempts. Never trusted.
+"""An agent's reports about its own work: its transcript and its claims about its attempts. Never trusted.
 
-The gateway's count of tokens is the one that holds; the agent's own stands here to be compared with it.
+The gateway's token counts are authoritative; the agent's own are kept for comparison.
 """
 
 import json
@@ -12,7 +11,7 @@ from pydantic import Field, JsonValue
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.record import Record
 
-# What an agent said and did, in one form for all agents. The agent itself wrote it, so it is a claim.
+# Transcripts, in one form for all agents. The agent itself wrote them, so they are claims.
 
 
 class AgentToolCall(Record):
@@ -22,16 +21,16 @@ class AgentToolCall(Record):
 
     @property
     def shown(self) -> str:
-        """The command where it is one, else all arguments."""
+        """The command if there is one, else all arguments as JSON."""
         command = self.arguments.get("command") if isinstance(self.arguments, dict) else None
         return command if isinstance(command, str) else json.dumps(self.arguments, ensure_ascii=False)
 
 
 class ToolObservation(Record):
-    """What a tool call gave back."""
+    """The result of a tool call."""
 
     call: str
-    """The id of the call."""
+    """Id of the call."""
     text: str
     failed: bool = False
 
@@ -42,7 +41,7 @@ class TranscriptStep(Record):
     reasoning: str = ""
     calls: tuple[AgentToolCall, ...] = ()
     observations: tuple[ToolObservation, ...] = ()
-    """Of this step's calls, as far as they came back."""
+    """Results of this step's calls, as far as there are any."""
     tokens: TokenCounts | None = None
     at: float | None = None
 
@@ -52,17 +51,17 @@ class Transcript(Record):
     version: str = ""
     model: str = ""
     session: str = ""
-    """By which the agent can be told to go on."""
+    """Session id, with which the agent can be resumed."""
     steps: tuple[TranscriptStep, ...] = ()
     tokens: TokenCounts | None = None
-    """All of it, as the agent counts."""
+    """Total by the agent's own count."""
     error: str = ""
-    """Why it ended, where the agent itself says that something went wrong."""
+    """Why it ended, if the agent itself reports an error."""
     unread: int = 0
-    """Lines or parts that could not be understood."""
+    """Lines or parts that could not be parsed."""
 
 
-# What an agent says of its own attempts. It is the agent's word, to be held against the record.
+# Claims about attempts: the agent's own word, to be compared with the record
 
 
 class AttemptClaim(Record):
@@ -70,7 +69,7 @@ class AttemptClaim(Record):
 
     attempt: int
     route: Annotated[str, Field(max_length=200)]
-    """How it was trained; several ways in their order are joined by `+`."""
+    """Training method; several methods in sequence are joined by `+`."""
     what: Annotated[str, Field(max_length=4000)]
     submission: int | None = None
     score: float | None = None
@@ -80,4 +79,4 @@ class AttemptClaim(Record):
 class AttemptClaims(Record):
     claims: tuple[AttemptClaim, ...] = ()
     unread: int = 0
-    """Lines that are no claim, or too many."""
+    """Lines that are not valid claims, or are beyond the maximum."""

@@ -1,7 +1,7 @@
 """A task is a value made of parts: examples, a description, an evaluator. A new task is a new value.
 
-Data too large to travel with each example lies in folders that a task names in `Splits.beside`. A grading
-child finds them here, read-only; the agent never sees them.
+Data that is too large to be copied with each example is in folders that a task names in `Splits.beside`.
+`require_evaluator_folder` finds them in a grading child, read-only; the agent never sees them.
 """
 
 import os
@@ -20,7 +20,7 @@ from agent2rl.core.records import PromptTemplates
 
 @dataclass(frozen=True)
 class Example:
-    """One problem: what the model is asked, and what a right answer looks like."""
+    """One problem: the prompt and the reference answer."""
 
     id: str
     prompt: str
@@ -29,22 +29,22 @@ class Example:
 
 
 DataFolder = Path | Callable[[Path], None]
-"""A directory that is shown as it is, or what writes one."""
+"""A directory that is shown as it is, or a function that writes one."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """`train` goes to the agent; `feedback` answers submissions; `heldout` is opened once, at the end."""
+    """`train` goes to the agent; `feedback` scores submissions; `heldout` is used once, at the end."""
 
     train: tuple[Example, ...]
     feedback: tuple[Example, ...]
     heldout: tuple[Example, ...]
     test: tuple[Example, ...] | None = None
-    """What the paper's protocol scores; None: feedback and held-out together."""
+    """The split of the paper's protocol; None: feedback and held-out together."""
     folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder."""
     beside: Mapping[str, DataFolder] = field(default_factory=dict)
-    """What the evaluator reads beside feedback and held-out examples: name (`core.beside`) → folder.
+    """Data that the evaluator reads in addition to examples: name → folder (`require_evaluator_folder`).
 
     Only grading children see them.
     """
@@ -61,49 +61,49 @@ class Evaluator(Protocol):
 
 @runtime_checkable
 class ChatEvaluator(Protocol):
-    """An evaluator that puts one chat to the model for each example; for training data the agent sees it."""
+    """An evaluator that asks one chat per example; for training data, the agent sees the chats."""
 
     def chat(self, example: Example, templated: bool) -> Chat:
-        """For a model with a chat template, or to be continued by one without."""
+        """Return the chat for a model with a chat template, or the text that one without continues."""
         ...
 
 
 @runtime_checkable
 class PromptableEvaluator(Protocol):
-    """An evaluator that can put its questions in a user's words."""
+    """An evaluator that accepts the user's prompt templates."""
 
     def prompted(self, prompts: PromptTemplates) -> Self: ...
 
 
 @runtime_checkable
 class ExportableEvaluator(Protocol):
-    """An evaluator that can be written down: the agent gets the program as `eval.py`."""
+    """An evaluator that can be exported as a program: the agent gets it as `eval.py`."""
 
     def program(self) -> str: ...
 
 
 @runtime_checkable
 class JointEvaluator(Protocol):
-    """An evaluator where an example's score depends on which others are graded with it."""
+    """An evaluator where an example's score depends on the other examples graded with it."""
 
     def alone(self, result: ExampleResult) -> float:
-        """What was seen of this example, whatever the others are."""
+        """Return the observed score of this example, independent of the others."""
         ...
 
 
 @runtime_checkable
 class ProgramEvaluator(Protocol):
-    """An evaluator that runs what the model wrote, in sandboxes that are made for it beside its own."""
+    """An evaluator that runs the programs the model wrote, in sandboxes separate from its own."""
 
     @property
     def program_workers(self) -> int:
-        """How many sandboxes it wants, at most."""
+        """Maximum number of these sandboxes."""
         ...
 
 
 @dataclass(frozen=True)
 class JudgePreference:
-    """A preference of the benchmark's own judge: for an output (1) or for the example's reference (0)."""
+    """A preference of the benchmark's judge: for an output (1) or for the example's reference (0)."""
 
     example: Example
     output: str
@@ -111,14 +111,14 @@ class JudgePreference:
 
 
 class PublishedPreferences(Protocol):
-    """Preferences as a benchmark publishes them. `data_dir` is the task's data, where the user names it."""
+    """Preferences published by a benchmark. `data_dir` is the task's data directory, if the user names it."""
 
     def win_rates(self, file: Path, data_dir: Path | None) -> WinRates:
-        """What a file of preferences comes to."""
+        """Compute the win rates of a file of preferences."""
         ...
 
     def preferences(self, data_dir: Path | None) -> Sequence[JudgePreference]:
-        """All that there are, to measure another judge by."""
+        """Return all preferences, for calibrating another judge."""
         ...
 
 
@@ -129,44 +129,45 @@ class Task:
     description: str
     """Markdown for the agent: what the model must learn, the data's format, how it is scored."""
     load: Callable[[Path | None], Splits]
-    """All examples, from a directory the user names, or from the task's own source."""
+    """Loads all examples from a directory that the user names, or from the task's own source."""
     evaluator: Evaluator
     world: str | None = None
-    """The environment that the agent may train in: a name that the registry knows."""
+    """The environment that the agent may train in, by its registry name."""
     desk: frozenset[Literal["search", "judge"]] = frozenset()
-    """What its evaluation may ask the harness for: the user names it; without a judge a rule decides."""
+    """Services of the harness that the evaluation may use; the user names them. Without a judge, a rule
+    scores the answers."""
     judged: bool = False
-    """Whether no rule can: then the user has to name a judge."""
+    """Whether no rule can score the answers, so that the user must name a judge."""
     published: PublishedPreferences | None = None
-    """The preferences of the benchmark's own judge, where there are any."""
+    """The preferences of the benchmark's own judge, if there are any."""
     withhold: Callable[[Splits], Splits] | None = None
-    """Takes out of the training data what shows how it is done; None: nobody shows it."""
+    """Removes expert demonstrations from the training data; None if there are none."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()
-    """Files outside the package that the grading child needs to build this value again."""
+    """Files outside the package that the grading child needs to rebuild this value."""
 
 
-# Where an evaluator finds what lies beside the examples: data too large to travel with each of them.
+# Evaluator folders: data that is too large to be copied with each example
 
 MOUNT_NAME = "beside"
-"""Where the child sees the folders, in its workspace."""
+"""Directory of these folders in the grading child's workspace."""
 FOLDER_VARIABLE = "AGENT2RL_BESIDE"
-"""Names that place to whoever grades."""
+"""Environment variable with the path of that directory."""
 
 
 def require_evaluator_folder(name: str) -> Path:
-    """The folder of this name. A relative place is one below the current directory."""
+    """Return the folder of this name; raise GradingError if it does not exist."""
     if not os.environ.get(FOLDER_VARIABLE):
-        raise GradingError(f"There is no folder {name!r} here: only a grading has what lies beside examples.")
-    found = find_evaluator_folder(name)
-    if found is None:
+        raise GradingError(f"There is no folder {name!r} here: evaluator folders exist only during grading.")
+    folder = find_evaluator_folder(name)
+    if folder is None:
         raise GradingError(f"The task's data has no folder {name!r}.")
-    return found
+    return folder
 
 
 def find_evaluator_folder(name: str) -> Path | None:
-    """The same; None where there is no such folder."""
-    place = os.environ.get(FOLDER_VARIABLE)
-    found = Path(place).absolute() / name if place else None
-    return found if found and found.is_dir() else None
+    """Return the folder of this name, or None. A relative variable is below the current directory."""
+    root = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(root).absolute() / name if root else None
+    return folder if folder and folder.is_dir() else None

@@ -1,7 +1,7 @@
-"""Trackers: services and stores that show runs beside other experiments. They mirror, and decide nothing.
+"""Trackers: experiment tracking services that mirror runs. They decide nothing.
 
-The run directory stays the truth. Whatever a tracker is told, it may be told again, from the beginning and by
-another process: it keeps one copy of each run and one of each point.
+The run directory stays the source of truth. A tracker may get the same data again, from the start and from
+another process: it must keep one copy of each run and of each point.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, as a tracker first hears of it. All names are plain: letters, digits, `.`, `_`, `-`, `/`."""
+    """A run as first sent to a tracker. Names are plain: letters, digits, `.`, `_`, `-`, `/`."""
 
     id: str
-    """The same for the same run, always: no second run may come of it."""
+    """Always the same for the same run, so that no second run is created."""
     group: str
     """The campaign, or the task."""
     began_at: float
@@ -30,7 +30,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """Numbers of one moment; unknown ones are not in it."""
+    """Metrics at one moment; unknown ones are left out."""
 
     axis: str
     """What `step` counts: `submission`, or the steps of one training."""
@@ -42,34 +42,34 @@ class MetricsRow:
 
 @dataclass(frozen=True)
 class FinalSummary:
-    """What is known of a run once nobody is at work on it."""
+    """Final facts of a run that is over."""
 
     status: Status
     ended_at: float
     tags: Mapping[str, str]
     numbers: Mapping[str, float]
     files: Mapping[str, Path] = field(default_factory=dict)
-    """By their names in the run directory."""
+    """Name in the run directory → path."""
 
 
 class RunMirror(Protocol):
-    """One run in a tracker. Whatever goes wrong is raised: whoever mirrors tells it, and tries again."""
+    """One run in a tracker. Methods raise on failure; the caller reports it and retries."""
 
     @property
     def where(self) -> str:
-        """Where people look at it."""
+        """URL or path where people can view the run."""
 
     def send(self, rows: Sequence[MetricsRow]) -> None:
-        """All rows so far, in an order that later calls keep; those that it has are left alone."""
+        """Send all rows so far, in an order that later calls keep; skip those that were sent before."""
 
     def finish(self, last: FinalSummary) -> None:
-        """What there is to say at the end, in place of what was said before."""
+        """Send the final summary; it replaces an earlier one."""
 
 
 class Tracker(Protocol):
     @property
     def needs(self) -> str | None:
-        """The package without which it cannot work, and the extra of agent2rl that brings it."""
+        """The package that it needs, and the extra of agent2rl that installs it."""
 
     def open(self, run: TrackedRun) -> AbstractContextManager[RunMirror]:
-        """The run's one mirror, found or made. When it is closed, what was sent is there."""
+        """Find or create the run's one mirror. Once it is closed, everything that was sent is stored."""

@@ -1,1 +1,1 @@
-"""Ways to run a model, one module each."""
+"""Inference engines, one module each."""

@@ -1,9 +1,9 @@
-"""Outputs that were written down beforehand, in a model's place: what grades outputs without a model.
+"""Replays recorded outputs in place of a model, to grade outputs without one.
 
-`outputs.jsonl` in the model directory has one a line, `{"id": …, "output": …}`; several with one id are
-several samples. They are given as they stand: no limit of tokens and no stop string cuts them.
+`outputs.jsonl` in the model directory has one output per line, `{"id": …, "output": …}`; several with the
+same id are several samples. They are returned as they are: no token limit or stop string cuts them.
 
-No engine for runs, so it is in no listing; its name is `agent2rl.engines.replay:open_engine`.
+It is not for runs, so it is in no listing; its name is `agent2rl.engines.replay:open_engine`.
 """
 
 import json
@@ -28,7 +28,7 @@ class ReplayEngine:
         return self._outputs.get(name, ())
 
     def generate(self, chats: Sequence[Chat], _: Sampling) -> list[Completion]:
-        """In the order of the file, for evaluators that know nothing of given outputs."""
+        """Return outputs in the order of the file, for evaluators that do not look them up by id."""
         texts = list(islice(self._left, len(chats)))
         if len(texts) < len(chats):
             raise GradingError("There are fewer outputs than questions.")
@@ -40,12 +40,12 @@ class ReplayEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def open_engine(model_dir: Path) -> ReplayEngine:
-    found: dict[str, list[str]] = {}
+    outputs: dict[str, list[str]] = {}
     for line in (model_dir / OUTPUTS).read_bytes().splitlines():
         row = json.loads(line)
-        found.setdefault(row["id"], []).append(row["output"])
-    return ReplayEngine(found)
+        outputs.setdefault(row["id"], []).append(row["output"])
+    return ReplayEngine(outputs)

@@ -1,6 +1,6 @@
 """A Python function as a model: `scripted:package.module:function`.
 
-The function opens a model directory and returns what answers a chat:
+The function opens a model directory and returns a function that answers a chat:
 
     def function(model_dir: Path) -> Callable[[Chat], str]: ...
 
@@ -31,7 +31,7 @@ class ScriptedEngine:
         text: object = self.answer(chat)
         if not isinstance(text, str):
             raise GradingError(f"The scripted model answered with {type(text).__name__} instead of text.")
-        # A lone surrogate cannot be written down as UTF-8, and no real engine gives one.
+        # A lone surrogate cannot be encoded as UTF-8, and no real engine returns one.
         text = text.encode("utf-8", errors="replace").decode("utf-8")
         for stop in filter(None, sampling.stop):
             text = text.partition(stop)[0]
@@ -47,11 +47,11 @@ class ScriptedEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def parse(argument: str) -> OpenEngine:
-    """The engine of the function that `package.module:function` names."""
+    """Return the engine of the function `package.module:function`."""
     if not re.fullmatch(r"\w+(\.\w+)*:\w+", argument):
         raise UserError(
             f"{argument!r} does not name a function.", "Write it as scripted:package.module:function."
@@ -61,7 +61,7 @@ def parse(argument: str) -> OpenEngine:
         function = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise UserError(
-            f"Cannot import the module {module!r}: {error}.", "Is it installed, or on PYTHONPATH?"
+            f"Cannot import the module {module!r}: {error}.", "Install it or add it to PYTHONPATH."
         ) from error
     if not callable(function):
         raise UserError(f"The module {module!r} has no function {name!r}.")

@@ -1,12 +1,12 @@
 """Runs a model directory with vLLM, on one GPU or several, in bfloat16.
 
-Not run by the continuous integration, which has no GPU: tests hold every name and parameter that is used here
-against the sources of the pinned version, and try the rest of this module with a stand-in for vLLM.
+Continuous integration has no GPU and does not run it: tests compare every name and parameter that is used
+here with the sources of the pinned version, and test the rest of this module with a stand-in for vLLM.
 
-Chats are written out by the same killable template process as in `transformers`, and replies end at the same
-tokens: generation_config.json is not obeyed. Nothing in the directory is executed. Turns of a conversation
-are told again as a whole; vLLM's prefix cache reads only what is new. Replies may differ with the batch, by
-the last bits of bfloat16. The GPU's memory is given back by the end of the process.
+Chats are rendered by the same killable template process as in `transformers`, and replies end at the same
+tokens: generation_config.json is ignored. Nothing in the directory is executed. Conversations are sent in
+full at each turn; vLLM's prefix cache processes only what is new. Replies may differ with the batch, by the
+last bits of bfloat16. The GPU's memory is freed when the process ends.
 """
 
 import math
@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise UserError(
         f"vLLM cannot be imported: {error}.",
-        f"Install it, in an environment of its own: pip install vllm=={VERSION}. Or use transformers.",
+        f"Install it in its own environment: pip install vllm=={VERSION}. Or use transformers.",
     ) from error
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vllm.logprobs import Logprob
 
 MEMORY_SHARE = 0.9
-"""Of the memory that is free: the agent may be training on the same GPU."""
+"""Share of the free GPU memory to use: the agent may be training on the same GPU."""
 NO_TEMPLATE = "{{ '' }}"
 """vLLM renders a template in its own process when it starts; it gets this one and not the submitted one."""
 
@@ -58,9 +58,10 @@ class VLLM:
         if sampling.max_tokens <= 0 or not chats:
             return [Completion("", tokens=0) for _ in chats]
         prompts = [TokensPrompt(prompt_token_ids=ids) for ids in self._prompts.encode_chats(chats)]
-        how = [self._build_sampling_params(sampling, index) for index in range(len(chats))]
+        params = [self._build_sampling_params(sampling, index) for index in range(len(chats))]
         llm: LLM = self._llm
-        return [_build_completion(output, sampling) for output in llm.generate(prompts, how, use_tqdm=False)]
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [_build_completion(output, sampling) for output in outputs]
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
         replies = [self._prompts.encode_text(text) for text in continuations]
@@ -69,16 +70,16 @@ class VLLM:
         ]
         if any(len(text) >= self._prompts.context for text in texts):
             raise GradingError("A chat and the reply to be scored are longer than the model's context.")
-        asked = [index for index, reply in enumerate(replies) if reply]
-        found = [0.0] * len(texts)
-        if asked:
+        non_empty = [index for index, reply in enumerate(replies) if reply]
+        sums = [0.0] * len(texts)
+        if non_empty:
             llm: LLM = self._llm
-            # One token has to be generated; the prompt's own are what is wanted.
-            how = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-            prompts = [TokensPrompt(prompt_token_ids=texts[index]) for index in asked]
-            for index, output in zip(asked, llm.generate(prompts, how, use_tqdm=False), strict=True):
-                found[index] = _sum_logprobs(output, texts[index], len(replies[index]))
-        return found
+            # vLLM must generate at least one token; only the prompt's log-probabilities are used.
+            params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+            prompts = [TokensPrompt(prompt_token_ids=texts[index]) for index in non_empty]
+            for index, output in zip(non_empty, llm.generate(prompts, params, use_tqdm=False), strict=True):
+                sums[index] = _sum_logprobs(output, texts[index], len(replies[index]))
+        return sums
 
     @property
     def templated(self) -> bool:
@@ -98,7 +99,7 @@ class VLLM:
             temperature=sampling.temperature,
             seed=sampling.derive_seed(index),
             stop=[text for text in sampling.stop if text],
-            # vLLM would take the end from generation_config.json.
+            # Else vLLM would take the end token from generation_config.json.
             ignore_eos=True,
             stop_token_ids=self._ends,
             skip_special_tokens=True,
@@ -114,22 +115,22 @@ def _build_completion(output: "RequestOutput", sampling: Sampling) -> Completion
 
 
 def _sum_logprobs(output: "RequestOutput", text: list[int], size: int) -> float:
-    """The log-probability of the last `size` tokens, each after those before it."""
+    """Return the log-probability of the last `size` tokens, each given those before it."""
     if output.prompt_logprobs is None:
-        raise GradingError("vLLM gave no probabilities.")
+        raise GradingError("vLLM returned no probabilities.")
     total = 0.0
     for place in range(len(text) - size, len(text)):
         token: Logprob = output.prompt_logprobs[place][text[place]]
         total += float(token.logprob)
     if not math.isfinite(total):
         raise GradingError(
-            "The model's output is not a number (NaN or infinity).", "Train with a lower rate."
+            "The model's output is not a number (NaN or infinity).", "Train with a lower learning rate."
         )
     return total
 
 
 def gpus_to_use(heads: int, visible: int) -> int:
-    """The largest power of two that the visible GPUs allow and the attention heads divide into."""
+    """Return the largest power of two that divides the attention heads and fits the visible GPUs."""
     return max(1 << power for power in range(visible.bit_length()) if heads % (1 << power) == 0)
 
 
@@ -154,7 +155,7 @@ def open_engine(directory: Path) -> VLLM:
             chat_template=NO_TEMPLATE,
             seed=0,
         )
-    except Exception as error:  # a file can be broken in as many ways as the library has errors
+    except Exception as error:  # the library raises many kinds of errors for broken files
         raise build_loading_error("vLLM cannot load the model", error) from error
     settings: ModelConfig = llm.model_config
     prompts = PromptEncoder(tokenizer, words.vocab_size, settings.max_model_len, load_chat_format(directory))

@@ -1,4 +1,4 @@
-"""One request and one answer, in the same form whatever the wire format."""
+"""Requests and replies in one form for all wire formats."""
 
 import hashlib
 import json
@@ -32,27 +32,27 @@ class WireToolCall:
 
 @dataclass(frozen=True)
 class AssistantMessage:
-    """By the LLM."""
+    """A message of the LLM."""
 
     text: str = ""
     calls: tuple[WireToolCall, ...] = ()
 
     @property
     def digest(self) -> str:
-        """The same for the same words and calls, whatever their ids."""
+        """Hash of the text and the calls, without ids."""
         return _hash_json([self.text.strip(), [[call.name, call.arguments] for call in self.calls]])
 
 
 @dataclass(frozen=True)
 class UserMessage:
-    """By the user, or by the agent in the user's name."""
+    """A message of the user, or of the agent in the user's role."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ToolResultMessage:
-    """Of a tool call."""
+    """The result of a tool call."""
 
     call: str
     text: str
@@ -71,17 +71,17 @@ class LlmRequest:
     system: str = ""
     most_tokens: int | None = None
     schema: Mapping[str, Any] | None = None
-    """What the answer must look like, where it is to be JSON."""
+    """JSON schema of the answer, if it must be JSON."""
     after: str | None = None
-    """The id of the answer that this goes on from, where the conversation itself is not sent again."""
+    """Id of the previous answer, if the client does not send the conversation again."""
     tells_usage: bool = True
-    """Whether a stream is to end with the tokens."""
+    """Whether a stream ends with the token usage."""
     events: bool = True
-    """Whether a stream is one of server-sent events; Gemini has another."""
+    """Whether a stream uses server-sent events; Gemini also has another form."""
 
     @property
     def turns(self) -> tuple[AssistantMessage, ...]:
-        """The LLM's, each whole."""
+        """The LLM's turns, with adjacent messages joined."""
         turns: list[AssistantMessage] = []
         joined = False
         for item in self.items:
@@ -95,21 +95,21 @@ class LlmRequest:
 
     @property
     def result(self) -> str:
-        """What came back since the LLM spoke last."""
+        """Tool results since the LLM's last turn; without any, the user's messages since."""
         since = self._items_since_reply()
         results = [_extract_output(item.text) for item in since if isinstance(item, ToolResultMessage)]
         return "\n".join(results or [item.text for item in since if isinstance(item, UserMessage)])
 
     @property
     def user(self) -> str:
-        """What the user said last."""
-        told = [item.text for item in self._items_since_reply() if isinstance(item, UserMessage)]
+        """The last user message."""
+        recent = [item.text for item in self._items_since_reply() if isinstance(item, UserMessage)]
         every = [item.text for item in self.items if isinstance(item, UserMessage)]
-        return "\n".join(told or every[-1:])
+        return "\n".join(recent or every[-1:])
 
     @property
     def beginning(self) -> str:
-        """The same for all requests of a conversation."""
+        """Hash of the first messages, which is the same for all requests of a conversation."""
         first: list[str] = []
         for item in self.items:
             if isinstance(item, AssistantMessage):
@@ -125,7 +125,7 @@ class LlmRequest:
 @dataclass(frozen=True)
 class LlmReply:
     id: str
-    """Letters and digits, no other answer's."""
+    """Unique; letters and digits."""
     text: str = ""
     think: str = ""
     calls: tuple[WireToolCall, ...] = ()
@@ -138,7 +138,7 @@ class LlmReply:
 
 @dataclass(frozen=True)
 class ResponseChunk:
-    """A piece of an answer, and the tokens that were told when it has been read."""
+    """A piece of an answer, and the tokens that are reported up to its end."""
 
     data: bytes
     told: TokenCounts | None
@@ -146,7 +146,7 @@ class ResponseChunk:
 
 @dataclass(frozen=True)
 class ProviderError:
-    """An error that a provider answers with."""
+    """An error response of a provider."""
 
     status: int
     kind: str
@@ -158,26 +158,27 @@ class WireFormat(Protocol):
     """A wire format, from the provider's side."""
 
     def read(self, body: Mapping[str, Any]) -> LlmRequest:
-        """ValueError: the request is none. What its path and query say (model, stream, alt) is in it."""
+        """Parse a request; raise ValueError if it is invalid. The body includes model, stream and alt from
+        the path and query."""
         ...
 
     def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
-        """The content type, and the answer in pieces."""
+        """Return the content type, and the answer in chunks."""
         ...
 
     def fail(self, trouble: ProviderError) -> tuple[int, dict[str, Any]]:
-        """The status and the body."""
+        """Return the status and the body of an error."""
         ...
 
 
 def split_text(text: str, size: int = 24) -> list[str]:
-    """What a stream brings one after the other; at least two of a text that has two characters."""
+    """Split a text into chunks for a stream; at least two if it has two characters."""
     size = max(1, min(size, (len(text) + 1) // 2))
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def dump_json(value: Any) -> bytes:
-    """Half characters, which JSON can name and UTF-8 cannot hold, are sent as JSON names them."""
+    """Encode as JSON; lone surrogates, which UTF-8 cannot encode, are escaped."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
@@ -185,13 +186,13 @@ def dump_json(value: Any) -> bytes:
 
 
 def render_sse_event(value: Any, name: str | None = None) -> bytes:
-    """A server-sent event. JSON has no line ends of its own."""
+    """Render a server-sent event. The JSON contains no newlines."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + dump_json(value) + b"\n\n"
 
 
 def render_whole_answer(value: Any, told: TokenCounts) -> list[ResponseChunk]:
-    """An answer that is no stream, in two pieces, so that it too has a middle."""
+    """Render an answer without a stream in two chunks, so that it can be cut in the middle too."""
     data = dump_json(value)
     middle = len(data) // 2
     return [ResponseChunk(data[:middle], None), ResponseChunk(data[middle:], told)]
@@ -210,7 +211,7 @@ def as_string(value: Any) -> str:
 
 
 def extract_text(content: Any) -> str:
-    """The text of a message: a string, or parts that have some."""
+    """Return the text of a message: a string, or the texts of its parts."""
     if isinstance(content, str):
         return content
     parts = [as_string(part) or as_string(as_mapping(part).get("text")) for part in as_list(content)]
@@ -230,7 +231,7 @@ def require_model(body: Mapping[str, Any]) -> str:
 
 
 def parse_arguments(arguments: Any) -> JsonValue:
-    """Arguments that were sent as a text of JSON."""
+    """Parse arguments that are sent as JSON text."""
     try:
         value: JsonValue = json.loads(as_string(arguments) or "{}")
     except ValueError:
@@ -239,7 +240,7 @@ def parse_arguments(arguments: Any) -> JsonValue:
 
 
 def _extract_output(text: str) -> str:
-    """Of a command, whose agent may have packed it into JSON."""
+    """Return the output of a command, which some agents wrap in JSON."""
     try:
         packed = as_mapping(json.loads(text))
     except (ValueError, RecursionError):

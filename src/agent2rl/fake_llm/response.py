@@ -26,12 +26,12 @@ from agent2rl.fake_llm.messages import (
 )
 from agent2rl.fake_llm.script_player import PlannedReply
 
-# What was asked and said, a line for each request: what the gateway's own count is compared with.
+# The request log
 
 Kind = Literal["main", "side", "count", "models", "unknown"]
-"""A step of the script; a side request; a count of tokens; a list of models; a path that nobody knows."""
+"""A step of the script; a side request; a token count; a model list; an unknown path."""
 Outcome = Literal["answered", "failed", "cut", "silent", "abandoned"]
-"""Wholly answered; an error; broken off, or never begun, as the script says; the client went away."""
+"""Answered completely; an error; cut off or never started by the script; the client disconnected."""
 
 
 class RequestLogLine(Record):
@@ -44,28 +44,28 @@ class RequestLogLine(Record):
     path: str
     stream: bool
     status: int | None
-    """None: no answer was begun."""
+    """None: no answer was started."""
     outcome: Outcome
     tokens: TokenCounts | None
-    """What the wire format told, as far as it was sent; None: nothing."""
+    """Reported tokens, as far as they were sent; None: none."""
     conversation: int | None = None
     step: int | None = None
     """From 1."""
     label: str | None = None
     attempt: int = 1
-    """Which request for this step it was."""
+    """Number of the request for this step."""
     tools: tuple[str, ...] = ()
-    """Offered."""
+    """Offered tools."""
     result: str = ""
-    """What the agent reported back."""
+    """Results that the agent sent back."""
     text: str = ""
-    """What was to be said."""
+    """Text of the planned reply."""
     think: str = ""
     calls: tuple[dict[str, JsonValue], ...] = ()
 
 
 class RequestLog:
-    """Lines of JSON in a file, where one is named."""
+    """Writes JSON lines to a file, if a path is given."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: IO[str] | None = None
@@ -73,7 +73,7 @@ class RequestLog:
             try:
                 self._file = path.open("a", encoding="ascii")
             except OSError as error:
-                raise UserError(f"The record cannot be written to {path}: {error.strerror}.") from error
+                raise UserError(f"Cannot write the record to {path}: {error.strerror}.") from error
 
     def add_line(self, line: RequestLogLine) -> None:
         if self._file:
@@ -87,7 +87,7 @@ class RequestLog:
 
 @dataclass
 class ScriptedResponse:
-    """An ASGI application of its own."""
+    """An ASGI application that sends one planned reply."""
 
     asked: LlmRequest
     play: PlannedReply
@@ -95,7 +95,7 @@ class ScriptedResponse:
     path: str
     began: float
     note: Callable[[RequestLogLine], None]
-    """Called once, before the last byte leaves."""
+    """Called once, before the last byte is sent."""
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_wait_for_disconnect(receive))
@@ -146,7 +146,7 @@ class ScriptedResponse:
         return self.wired.fail(trouble)[0] if trouble else 200
 
     def _render_chunks(self) -> tuple[str, list[ResponseChunk]]:
-        """The content type, and what is sent one after the other."""
+        """Return the content type and the chunks to send."""
         trouble = self.play.trouble
         body = self.wired.fail(trouble)[1] if trouble else {}
         if trouble and not self._midway:
@@ -200,20 +200,20 @@ class ScriptedResponse:
 
 
 def _render_stream_error(wire: Wire, body: dict[str, Any]) -> bytes:
-    """An error in the middle of a stream."""
+    """Render an error in the middle of a stream."""
     if wire == "openai-responses":
         return render_sse_event({"type": "error", "sequence_number": 0, **body["error"]}, "error")
     return render_sse_event(body, "error" if wire == "anthropic" else None)
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has gone away."""
+    """Return when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _sleep_or_disconnect(seconds: float, gone: asyncio.Task[None]) -> bool:
-    """Whether the client went away meanwhile."""
+    """Sleep; return whether the client disconnected meanwhile."""
     if seconds:
         await asyncio.wait({gone}, timeout=seconds)
     return gone.done()

@@ -23,10 +23,10 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record
 
-# A script: a TOML file of steps, each the answer to one request of the agent.
+# The format: a TOML file of steps, each the answer to one request of the agent
 
 CAPTURE_SLOT = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
-"""What a captured group is put in place of."""
+"""Placeholder for a captured group."""
 Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(ge=0, le=86400)]
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=60)]
@@ -38,21 +38,21 @@ DEFAULT_USAGE = TokenCounts(input=100, output=10)
 class FileToWrite(Record):
     path: Text
     text: str
-    """A last line end is added where there is none."""
+    """A final newline is added if there is none."""
 
 
 class ScriptCall(Record):
     """One of: a shell command, a file to write, any tool by name."""
 
     shell: Text | None = None
-    """Runs in whatever tool the agent has for it."""
+    """Runs in the agent's own shell tool."""
     write_file: FileToWrite | None = None
     """Written by a shell command."""
     tool: Text | None = None
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of `tool`."""
+    """Arguments of `tool`."""
     timeout: Annotated[float, Field(gt=0)] | None = None
-    """Seconds that the command may take, where the agent's tool can be told."""
+    """Timeout of the command in seconds, if the agent's tool supports one."""
 
     @property
     def kinds(self) -> list[str]:
@@ -63,11 +63,11 @@ class ScriptCall(Record):
         if len(self.kinds) > 1:
             raise ValueError(f"{' and '.join(self.kinds)} are two calls: put them into `calls`")
         if self.arguments and self.tool is None:
-            raise ValueError("`arguments` are a tool's: name it in `tool`")
+            raise ValueError("`arguments` needs a `tool`")
         if self.timeout is not None and not (self.shell or self.write_file):
-            raise ValueError("`timeout` is a shell command's")
+            raise ValueError("`timeout` needs a shell command")
         if "\0" in (self.shell or "") + (self.write_file.text if self.write_file else ""):
-            raise ValueError("no shell takes a zero byte")
+            raise ValueError("a shell command cannot contain a zero byte")
         return self
 
 
@@ -75,10 +75,10 @@ class ScriptedFailure(Record):
     """Answer with an error first."""
 
     status: Annotated[int, Field(ge=400, le=599)] | ProviderErrorName
-    """`overloaded` and `context-too-long` are what each provider says in that case."""
+    """`overloaded` and `context-too-long` are the errors of each provider in that case."""
     times: Times = 1
     midway: bool = False
-    """After half of the answer, where it is a stream."""
+    """Fail after half of the answer, if it is a stream."""
     retry_after: Annotated[int, Field(ge=0)] | None = None
     message: Text | None = None
 
@@ -89,12 +89,12 @@ class ScriptedFailure(Record):
 
 
 class StepCondition(Record):
-    """Patterns that must be found somewhere; their named groups are captured."""
+    """Patterns that must match; their named groups are captured."""
 
     result: re.Pattern[str] | None = None
-    """In what the last calls gave back, or where there were none, in what the agent said since."""
+    """Searched in the results of the last calls; without calls, in the agent's messages since."""
     user: re.Pattern[str] | None = None
-    """In what the user said last: the prompt."""
+    """Searched in the last user message: the prompt."""
 
     @property
     def names(self) -> set[str]:
@@ -110,28 +110,28 @@ class StepCondition(Record):
 class ScriptStep(ScriptCall):
     label: Label | None = None
     when: StepCondition | None = None
-    """Play this step only then; else go to `else`, or to the next step."""
+    """Play this step only if this matches; else go to `else`, or to the next step."""
     otherwise: Label | None = Field(None, alias="else")
     think: Text | None = None
     say: Text | None = None
     calls: tuple[ScriptCall, ...] = ()
-    """Several at once."""
+    """Several calls in one answer."""
     end: Text | None = None
-    """Last words: the agent ends."""
+    """Final message, after which the agent ends."""
     wait: Seconds = 0.0
-    """Before the first byte."""
+    """Delay before the first byte."""
     pause: Seconds = 0.0
-    """In the middle of the answer."""
+    """Delay in the middle of the answer."""
     fail: ScriptedFailure | None = None
     hang: Times | None = None
-    """So many requests are never answered."""
+    """Number of requests that are never answered."""
     cut: Times | None = None
-    """So many answers break off in the middle."""
+    """Number of answers that break off in the middle."""
     usage: TokenCounts | None = None
     until: StepCondition | None = None
-    """Play this step again until what comes back matches."""
+    """Repeat this step until the result matches."""
     most: Annotated[int, Field(ge=1)] = 100
-    """How often at most; then go on."""
+    """Maximum number of repetitions; then continue with the next step."""
     goto: Label | None = None
     """The step after this one."""
 
@@ -149,30 +149,30 @@ class ScriptStep(ScriptCall):
 
     @property
     def texts(self) -> list[str]:
-        """All that captured groups are put into."""
-        said = [text for text in (self.think, self.say, self.end) if text]
+        """All texts that may contain placeholders."""
+        texts = [text for text in (self.think, self.say, self.end) if text]
         for call in self.asks:
-            written = (call.write_file.path, call.write_file.text) if call.write_file else ()
-            said += [text for text in (call.shell, *written) if text]
-            said += _collect_strings(call.arguments)
-        return said
+            file_texts = (call.write_file.path, call.write_file.text) if call.write_file else ()
+            texts += [text for text in (call.shell, *file_texts) if text]
+            texts += _collect_strings(call.arguments)
+        return texts
 
     @model_validator(mode="after")
     def _check_step(self) -> Self:
         if any(not call.kinds for call in self.calls):
-            raise ValueError("each of `calls` has a shell, a write_file or a tool")
+            raise ValueError("each of `calls` needs a shell, a write_file or a tool")
         if self.end and (self.say or self.asks):
-            raise ValueError("`end` is the whole answer: put what is said or called before into its own step")
+            raise ValueError("`end` is the whole answer: put other texts and calls into a step before it")
         if self.think and not self.speaks:
-            raise ValueError("`think` goes with say, end or a call")
+            raise ValueError("`think` needs say, end or a call")
         if not self.speaks and (self.cut or (self.fail and self.fail.midway)):
-            raise ValueError("what breaks off needs an answer: say, end or a call")
+            raise ValueError("an interrupted answer needs a text: say, end or a call")
         if not (self.speaks or self.fails or self.goto):
             raise ValueError(
-                "says nothing: give it say, shell, write_file, tool, calls, end, fail, hang or goto"
+                "the step is empty: give it say, shell, write_file, tool, calls, end, fail, hang or goto"
             )
         if self.until and not self.speaks:
-            raise ValueError("`until` repeats an answer: say or a call")
+            raise ValueError("`until` needs an answer to repeat: say or a call")
         if self.otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.usage:
@@ -183,11 +183,11 @@ class ScriptStep(ScriptCall):
 class DriverScript(Record):
     about: str = ""
     audience: Literal["agents", "anyone"] = "agents"
-    """Who plays the script on: requests that offer a shell, or all. Others get a short answer at no step."""
+    """Which requests advance the script: those that offer a shell, or all. Others get a short answer."""
     sessions: Literal["apart", "joined"] = "apart"
-    """Whether a new conversation begins the script anew or goes on where the one before it was."""
+    """Whether a new conversation starts the script over or continues where the previous one was."""
     usage: TokenCounts = DEFAULT_USAGE
-    """Of each answer that says nothing of it."""
+    """Usage of each answer whose step sets none."""
     step: Annotated[tuple[ScriptStep, ...], Field(min_length=1)]
 
     def find_step(self, label: str) -> int:
@@ -222,13 +222,15 @@ class DriverScript(Record):
 
 def _check_usage(tokens: TokenCounts) -> None:
     if min(tokens.model_dump().values()) < 0:
-        raise ValueError("usage: tokens are not negative")
+        raise ValueError("usage: tokens must not be negative")
     if tokens.cached + tokens.written > tokens.input:
-        raise ValueError("usage: `input` holds `cached` and `written`, and is less than both together")
+        raise ValueError(
+            "usage: `input` includes `cached` and `written`, so it cannot be less than their sum"
+        )
     if tokens.written_hour > tokens.written:
-        raise ValueError("usage: `written` holds `written_hour`, and is less")
+        raise ValueError("usage: `written` includes `written_hour`, so it cannot be less")
     if tokens.reasoning > tokens.output:
-        raise ValueError("usage: `output` holds `reasoning`, and is less")
+        raise ValueError("usage: `output` includes `reasoning`, so it cannot be less")
 
 
 def _collect_strings(value: JsonValue) -> list[str]:
@@ -243,19 +245,19 @@ def _join_words(words: list[str]) -> str:
     return ", ".join(words) or "none"
 
 
-# Reads scripts: files, and those that come with the package. Errors name file, step and field.
+# Loading scripts. Errors name file, step and field.
 
 SHIPPED_FOLDER = Path(__file__).with_name("scripts")
 UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float)|literal\[.*\]")
 
 
 def list_shipped_scripts() -> dict[str, str]:
-    """The scripts that come with the package, and what they are about."""
+    """Return the scripts that ship with the package, and their descriptions."""
     return {path.stem: load_script(path.stem).about for path in sorted(SHIPPED_FOLDER.glob("*.toml"))}
 
 
 def load_script(name: str) -> DriverScript:
-    """A file, or a shipped script by name."""
+    """Load a script from a file, or a shipped one by name."""
     path = Path(name)
     if not path.is_file() and re.fullmatch(r"[\w-]+", name):
         path = SHIPPED_FOLDER / f"{name}.toml"
@@ -270,7 +272,7 @@ def load_script(name: str) -> DriverScript:
 
 
 def parse_script(text: str, name: str = "script") -> DriverScript:
-    """`name` is how errors call it."""
+    """Parse a script; `name` identifies it in errors."""
     try:
         return DriverScript.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -280,9 +282,9 @@ def parse_script(text: str, name: str = "script") -> DriverScript:
             (_format_location(fault["loc"]), _format_fault(fault["type"], fault["msg"]))
             for fault in error.errors()
         ]
-        place = faults[0][0]
-        said = ", or: ".join(words for where, words in faults if where == place)
-        raise UserError(f"{name}: {f'{place}: ' if place else ''}{said}.") from error
+        location = faults[0][0]
+        message = ", or: ".join(words for where, words in faults if where == location)
+        raise UserError(f"{name}: {f'{location}: ' if location else ''}{message}.") from error
 
 
 def _format_fault(kind: str, message: str) -> str:
@@ -290,7 +292,7 @@ def _format_fault(kind: str, message: str) -> str:
 
 
 def _format_location(loc: tuple[int | str, ...]) -> str:
-    """step 3: fail.status, without what pydantic calls the ways in which it could have been right."""
+    """Format a location such as "step 3: fail.status", without pydantic's names of union members."""
     loc = tuple(part for part in loc if not UNION_MEMBER.fullmatch(str(part)))
     if loc[:1] == ("step",) and len(loc) > 1:
         field = ".".join(map(str, loc[2:]))

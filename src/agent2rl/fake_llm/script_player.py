@@ -23,19 +23,19 @@ from agent2rl.fake_llm.messages import (
 from agent2rl.fake_llm.script_file import DriverScript, ScriptStep, StepCondition, Times
 from agent2rl.fake_llm.step_replies import AgentTools, ScriptFault, detect_agent_tools, fill_schema
 
-# Which conversation a request belongs to, and how far it has heard it: read from the request itself.
+# Matching requests with conversations
 
 
 @dataclass
 class ScriptedTurn:
-    """One answer, and how often it was asked for."""
+    """One answer, and how often it was requested."""
 
     step: int | None
     """Counted from 0; None: the script was over."""
     reply: LlmReply
     attempts: int = 0
     waits: bool = False
-    """For a command of the step to end: it is no answer of the step's own."""
+    """Whether it only waits for a command of the step to end, and is not the step's own answer."""
 
 
 @dataclass
@@ -43,13 +43,13 @@ class ScriptedConversation:
     number: int
     first: LlmRequest
     start: int | None = 0
-    """The step that it begins with; None: the script was over before."""
+    """The first step; None: the script was over before."""
     turns: list[ScriptedTurn] = field(default_factory=list)
     captured: dict[str, str] = field(default_factory=dict)
     plays: Counter[int] = field(default_factory=Counter)
-    """Of each step in a row."""
+    """How many times in a row each step was played."""
     results: list[str] = field(default_factory=list)
-    """What has come back of the last step so far, where it comes in parts."""
+    """Results of the last step so far, if they arrive in parts."""
 
     @property
     def calls(self) -> set[str]:
@@ -64,7 +64,7 @@ class ScriptedConversation:
 def find_conversation(
     conversations: Sequence[ScriptedConversation], asked: LlmRequest
 ) -> tuple[ScriptedConversation, int] | None:
-    """The conversation, and how many of its turns were heard. None: a new one begins."""
+    """Return the request's conversation and how many of its turns the client has; None if it is new."""
     calls = {call.id for said in asked.turns for call in said.calls}
 
     def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
@@ -77,7 +77,7 @@ def find_conversation(
 
 
 def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | None:
-    """Of its turns; None: it is another conversation."""
+    """Count the turns that the client has; None if it is another conversation."""
     if asked.after:
         return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == asked.after), None)
     for place in range(len(asked.turns), 0, -1):
@@ -89,7 +89,7 @@ def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | N
 
 
 def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
-    """How many turns were heard with this one, which is the request's so manieth."""
+    """Return the number of turns up to this one, which is number `place` in the request."""
     replies = [(number, turn.reply) for number, turn in enumerate(talk.turns, 1)]
     calls = {call.id for call in said.calls}
     same = [number for number, reply in replies if calls & {call.id for call in reply.calls}]
@@ -100,6 +100,8 @@ def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) 
     return begun[-1] - 1 if begun else None
 
 
+# Playing the script
+
 SCRIPT_OVER_STEP = ScriptStep(end="The script is over.")
 SIDE_ANSWER = "A scripted run"
 SIDE_USAGE = TokenCounts(input=20, output=5)
@@ -107,7 +109,7 @@ Fault = Literal["hang", "cut", "midway"]
 
 
 class ConversationState(Record):
-    """Where a conversation is."""
+    """The current state of a conversation."""
 
     conversation: int
     wire: Wire
@@ -115,7 +117,7 @@ class ConversationState(Record):
     turns: int
     """Answers so far."""
     step: int | None
-    """The step that was asked for last, from 1; None: the script was over."""
+    """The step that was requested last, from 1; None: the script was over."""
     label: str | None
     captured: dict[str, str]
     ended: bool
@@ -123,7 +125,7 @@ class ConversationState(Record):
 
 @dataclass(frozen=True)
 class PlannedReply:
-    """What one request gets."""
+    """The planned answer to one request."""
 
     kind: Literal["main", "side"]
     reply: LlmReply
@@ -134,7 +136,7 @@ class PlannedReply:
     trouble: ProviderError | None = None
     """Instead of the reply, or midway in it."""
     fault: Fault | None = None
-    """What keeps the reply from being whole."""
+    """How the reply is interrupted."""
     wait_seconds: float = 0.0
     pause_seconds: float = 0.0
 
@@ -174,7 +176,7 @@ class ScriptPlayer:
         )
 
     def _answer_side_request(self, asked: LlmRequest) -> PlannedReply:
-        """A title, a summary, a probe: a short answer that is no step."""
+        """Answer a title, summary or probe request, without advancing the script."""
         self._sides += 1
         text = SIDE_ANSWER if asked.schema is None else dump_json(fill_schema(asked.schema)).decode()
         return PlannedReply("side", LlmReply(f"side{self._sides}", text, tokens=SIDE_USAGE))
@@ -205,7 +207,7 @@ class ScriptPlayer:
     def _append_turn(
         self, talk: ScriptedConversation, at: int | None, asked: LlmRequest, manner: AgentTools | None
     ) -> None:
-        """The next turn, at a step; None: the script is over."""
+        """Append the next turn at a step; None: the script is over."""
         step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
         tokens = step.usage or self._script.usage
         reply = step_replies.build_reply(step, talk.next_name, asked.wire, manner, talk.captured, tokens)
@@ -229,7 +231,7 @@ class ScriptPlayer:
     def _find_playable_step(
         self, talk: ScriptedConversation, at: int | None, asked: LlmRequest
     ) -> int | None:
-        """The first step from there on that is to be played; None: the script is over."""
+        """Return the first step from there on that can be played; None: the script is over."""
         passed = set[int]()
         while at is not None and at < len(self._script.step):
             step = self._script.step[at]
@@ -247,7 +249,7 @@ class ScriptPlayer:
     def _plan_attempt(
         self, talk: ScriptedConversation, turn: ScriptedTurn, asked: LlmRequest, manner: AgentTools | None
     ) -> PlannedReply:
-        """First the step's errors, then its answer; a step that only fails then gives way to the next."""
+        """Plan the step's errors first, then its answer; after a step that only fails comes the next."""
         while turn.step is not None and not turn.waits:
             step = self._script.step[turn.step]
             fails = _resolve_times(step.fail.times if step.fail else None)
@@ -294,13 +296,13 @@ class ScriptPlayer:
 
 
 def _match_patterns(talk: ScriptedConversation, when: StepCondition, asked: LlmRequest) -> bool:
-    """Whether all patterns are found; what they capture is kept."""
-    wanted = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
-    found = [pattern.search(text) for pattern, text in wanted if pattern]
-    for match in found:
+    """Check whether all patterns match, and store their captured groups."""
+    searches = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
+    matches = [pattern.search(text) for pattern, text in searches if pattern]
+    for match in matches:
         if match is None:
             return False
-    for match in filter(None, found):
+    for match in filter(None, matches):
         talk.captured.update({name: value or "" for name, value in match.groupdict().items()})
     return True
 

@@ -35,7 +35,7 @@ from agent2rl.fake_llm.step_replies import ScriptFault
 from agent2rl.fake_llm.wires import anthropic, gemini, openai
 from agent2rl.net.ports import LOOPBACK, open_listening_socket
 
-# The scripted LLM over HTTP: an ASGI application.
+# The ASGI application
 
 BODY_BYTES = 64 << 20
 FORMATS: dict[Wire, WireFormat] = {
@@ -61,7 +61,7 @@ class ScriptedDriver:
     def __init__(
         self, script: DriverScript, log: RequestLog, name: str = "script", key: str | None = None
     ) -> None:
-        """With a key, only requests that have it are answered."""
+        """If `key` is set, only requests with that key are answered."""
         self._player, self._log, self._name, self._key = ScriptPlayer(script), log, name, key
         self._kinds: Counter[str] = Counter()
         self._tokens = TokenCounts()
@@ -102,7 +102,7 @@ class ScriptedDriver:
             return JSONResponse(_render_model_list(models["model"]))
         if status == 200:
             return JSONResponse({"script": self._name})
-        trouble = ProviderError(404, "", f"The scripted LLM knows no {request.method} {path}.")
+        trouble = ProviderError(404, "", f"The scripted LLM does not support {request.method} {path}.")
         return JSONResponse(openai.render_openai_error(trouble)[1], 404)
 
     async def _handle_generation(
@@ -117,8 +117,8 @@ class ScriptedDriver:
             body = await _read_body(request)
             if named.get("count"):
                 self._log_request(_build_log_line(began, "count", request, 200, "answered"))
-                many = max(1, len(dump_json(body)) // 4)
-                return JSONResponse({"input_tokens" if wire == "anthropic" else "totalTokens": many})
+                count = max(1, len(dump_json(body)) // 4)
+                return JSONResponse({"input_tokens" if wire == "anthropic" else "totalTokens": count})
             given = (
                 {}
                 if wire != "gemini"
@@ -138,7 +138,7 @@ class ScriptedDriver:
 
 
 def _extract_key(request: Request) -> str | None:
-    """Where each of the wire formats has it."""
+    """Return the key from where any of the wire formats sends it."""
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     given = (bearer, *(request.headers.get(name) for name in ("x-api-key", "x-goog-api-key")))
     return next(filter(None, given), request.query_params.get("key"))
@@ -149,18 +149,18 @@ async def _read_body(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         data += chunk
         if len(data) > BODY_BYTES:
-            raise ValueError(f"A request has at most {BODY_BYTES} bytes.")
+            raise ValueError(f"The request is larger than {BODY_BYTES} bytes.")
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The request is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise ValueError("The request is no JSON object.")
+        raise ValueError("The request is not a JSON object.")
     return body
 
 
 def _render_model_list(name: str | None) -> dict[str, Any]:
-    """A list that OpenAI's, Anthropic's and Gemini's clients all take, or one of it."""
+    """Return a model list that OpenAI, Anthropic and Gemini clients all accept, or one entry of it."""
     entries = [
         {
             "id": one,
@@ -197,8 +197,10 @@ def _build_log_line(
     )
 
 
+# The server
+
 LEAVE_SECONDS = 1
-"""For answers on their way when it is ended; some are never to come."""
+"""Grace period at shutdown for running answers; some never end."""
 
 
 def serve_script(
@@ -210,22 +212,22 @@ def serve_script(
     record: Path | None = None,
     key: str | None = None,
 ) -> None:
-    """Until Ctrl-C. `tell` gets the address."""
-    with closing(RequestLog(record)) as log, _bind_listener(port, path) as (line, address):
+    """Serve until Ctrl-C. `tell` is called with the address."""
+    with closing(RequestLog(record)) as log, _bind_listener(port, path) as (listener, address):
         server = _build_server(ScriptedDriver(script, log, name, key))
         tell(address)
         with suppress(KeyboardInterrupt):
-            server.run(sockets=[line])
+            server.run(sockets=[listener])
 
 
 @contextmanager
 def run_in_thread(
     script: DriverScript, path: Path | None = None, record: Path | None = None, key: str | None = None
 ) -> Iterator[str]:
-    """The address of a server that runs beside, in a thread."""
-    with closing(RequestLog(record)) as log, _bind_listener(0, path) as (line, address):
+    """Run a server in a thread and yield its address."""
+    with closing(RequestLog(record)) as log, _bind_listener(0, path) as (listener, address):
         server = _build_server(ScriptedDriver(script, log, key=key))
-        thread = threading.Thread(target=server.run, args=([line],), name="scripted-llm", daemon=True)
+        thread = threading.Thread(target=server.run, args=([listener],), name="scripted-llm", daemon=True)
         thread.start()
         try:
             yield address
@@ -242,7 +244,7 @@ def _build_server(driver: ScriptedDriver) -> uvicorn.Server:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # a stream that is cut as the script says is no error to tell of
+            log_level="critical",  # a stream that the script cuts is not an error worth logging
             timeout_graceful_shutdown=LEAVE_SECONDS,
         )
     )
@@ -250,23 +252,23 @@ def _build_server(driver: ScriptedDriver) -> uvicorn.Server:
 
 @contextmanager
 def _bind_listener(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str]]:
-    line = _bind_unix_socket(path) if path else open_listening_socket(port)
+    listener = _bind_unix_socket(path) if path else open_listening_socket(port)
     try:
-        yield line, f"unix:{path}" if path else f"http://{LOOPBACK}:{line.getsockname()[1]}"
+        yield listener, f"unix:{path}" if path else f"http://{LOOPBACK}:{listener.getsockname()[1]}"
     finally:
-        line.close()
+        listener.close()
         if path:
             path.unlink(missing_ok=True)
 
 
 def _bind_unix_socket(path: Path) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX)
     try:
-        line.bind(str(path))
-        line.listen()
+        listener.bind(str(path))
+        listener.listen()
     except OSError as error:
-        line.close()
+        listener.close()
         raise UserError(
-            f"The socket {path} cannot be used: {error.strerror or error}.", "Name another."
+            f"The socket {path} cannot be used: {error.strerror or error}.", "Choose another path."
         ) from error
-    return line
+    return listener

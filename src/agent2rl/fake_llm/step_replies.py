@@ -1,7 +1,7 @@
 """Turns a script's step into a reply: text with captured values, and calls of the asking agent's own tools.
 
-How the agent runs a shell command and how it finishes is read from the tools that its request offers. No
-agent is known by name: a shell is a tool with a shell's name, or else any tool that takes a command; other
+The tools that a request offers show how the agent runs a shell command and how it finishes. No agent is
+recognized by name: a shell is a tool with a shell's name, or else any tool that takes a command; other
 required arguments are filled in from the tool's schema.
 """
 
@@ -27,7 +27,7 @@ from agent2rl.fake_llm.messages import (
 from agent2rl.fake_llm.messages import WireToolCall as Called
 from agent2rl.fake_llm.script_file import CAPTURE_SLOT, ScriptCall, ScriptedFailure, ScriptStep
 
-# How the agent that asks runs a shell command, and how it is ended: found in what its request offers.
+# The agent's tools for running commands and for finishing
 
 SHELL_TOOLS = (
     "bash",
@@ -46,42 +46,42 @@ SHELL_TOOLS = (
 COMMAND_FIELDS = ("command", "cmd", "script", "commands", "input", "code")
 FINISH_TOOLS = ("finish", "attempt_completion", "submit")
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""What mini-swe-agent ends on, when a command prints it first."""
+"""mini-swe-agent ends when the output of a command starts with this."""
 FENCED = re.compile(r"```(mswea_bash_command|bash)\b")
 SUBSTITUTION_REFUSING_SHELLS = ("run_shell_command",)
-"""Shells that refuse whatever looks like a substitution, quoted or not: Gemini CLI's."""
+"""Shells that refuse anything that looks like a substitution, quoted or not: Gemini CLI's."""
 SUBSTITUTION = re.compile(r"\$\(|`|[<>]\s*\(")
 RUNNING = re.compile(r"Process running with session ID (\d+)")
-"""What Codex says of a command that takes longer than it was waited for; `write_stdin` waits on."""
+"""Codex's message about a command that is still running; `write_stdin` waits for it."""
 POLL = "write_stdin"
 POLL_SECONDS = 300
 PLACEHOLDER_TEXT = "Run the next command"
 PREFERRED_ENUM_VALUES = ("LOW", "low", "UNKNOWN")
-"""The values of an enumeration to be preferred: OpenHands asks how risky a command is."""
+"""Preferred values of an enumeration: OpenHands asks for the risk of a command."""
 
 
 @dataclass(frozen=True)
 class AgentTools:
     shell: OfferedTool | None
     fence: str = ""
-    """Commands are read from a fenced block of the answer, of this language."""
+    """Language of the fenced blocks in answers from which the agent reads commands."""
     finish: OfferedTool | None = None
-    """To be called with the last words."""
+    """Tool to call with the final message."""
     marker: bool = False
-    """The agent ends when a command prints MARKER."""
+    """Whether the agent ends when a command prints MARKER."""
 
     poll: OfferedTool | None = None
-    """Waits for a command that still runs."""
+    """Tool that waits for a running command."""
 
     def build_shell_call(self, command: str, seconds: float | None) -> tuple[str, JsonValue]:
-        """The tool's name, and its arguments."""
+        """Return the tool's name and its arguments."""
         assert self.shell
         if self.shell.name in SUBSTITUTION_REFUSING_SHELLS and SUBSTITUTION.search(command):
             command = _encode_command(command)
         return self.shell.name, _build_arguments(self.shell, command, seconds)
 
     def build_poll_call(self, result: str) -> tuple[str, JsonValue] | None:
-        """The call that waits for a command that has not ended; None: it has."""
+        """Return the call that waits for a running command; None if it has ended."""
         running = RUNNING.search(result)
         if not (running and self.poll):
             return None
@@ -89,7 +89,7 @@ class AgentTools:
         return self.poll.name, {"session_id": int(running[1]), **_build_timeouts(known, POLL_SECONDS)}
 
     def build_end_call(self, text: str) -> tuple[str, JsonValue] | None:
-        """The call that ends the agent; None: saying something without a call does."""
+        """Return the call that ends the agent; None if an answer without a call ends it."""
         if self.finish:
             known = as_mapping(self.finish.schema.get("properties"))
             field = next((name for name in ("message", "result", "answer") if name in known), "message")
@@ -98,7 +98,7 @@ class AgentTools:
 
 
 def detect_agent_tools(asked: LlmRequest) -> AgentTools | None:
-    """None: whoever asks cannot run commands."""
+    """Return the agent's tools; None if it cannot run commands."""
     texts = [asked.system, *(item.text for item in asked.items[:2])]
     marker = any(MARKER in text for text in texts)
     shell = _find_shell_tool(asked.tools)
@@ -111,7 +111,7 @@ def detect_agent_tools(asked: LlmRequest) -> AgentTools | None:
 
 
 def build_write_command(path: str, text: str) -> str:
-    """A shell command that writes a file."""
+    """Return a shell command that writes a file."""
     end = "END_OF_FILE"
     while end in text.splitlines():
         end += "_"
@@ -121,7 +121,7 @@ def build_write_command(path: str, text: str) -> str:
 
 
 def _encode_command(command: str) -> str:
-    """The same command, in a form that nothing in it can be mistaken in."""
+    """Encode the command, so that nothing in it looks like a substitution."""
     return f"base64 -d <<'END' | bash\n{base64.encodebytes(command.encode()).decode()}END"
 
 
@@ -139,7 +139,7 @@ def _find_shell_tool(tools: Sequence[OfferedTool]) -> OfferedTool | None:
 
 
 def _find_command_field(tool: OfferedTool) -> str | None:
-    """Where its command goes."""
+    """Return the name of the argument for the command."""
     known = as_mapping(tool.schema.get("properties"))
     return next((name for name in COMMAND_FIELDS if name in known), None)
 
@@ -163,13 +163,13 @@ def _build_arguments(tool: OfferedTool, command: str, seconds: float | None) -> 
 
 
 def _build_timeouts(known: Mapping[str, Any], seconds: float) -> dict[str, JsonValue]:
-    """Each field that bounds how long a command is waited for, in its own unit."""
-    found: dict[str, JsonValue] = {}
+    """Return each timeout argument of the tool, in its own unit."""
+    timeouts: dict[str, JsonValue] = {}
     for name in ("timeout", "timeout_ms", "timeout_seconds", "yield_time_ms"):
         if name in known:
-            told = str(as_mapping(known[name]).get("description", "")).lower()
-            found[name] = round(seconds * (1000 if name.endswith("_ms") or "milliseconds" in told else 1))
-    return found
+            about = str(as_mapping(known[name]).get("description", "")).lower()
+            timeouts[name] = round(seconds * (1000 if name.endswith("_ms") or "milliseconds" in about else 1))
+    return timeouts
 
 
 def _fill_required(schema: Mapping[str, Any]) -> dict[str, JsonValue]:
@@ -180,7 +180,7 @@ def _fill_required(schema: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 
 def fill_schema(schema: Mapping[str, Any], name: str = "") -> JsonValue:
-    """The least that a JSON schema takes."""
+    """Return a minimal value that fits a JSON schema."""
     if "default" in schema or "const" in schema:
         given: JsonValue = schema.get("const", schema.get("default"))
         return given
@@ -209,11 +209,13 @@ def fill_schema(schema: Mapping[str, Any], name: str = "") -> JsonValue:
 
 
 def _read_schema_type(schema: Mapping[str, Any]) -> str:
-    """Gemini writes types in capitals; some may be of several."""
+    """Return the type in lower case (Gemini uses capitals); the first one if there are several."""
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     return kind.lower() if isinstance(kind, str) else "object" if "properties" in schema else ""
 
+
+# Replies
 
 PREFIXES: Mapping[Wire, str] = {"anthropic": "toolu_", "gemini": "", "openai-chat": "call_"}
 MESSAGES: Mapping[int | str, str] = {
@@ -229,7 +231,7 @@ MESSAGES: Mapping[int | str, str] = {
 
 
 class ScriptFault(Exception):
-    """The script cannot go on."""
+    """The script cannot continue."""
 
 
 def build_reply(
@@ -240,7 +242,7 @@ def build_reply(
     captured: Mapping[str, str],
     tokens: TokenCounts,
 ) -> LlmReply:
-    """`name` is the answer's id."""
+    """Build the reply of a step; `name` is its id."""
     text = _fill_slots(step.say or step.end or "", captured)
     think = _fill_slots(step.think or "", captured)
     if manner and manner.fence:
@@ -254,7 +256,7 @@ def build_reply(
 
 
 def build_poll_reply(call: tuple[str, JsonValue], name: str, wire: Wire, tokens: TokenCounts) -> LlmReply:
-    """An answer that only waits for a command to end."""
+    """Build a reply that only waits for a command to end."""
     return LlmReply(name, calls=_number_calls([call], name, wire, {}), tokens=tokens)
 
 
@@ -293,7 +295,7 @@ def _build_command(call: ScriptCall, captured: Mapping[str, str]) -> str:
 
 
 def _render_fenced(step: ScriptStep, text: str, language: str, captured: Mapping[str, str]) -> str:
-    """All of it as text: one block, since agents that read blocks take one at a time."""
+    """Render everything as text with one block, because agents that read blocks take one at a time."""
     if any(call.tool for call in step.asks):
         raise ScriptFault("The script calls a tool by name, and this agent reads commands from text.")
     commands = [f"echo {MARKER}"] if step.end else [_build_command(call, captured) for call in step.asks]

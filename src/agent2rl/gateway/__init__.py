@@ -1,1 +1,1 @@
-"""The way to the driver LLM: what agents ask it, metered and with keys that they never see."""
+"""The gateway to the driver LLM: it meters agents' requests and adds the API key, which they never see."""

@@ -1,4 +1,4 @@
-"""Hearing a client and answering it: as much as there is room for, and as long as it is there."""
+"""ASGI helpers: read a request body within memory limits, and respond while the client is connected."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -8,7 +8,7 @@ from agent2rl.gateway.errors import RequestRefused
 
 BODY_BYTES = 32 << 20
 HELD_BYTES = 128 << 20
-"""Of all bodies together that a gateway holds at once."""
+"""Total size of all bodies that a gateway holds at once."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -17,21 +17,21 @@ Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 class ClientDisconnected(Exception):
-    """The client hung up."""
+    """The client disconnected."""
 
 
 class BodyMemoryBudget:
-    """How much more can be held."""
+    """How many more bytes of request bodies fit into memory."""
 
-    def __init__(self, most: int = HELD_BYTES) -> None:
-        self.left = most
+    def __init__(self, limit: int = HELD_BYTES) -> None:
+        self.left = limit
 
 
 class RequestBody:
-    """A request's body; what it takes up is given back by `drop`."""
+    """A request's body; `release_memory` returns its bytes to the budget."""
 
-    def __init__(self, room: BodyMemoryBudget, seconds: float) -> None:
-        self._room, self._seconds = room, seconds
+    def __init__(self, budget: BodyMemoryBudget, seconds: float) -> None:
+        self._budget, self._seconds = budget, seconds
         self._held = 0
 
     async def read(self, receive: Receive) -> bytes:
@@ -42,7 +42,7 @@ class RequestBody:
             raise RequestRefused(408, f"The request did not arrive within {self._seconds:g} s.") from None
 
     def release_memory(self) -> None:
-        self._room.left += self._held
+        self._budget.left += self._held
         self._held = 0
 
     async def _read_chunks(self, receive: Receive) -> bytes:
@@ -53,12 +53,12 @@ class RequestBody:
                 raise ClientDisconnected
             chunk = message.get("body", b"")
             if self._held + len(chunk) > BODY_BYTES:
-                raise RequestRefused(413, f"A request has at most {BODY_BYTES >> 20} MiB.")
-            if len(chunk) > self._room.left:
+                raise RequestRefused(413, f"The request is larger than {BODY_BYTES >> 20} MiB.")
+            if len(chunk) > self._budget.left:
                 raise RequestRefused(
-                    503, "Too much is being asked at once.", "Ask again when others are answered."
+                    503, "Too many large requests at once.", "Retry when other requests are done."
                 )
-            self._room.left -= len(chunk)
+            self._budget.left -= len(chunk)
             self._held += len(chunk)
             chunks.append(chunk)
             if not message.get("more_body", False):
@@ -66,16 +66,16 @@ class RequestBody:
 
 
 async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, but no longer than the client is there."""
-    task, left = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(receive))
+    """Do the work; cancel it and raise ClientDisconnected if the client disconnects."""
+    task, disconnect = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnected
     finally:
-        left.cancel()
+        disconnect.cancel()
         task.cancel()
-        await asyncio.gather(task, left, return_exceptions=True)
+        await asyncio.gather(task, disconnect, return_exceptions=True)
     task.result()
 
 
@@ -85,17 +85,17 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def parse_headers(scope: Scope) -> dict[str, str]:
-    """By their names in small letters; what is sent twice is one list."""
-    found: dict[str, str] = {}
+    """Return the headers by lower-case name; repeated headers are joined with commas."""
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        found[key] = f"{found[key]},{text}" if key in found else text
-    return found
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+    return headers
 
 
 async def start_response(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": listed})
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
 
 
 async def send_chunk(send: Send, body: bytes, last: bool = False) -> None:

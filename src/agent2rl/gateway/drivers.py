@@ -1,9 +1,9 @@
-"""Driver LLMs by name, and where they are asked.
+"""Parse driver LLM names into providers, URLs and keys.
 
-    claude-opus-4-6   gpt-5.4   gemini-2.5-flash      at their maker's, with its key
-    MODEL@URL                                         at anything compatible: vLLM, Ollama, a LiteLLM proxy
+    claude-opus-4-6   gpt-5.4   gemini-2.5-flash      at their provider, with its key
+    MODEL@URL                                         at any compatible server: vLLM, Ollama, a LiteLLM proxy
 
-A URL is taken to speak every wire format; which ones it really speaks shows when it is asked.
+A URL is assumed to speak every wire format; requests show which ones it really speaks.
 """
 
 import re
@@ -33,25 +33,25 @@ OWN_KEY = "AGENT2RL_DRIVER_KEY"
 class Driver:
     model: str
     urls: Mapping[Wire, str]
-    """For each wire format that it speaks, what comes before the format's own path: …/v1 before /messages."""
+    """Base URL for each supported wire format, without the format's own path: …/v1 before /messages."""
     key_names: tuple[str, ...]
-    """The environment variables that may hold its key, the first that is set counts."""
+    """Environment variables that may hold its key; the first one that is set is used."""
     provider: str
     needs_key: bool = True
 
-    def choose_wire(self, wanted: Sequence[Wire]) -> Wire:
-        """The first of these that the driver speaks."""
-        for one in wanted:
-            if one in self.urls:
-                return one
+    def choose_wire(self, wires: Sequence[Wire]) -> Wire:
+        """Return the first of these wire formats that the driver speaks."""
+        for wire in wires:
+            if wire in self.urls:
+                return wire
         raise UserError(
-            f"{self.provider} does not speak {_join_wire_names(wanted)}, which is all that the agent speaks.",
-            f"Put a LiteLLM proxy between them and name it: --driver {self.model}@http://127.0.0.1:4000.",
+            f"{self.provider} does not speak {_join_wire_names(wires)}, which is all that the agent speaks.",
+            f"Start a LiteLLM proxy and use it: --driver {self.model}@http://127.0.0.1:4000.",
         )
 
     @property
     def compatible(self) -> bool:
-        """Somebody else's server, of which no more is known than its address."""
+        """Whether it is a compatible server of which only the URL is known."""
         return not self.needs_key
 
 
@@ -89,18 +89,18 @@ PROVIDER_PRESETS = (
 
 
 def parse_driver(text: str) -> Driver:
-    """The driver that a name means."""
+    """Return the driver of this name."""
     model, at, url = text.partition("@")
     if not MODEL.fullmatch(model):
-        raise UserError(f"{text[:200]!r} names no model.", DRIVER_NAME_HINT)
+        raise UserError(f"{text[:200]!r} is not a model name.", DRIVER_NAME_HINT)
     if at:
         return Driver(
             model, _build_base_urls(_validate_url(url)), (OWN_KEY,), urlsplit(url).netloc, needs_key=False
         )
-    for maker in PROVIDER_PRESETS:
-        if maker.models.match(model) and not set(model) & set(":/+"):
-            return Driver(model, maker.urls, maker.key_names, maker.name)
-    raise UserError(f"Whose model {model!r} is, its name does not tell.", DRIVER_NAME_HINT)
+    for preset in PROVIDER_PRESETS:
+        if preset.models.match(model) and not set(model) & set(":/+"):
+            return Driver(model, preset.urls, preset.key_names, preset.name)
+    raise UserError(f"The provider of {model!r} is unknown.", DRIVER_NAME_HINT)
 
 
 def _validate_url(url: str) -> SplitResult:
@@ -108,22 +108,25 @@ def _validate_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise UserError(f"The driver's URL is none: {error}.", DRIVER_NAME_HINT) from None
+        raise UserError(f"Invalid driver URL: {error}.", DRIVER_NAME_HINT) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\s\\%]", url):
-        raise UserError("The driver has no URL that begins with http:// or https://.", DRIVER_NAME_HINT)
+        raise UserError("The driver's URL must start with http:// or https://.", DRIVER_NAME_HINT)
     if parts.username is not None or parts.query or parts.fragment:
         raise UserError(
-            "The driver's URL holds a user, a query or a fragment.",
-            f"A key belongs into {OWN_KEY}, where no record shows it. {DRIVER_NAME_HINT}",
+            "The driver's URL must not contain a user, a query or a fragment.",
+            f"Put a key into {OWN_KEY}, which is never recorded. {DRIVER_NAME_HINT}",
         )
     return parts
 
 
 def _build_base_urls(parts: SplitResult) -> dict[Wire, str]:
-    """Whether or not the URL ends in a version: a path with one in it is OpenAI's base as it stands."""
-    whole = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    bare = re.sub(r"/v\d+(?:alpha|beta)?$", "", whole)
-    openai = whole if re.search(r"/v\d", parts.path) else f"{whole}/v1"
+    """Return the base URLs, whether or not the URL ends in a version.
+
+    A path that contains a version is OpenAI's base URL as it is.
+    """
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    bare = re.sub(r"/v\d+(?:alpha|beta)?$", "", base)
+    openai = base if re.search(r"/v\d", parts.path) else f"{base}/v1"
     return {
         "anthropic": f"{bare}/v1",
         "openai-responses": openai,

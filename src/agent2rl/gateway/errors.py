@@ -1,6 +1,6 @@
-"""What the gateway itself says, in the words of each wire format: refusals, failures, and the list of models.
+"""The gateway's own responses in each wire format: refusals, failures, and the list of models.
 
-A refusal has a status that no client tries again on. `hint` tells an agent that reads it what to do instead.
+A refusal has a status that no client retries. Its `hint` tells an agent what to do instead.
 """
 
 import json
@@ -30,7 +30,7 @@ GEMINI = {
 
 
 class RequestRefused(Agent2RLError):
-    """The gateway does not pass this on."""
+    """The gateway does not forward this request."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -38,7 +38,7 @@ class RequestRefused(Agent2RLError):
 
 
 class UpstreamFailure(Agent2RLError):
-    """The provider did not answer, or not to the end."""
+    """The provider did not answer, or not completely."""
 
     def __init__(self, outcome: Outcome, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -47,7 +47,7 @@ class UpstreamFailure(Agent2RLError):
 
 
 def render_error_body(wire: Wire, status: int, message: str) -> bytes:
-    """An error's body."""
+    """Return the body of an error response."""
     message = f"agent2rl gateway: {message}"
     match wire:
         case "anthropic":
@@ -63,12 +63,12 @@ def render_error_body(wire: Wire, status: int, message: str) -> bytes:
 
 
 def render_model_list(wire: Wire, names: Sequence[str], one: bool) -> bytes:
-    """The list of models, or one of it: those that the run may ask, and what it needs to know of them.
+    """Return the body with the list of the run's models, or with one of them.
 
-    One form serves OpenAI's clients and Anthropic's, who ask at the same path.
+    One form serves OpenAI and Anthropic clients, which use the same path.
     """
     if wire == "gemini":
-        found: list[dict[str, Any]] = [
+        entries: list[dict[str, Any]] = [
             {
                 "name": f"models/{name}",
                 "displayName": name,
@@ -76,9 +76,9 @@ def render_model_list(wire: Wire, names: Sequence[str], one: bool) -> bytes:
             }
             for name in names
         ]
-        listed: dict[str, Any] = {"models": found}
+        listed: dict[str, Any] = {"models": entries}
     else:
-        found = [
+        entries = [
             {
                 "id": name,
                 "object": "model",
@@ -91,5 +91,5 @@ def render_model_list(wire: Wire, names: Sequence[str], one: bool) -> bytes:
             for name in names
         ]
         edges = {"first_id": names[0], "last_id": names[-1], "has_more": False}
-        listed = {"object": "list", "data": found, **edges}
-    return json.dumps(found[0] if one else listed).encode()
+        listed = {"object": "list", "data": entries, **edges}
+    return json.dumps(entries[0] if one else listed).encode()

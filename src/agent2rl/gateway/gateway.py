@@ -1,17 +1,18 @@
-"""The gateway: between an agent that has no key and no network, and the LLM that drives it.
+"""The gateway between an agent, which has no key and no network, and its driver LLM.
 
-    route      what the path asks for                               wires
-    read       the body, and whether it may be passed on            asgi, asking, limits
-    admit      a place within the caps                              meter
-    ask        the provider, or a tape                              upstream, replay
-    pass       each chunk: the key out of it, taped, counted, on    keys, tape, counting
-    settle     one `LlmExchange` for the record                        visit, meter
+    route      match the path                                        request_parsing
+    read       read and validate the body                            asgi, request_parsing, request_limits
+    admit      wait until the request fits within the caps           meter
+    ask        send it to the provider, or look it up on a tape      upstream, tape
+    forward    redact the key from each chunk, tape it, count it     keys, tape, token_counting
+    settle     record one `LlmExchange`                              in_flight_request, meter
 
-Whatever is sent, there is an answer in the wire format of the asker, and one exchange on record. A gateway is
-closed while it is still being served: `with serve(gateway.application) as socket, closing(gateway): …`
+Every request gets an answer in the client's wire format and is recorded as one exchange. Close a gateway
+while it is still being served: `with serve(gateway.application) as socket, closing(gateway): …`
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -54,11 +55,13 @@ from agent2rl.gateway.token_counting import (
 )
 from agent2rl.gateway.upstream import UpstreamClient, UpstreamResponse, UpstreamTimeouts
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["FailureStreak", "Gateway", "Tape", "UpstreamTimeouts", "UsageCaps"]
 
 Tape = TapeRecording | TapeReplay
 ERROR_BYTES = 1 << 20
-"""Of a provider's error, which is read whole."""
+"""Maximum size of a provider's error, which is read completely before it is forwarded."""
 CLOSE_SECONDS = 10.0
 
 
@@ -75,53 +78,54 @@ class Gateway:
         also: tuple[str, ...] = (),
         allow_server_tools: bool = False,
     ) -> None:
-        """`also` are further models that the run may ask; `on_exchange` is called by the server's thread."""
+        """`also` are further models that the run may use; `on_exchange` is called in the server's thread."""
         if isinstance(tape, TapeReplay):
             tape.require_model(driver.model)
         elif key is None and driver.needs_key:
             raise UserError(
-                f"{driver.model} needs a key of {driver.provider}.", f"Set {' or '.join(driver.key_names)}."
+                f"{driver.model} needs a key of {driver.provider}.",
+                f"Set the environment variable {' or '.join(driver.key_names)}.",
             )
         self._driver, self._key, self._tape, self._prices = driver, key, tape, prices
         self._rules = RequestRules((driver.model, *also), allow_server_tools)
         self._meter = UsageMeter(caps, prices, self._rules.models, on_exchange)
         self._patience = patience or UpstreamTimeouts()
         self._upstream = None if isinstance(tape, TapeReplay) else UpstreamClient(driver, key, self._patience)
-        self._repeats, self._room = FailedRequestLog(), BodyMemoryBudget()
-        self._visits: set[asyncio.Task[None]] = set()
+        self._repeats, self._body_budget = FailedRequestLog(), BodyMemoryBudget()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    # For the run
+    # Used by the run
 
     def restore_exchanges(self, exchanges: Sequence[LlmExchange]) -> None:
-        """What the run asked before, through another gateway."""
+        """Count the run's earlier exchanges, which went through another gateway."""
         self._meter.restore_exchanges(exchanges)
 
     @property
     def exhausted(self) -> threading.Event:
-        """Set when a cap was crossed and the answer that crossed it has been delivered."""
+        """Set once a cap is crossed and the answer that crossed it has been delivered."""
         return self._meter.exhausted
 
     @property
     def over(self) -> threading.Event:
-        """Set when there is nothing left to think with: a cap was crossed and more was asked for, or the
-        provider does not let the key in."""
+        """Set once the driver can no longer be used: a cap was crossed and another request came, or the
+        provider rejects the key."""
         return self._meter.over
 
     def describe_spending(self) -> str:
-        """What of the caps is used, for people."""
+        """Return how much of the caps is used, for people."""
         return self._meter.describe_caps()
 
     def usage(self) -> LlmUsage:
         return self._meter.usage
 
     def get_failure_streak(self) -> FailureStreak | None:
-        """How it stands with the provider, if the last requests failed."""
+        """Return the current streak of failed requests, if there is one."""
         return self._meter.trouble
 
     def close(self) -> None:
-        """End what is under way, and record it. Nothing is asked or recorded afterwards."""
+        """Cancel and record all requests in flight. Nothing is sent or recorded afterwards."""
         self._closed = True
         if self._loop and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop).result(CLOSE_SECONDS)
@@ -129,21 +133,23 @@ class Gateway:
             self._tape.close()
 
     async def _cancel_requests(self) -> None:
-        visits = list(self._visits)
-        for visit in visits:
-            visit.cancel()
-        await asyncio.gather(*visits, return_exceptions=True)
+        tasks = list(self._tasks)
+        if tasks:
+            logger.debug("Cancelling %d requests in flight", len(tasks))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._upstream:
             await self._upstream.close()
 
-    # For the server
+    # Used by the server
 
     @property
     def application(self) -> Application:
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await self._serve_scope(scope, receive, send)
 
-        return application  # a function: a bound method is not known for what it is
+        return application  # a function, because servers do not recognize a bound method as ASGI 3
 
     async def _serve_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -154,171 +160,177 @@ class Gateway:
             )
         else:
             self._loop = asyncio.get_running_loop()
-            visit = asyncio.create_task(self._handle_request(scope, receive, send))
-            self._visits.add(visit)
-            visit.add_done_callback(self._visits.discard)
-            await asyncio.wait({visit})
-            if not visit.cancelled():
-                visit.result()
+            task = asyncio.create_task(self._handle_request(scope, receive, send))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
 
     async def _handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, from its first byte to its line on record."""
+        """Handle one request, from its first byte to its recorded exchange."""
         headers = asgi.parse_headers(scope)
         path = scope["raw_path"].decode("ascii", "replace")
-        visit = InFlightRequest(
+        in_flight = InFlightRequest(
             path, guess_wire(path, "anthropic-version" in headers), self._key, self._repeats
         )
-        body = RequestBody(self._room, self._patience.body_seconds)
+        body = RequestBody(self._body_budget, self._patience.body_seconds)
         try:
-            call = route_request(scope["method"], path, scope["query_string"].decode("ascii", "replace"))
-            visit.set_route(call)
-            if call.kind == "list":
-                await self._answer_model_list(visit, call, send)
+            route = route_request(scope["method"], path, scope["query_string"].decode("ascii", "replace"))
+            in_flight.set_route(route)
+            if route.kind == "list":
+                await self._answer_model_list(in_flight, route, send)
             else:
-                asked = await self._read_request(visit, call, headers, body, receive)
+                request = await self._read_request(in_flight, route, headers, body, receive)
                 await asgi.run_until_disconnect(
-                    receive, self._forward_request(visit, call, asked, headers, send)
+                    receive, self._forward_request(in_flight, route, request, headers, send)
                 )
         except RequestRefused as error:
-            visit.record_refusal(error)
+            in_flight.record_refusal(error)
             await asgi.send_response(
                 send,
                 error.status,
                 JSON_HEADERS,
-                errors.render_error_body(visit.tongue, error.status, str(error)),
+                errors.render_error_body(in_flight.tongue, error.status, str(error)),
             )
         except (ClientDisconnected, asyncio.CancelledError):
-            pass  # a visit is abandoned until something else has come of it
+            pass  # the outcome is "abandoned" until it is set to something else
         except Exception as error:
-            visit.set_outcome("refused", 500, f"A fault of the gateway ({type(error).__name__}).")
+            in_flight.set_outcome("refused", 500, f"Internal gateway error ({type(error).__name__}).")
             raise
         finally:
             body.release_memory()
-            exchange, lost = visit.build_exchange(self._prices)
-            self._meter.settle_exchange(visit, exchange, visit.began, lost)
+            exchange, lost = in_flight.build_exchange(self._prices)
+            self._meter.settle_exchange(in_flight, exchange, in_flight.began, lost)
 
-    async def _answer_model_list(self, visit: InFlightRequest, call: RouteMatch, send: Send) -> None:
-        names = [name for name in self._rules.models if call.model in (None, name)]
+    async def _answer_model_list(self, in_flight: InFlightRequest, route: RouteMatch, send: Send) -> None:
+        names = [name for name in self._rules.models if route.model in (None, name)]
         if not names:
             raise RequestRefused(
-                404, f"This run has no model {call.model!r}.", f"It has {self._driver.model}."
+                404, f"This run has no model {route.model!r}.", f"It has {self._driver.model}."
             )
-        visit.set_outcome("answered", 200)
+        in_flight.set_outcome("answered", 200)
         await asgi.send_response(
-            send, 200, JSON_HEADERS, errors.render_model_list(visit.tongue, names, one=call.model is not None)
+            send,
+            200,
+            JSON_HEADERS,
+            errors.render_model_list(in_flight.tongue, names, one=route.model is not None),
         )
 
     async def _read_request(
         self,
-        visit: InFlightRequest,
-        call: RouteMatch,
+        in_flight: InFlightRequest,
+        route: RouteMatch,
         headers: Mapping[str, str],
         body: RequestBody,
         receive: Receive,
     ) -> ParsedRequest:
         if headers.get("content-encoding", "identity").strip().casefold() != "identity":
-            raise RequestRefused(
-                415, "Requests are read as they are, not packed.", "Leave out Content-Encoding."
-            )
+            raise RequestRefused(415, "Compressed requests are not supported.", "Leave out Content-Encoding.")
         sent = await body.read(receive)
         parsed = parse_json_body(sent)
-        visit.model = find_model_name(call, parsed)
-        asked = validate_request(call, sent, parsed, self._rules)
-        visit.set_request(call, asked, sent)
-        return asked
+        in_flight.model = find_model_name(route, parsed)
+        request = validate_request(route, sent, parsed, self._rules)
+        in_flight.set_request(route, request, sent)
+        return request
 
     async def _forward_request(
         self,
-        visit: InFlightRequest,
-        call: RouteMatch,
-        asked: ParsedRequest,
+        in_flight: InFlightRequest,
+        route: RouteMatch,
+        request: ParsedRequest,
         headers: Mapping[str, str],
         send: Send,
     ) -> None:
-        """Ask, and hand on what comes; what breaks off after it began is left to break off."""
-        url = build_provider_url(self._driver, call, asked.model, asked.stream)
-        if call.kind == "generate":
-            await self._meter.wait_for_admission(visit)
-        take = (
-            self._tape.begin_exchange(call, asked, visit.sent)
+        """Send the request and forward the answer; an answer that breaks off midway stays broken off."""
+        url = build_provider_url(self._driver, route, request.model, request.stream)
+        if route.kind == "generate":
+            await self._meter.wait_for_admission(in_flight)
+        recorder = (
+            self._tape.begin_exchange(route, request, in_flight.sent)
             if isinstance(self._tape, TapeRecording)
             else None
         )
-        visit.went_up = True
+        in_flight.went_up = True
         try:
-            async with self._open_source(call, asked, url, headers) as answer:
-                visit.begin_answer(answer, replayed=isinstance(self._tape, TapeReplay))
+            async with self._open_source(route, request, url, headers) as answer:
+                in_flight.begin_answer(answer, replayed=isinstance(self._tape, TapeReplay))
                 if answer.status >= 400:
-                    await self._forward_error(visit, answer, take, send)
+                    await self._forward_error(in_flight, answer, recorder, send)
                 else:
-                    await self._forward_answer(visit, call, asked, answer, take, send)
-        except UpstreamFailure as lost:
-            visit.record_failure(lost)
-            if not visit.begun:
-                body = errors.render_error_body(call.wire, lost.status, str(lost))
-                _record_chunk(take, body)
-                await asgi.send_response(send, lost.status, JSON_HEADERS, body)
+                    await self._forward_answer(in_flight, route, request, answer, recorder, send)
+        except UpstreamFailure as failure:
+            logger.debug("%s request failed: %s", route.wire, failure)
+            in_flight.record_failure(failure)
+            if not in_flight.begun:
+                body = errors.render_error_body(route.wire, failure.status, str(failure))
+                _record_chunk(recorder, body)
+                await asgi.send_response(send, failure.status, JSON_HEADERS, body)
         finally:
-            if take:
-                take.finish_exchange(
-                    visit.status, dict(visit.headers), visit.outcome, visit.message, self._key
+            if recorder:
+                recorder.finish_exchange(
+                    in_flight.status, dict(in_flight.headers), in_flight.outcome, in_flight.message, self._key
                 )
 
     def _open_source(
-        self, call: RouteMatch, asked: ParsedRequest, url: str, headers: Mapping[str, str]
+        self, route: RouteMatch, request: ParsedRequest, url: str, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[UpstreamResponse]:
         if isinstance(self._tape, TapeReplay):
-            return self._tape.open_answer(call, asked)
+            return self._tape.open_answer(route, request)
         assert self._upstream
-        return self._upstream.open_response(call.wire, url, asked.body, headers)
+        return self._upstream.open_response(route.wire, url, request.body, headers)
 
     async def _forward_error(
-        self, visit: InFlightRequest, answer: UpstreamResponse, take: ExchangeRecorder | None, send: Send
+        self,
+        in_flight: InFlightRequest,
+        answer: UpstreamResponse,
+        recorder: ExchangeRecorder | None,
+        send: Send,
     ) -> None:
-        """A provider's error, in its own words but for what it calls its customer."""
+        """Forward a provider's error, with the key and account names redacted."""
         body = b""
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 body += chunk[: ERROR_BYTES - len(body)]
         body = redact_accounts(self._key.redact(body) if self._key else body)
-        _record_chunk(take, body)
-        visit.set_outcome(answer.outcome or "provider-error", message=extract_error_message(body))
+        _record_chunk(recorder, body)
+        in_flight.set_outcome(answer.outcome or "provider-error", message=extract_error_message(body))
         await asgi.send_response(send, answer.status, answer.headers, body)
 
     async def _forward_answer(
         self,
-        visit: InFlightRequest,
-        call: RouteMatch,
-        asked: ParsedRequest,
+        in_flight: InFlightRequest,
+        route: RouteMatch,
+        request: ParsedRequest,
         answer: UpstreamResponse,
-        take: ExchangeRecorder | None,
+        recorder: ExchangeRecorder | None,
         send: Send,
     ) -> None:
-        count = visit.count = TokenCounter(call.wire, answer.streams)
+        count = in_flight.count = TokenCounter(route.wire, answer.streams)
         redactor = Redactor(self._key)
-        sifted = asked.unasked and answer.streams
+        drops_usage = request.unasked and answer.streams
 
-        async def hand_on(clean: bytes, over: bool = False) -> None:
-            _record_chunk(take, clean)
+        async def forward(clean: bytes, last: bool = False) -> None:
+            _record_chunk(recorder, clean)
             events = count.feed(clean)
-            if over:
+            if last:
                 events += count.finish()
-                visit.finish_answer()
-            await asgi.send_chunk(send, _drop_usage_events(events) if sifted else clean, last=over)
+                in_flight.finish_answer()
+            await asgi.send_chunk(send, _drop_usage_events(events) if drops_usage else clean, last=last)
 
         await asgi.start_response(send, answer.status, answer.headers)
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
-                visit.mark_first_byte()
-                await hand_on(redactor.feed(chunk))
-        await hand_on(redactor.finish(), over=True)
+                in_flight.mark_first_byte()
+                await forward(redactor.feed(chunk))
+        await forward(redactor.finish(), last=True)
 
 
-def _record_chunk(take: ExchangeRecorder | None, chunk: bytes) -> None:
-    if take:
-        take.add_chunk(chunk)
+def _record_chunk(recorder: ExchangeRecorder | None, chunk: bytes) -> None:
+    if recorder:
+        recorder.add_chunk(chunk)
 
 
 def _drop_usage_events(events: list[ServerSentEvent]) -> bytes:
-    """Without the usage that the gateway asked for and the client did not."""
+    """Drop usage events that the gateway requested and the client did not."""
     return b"".join(event.raw for event in events if not is_usage_only(event))

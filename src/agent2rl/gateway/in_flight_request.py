@@ -1,4 +1,4 @@
-"""One request while it is under way, and what goes on record of it."""
+"""One request in flight, and the exchange that is recorded for it."""
 
 import time
 from collections import OrderedDict
@@ -14,24 +14,24 @@ from agent2rl.gateway.token_counting import TokenCounter
 from agent2rl.gateway.upstream import UpstreamResponse
 
 MAX_NAME_CHARACTERS, MAX_MESSAGE_CHARACTERS = 200, 500
-"""Characters of names and of messages that go on record."""
+"""Maximum characters of recorded names and messages."""
 MAX_REMEMBERED = 256
 CLIENT_CLOSED_STATUS = 499
 JSON_HEADERS = {"content-type": "application/json"}
 
 
 class FailedRequestLog:
-    """Knows a request that was asked before and failed, by its body."""
+    """Remembers failed requests by a hash of their content, to recognize retries."""
 
     def __init__(self) -> None:
         self._failed: OrderedDict[int, tuple[int, float]] = OrderedDict()
 
     def find_failures(self, mark: int) -> tuple[int, float | None]:
-        """How often, and since when it has been waited for an answer."""
+        """Return how many times it failed, and when it last failed."""
         return self._failed.get(mark, (0, None))
 
     def record_outcome(self, mark: int, times: int, since: float | None) -> None:
-        """`since` is None where it was answered."""
+        """Record an attempt; `since` is None if it was answered."""
         self._failed.pop(mark, None)
         if since is not None:
             self._failed[mark] = (times, since)
@@ -40,48 +40,51 @@ class FailedRequestLog:
 
 
 class InFlightRequest:
-    """What it comes to is decided before the agent has the last of its answer: it may ask again at once."""
+    """The state of one request.
+
+    Its outcome is set before the agent gets the end of the answer, because the agent may retry at once.
+    """
 
     def __init__(self, path: str, tongue: Wire, key: Key | None, repeats: FailedRequestLog) -> None:
         self.at, self.began = time.time(), time.monotonic()
         self.tongue = tongue
-        """The wire format of whoever asks."""
+        """The client's wire format, for answers of the gateway itself."""
         self.wire: Wire | None = None
         self.model = ""
         self.sent = b""
-        """The body, as it came."""
+        """The body, as received."""
         self.went_up = False
-        """The provider may have seen it."""
+        """Whether the provider may have seen it."""
         self.status = CLIENT_CLOSED_STATUS
         self.outcome: Outcome = "abandoned"
-        """Until something else has come of it."""
+        """The default, until another outcome is known."""
         self.headers: Mapping[str, str] = JSON_HEADERS
         self.begun = False
-        """The answer."""
+        """Whether the provider's answer has started."""
         self.message = ""
         self.count: TokenCounter | None = None
         self.most = TokenCounts()
-        """What it may cost."""
+        """Maximum tokens that it may use."""
         self._path, self._key, self._repeats = path, key, repeats
         self._stream = self._replayed = False
         self._first: float | None = None
         self._mark: int | None = None
-        """By which it is known again."""
+        """Hash by which a retry is recognized."""
         self._retries = 0
         self._since: float | None = None
-        """When the same failed before."""
+        """When the previous attempt failed."""
 
-    # As it goes on
+    # In flight
 
-    def set_route(self, call: RouteMatch) -> None:
-        self.tongue = call.wire
-        self.wire = call.wire if call.kind == "generate" else None
-        self._stream = call.stream
+    def set_route(self, route: RouteMatch) -> None:
+        self.tongue = route.wire
+        self.wire = route.wire if route.kind == "generate" else None
+        self._stream = route.stream
 
-    def set_request(self, call: RouteMatch, asked: ParsedRequest, sent: bytes) -> None:
-        self.sent, self._stream = sent, asked.stream
-        self.most = TokenCounts(input=len(asked.body) // BYTES_PER_TOKEN, output=asked.most_output)
-        self._mark = hash((call.wire, call.kind, asked.model, sent))
+    def set_request(self, route: RouteMatch, request: ParsedRequest, sent: bytes) -> None:
+        self.sent, self._stream = sent, request.stream
+        self.most = TokenCounts(input=len(request.body) // BYTES_PER_TOKEN, output=request.most_output)
+        self._mark = hash((route.wire, route.kind, request.model, sent))
         self._retries, self._since = self._repeats.find_failures(self._mark)
 
     def begin_answer(self, answer: UpstreamResponse, replayed: bool) -> None:
@@ -101,11 +104,11 @@ class InFlightRequest:
         self.message = "; ".join(filter(None, (self.message, message)))
 
     def finish_answer(self) -> None:
-        """The whole answer has passed."""
+        """Set the outcome of an answer that was forwarded completely."""
         if self.count and self.count.error:
             self.set_outcome("provider-error", message=self.count.error)
         elif self.wire and self.count and not self.count.ended:
-            self.set_outcome("cut", message="The provider's answer is over without its end.")
+            self.set_outcome("cut", message="The provider's answer ended early.")
         else:
             self.set_outcome("answered")
 
@@ -117,13 +120,13 @@ class InFlightRequest:
 
     @property
     def told(self) -> TokenCounts | None:
-        """The tokens of a generation, as far as the provider has told them."""
+        """Tokens of a generation that the provider has reported so far."""
         return self.count.tokens if self.count and self.wire else None
 
-    # When it is over
+    # Afterwards
 
     def build_exchange(self, prices: Prices) -> tuple[LlmExchange, tuple[float, float] | None]:
-        """What goes on record, and the time that was lost."""
+        """Return the exchange to record, and the interval of lost time."""
         seconds = time.monotonic() - self.began
         lost = self._find_lost_time(self.began + seconds)
         tokens = self.told
@@ -149,24 +152,27 @@ class InFlightRequest:
 
     def _find_lost_time(self, now: float) -> tuple[float, float] | None:
         if self.outcome == "abandoned" and self._mark is not None:
-            waited = self.began if self._first is None else None  # the agent itself had waited long enough
+            waited = self.began if self._first is None else None  # the agent gave up waiting
             self._repeats.record_outcome(self._mark, self._retries + 1, waited)
         begin = self.began if self._since is None else self._since
         if self.outcome in FAILED_OUTCOMES:
             return begin, now
         return None if self._since is None else (begin, self.began)
 
-    def _estimate_tokens(self, told: TokenCounts | None) -> TokenCounts | None:
-        """Of an answer that began and was not counted to its end, or that nobody waited for."""
-        untold = self.outcome in ("cut", "stalled", "abandoned") or (self.outcome == "answered" and not told)
-        if not (self.wire and self.went_up and untold and (self.begun or self.outcome == "abandoned")):
+    def _estimate_tokens(self, reported: TokenCounts | None) -> TokenCounts | None:
+        """Estimate tokens of an answer that started and was not counted to its end, or was abandoned."""
+        incomplete = self.outcome in ("cut", "stalled", "abandoned") or (
+            self.outcome == "answered" and not reported
+        )
+        if not (self.wire and self.went_up and incomplete and (self.begun or self.outcome == "abandoned")):
             return None
-        read = 0 if told and told.input else len(self.sent) // BYTES_PER_TOKEN
-        said = (self.count.said if self.count else 0) // BYTES_PER_TOKEN
-        guessed = TokenCounts(input=read, output=max(0, said - (told.output if told else 0)))
+        input_tokens = 0 if reported and reported.input else len(self.sent) // BYTES_PER_TOKEN
+        output_tokens = (self.count.said if self.count else 0) // BYTES_PER_TOKEN
+        uncounted = max(0, output_tokens - (reported.output if reported else 0))
+        guessed = TokenCounts(input=input_tokens, output=uncounted)
         return guessed if guessed.total else None
 
     def _clean_text(self, text: str, most: int) -> str:
-        """What can be written down: the agent may have said anything."""
+        """Return text that is safe to record: encodable, short and without the key."""
         text = text.encode("utf-8", "replace").decode()[:most]
         return self._key.redact_text(text) if self._key else text

@@ -1,8 +1,8 @@
-"""The driver's key: a value that does not print, and what keeps it out of everything that is sent or written.
+"""The driver's API key: a value that never prints, and its redaction from everything that is sent or written.
 
-What is taken out is replaced by as many stars, so that lengths stay as they were. Besides the key itself, its
-forms in JSON and in URLs are looked for. A key of a few letters is no secret (`EMPTY`, `sk-1234`), and
-taking it out would mangle answers: it is left alone.
+A redacted key is replaced with as many stars, so that lengths stay the same. Its forms in JSON and in URLs
+are redacted too. A key of a few letters is not a secret (`EMPTY`, `sk-1234`), and redacting it would mangle
+answers, so it is left alone.
 """
 
 import json
@@ -13,22 +13,22 @@ from urllib.parse import quote
 from agent2rl.core.errors import UserError
 
 MIN_KEY_LENGTH = 8
-"""Letters of a key that is looked for."""
+"""Shorter keys are not redacted."""
 ACCOUNT_IDS = re.compile(
     rb"\b(?:org|proj|user|acct|sk|pk)[-_][\w*.-]{6,}|\bprojects/[\w-]{4,}|\bAIza[\w-]{10,}"
 )
-"""What providers' errors name their customers by: organisations, projects, parts of keys."""
+"""Account names in providers' errors: organisations, projects, parts of keys."""
 
 
 class Key:
-    """Shown by nothing, copied into nothing; `reveal` is called where it is sent, and nowhere else."""
+    """A secret that cannot be printed or copied; only the code that sends it calls `reveal`."""
 
     __slots__ = ("_forms", "_secret")
 
     def __init__(self, secret: str, name: str = "The driver's key") -> None:
         secret = secret.strip()
         if not re.fullmatch(r"[!-~]+", secret):
-            raise UserError(f"{name} is empty or holds characters that no key has.", "Set it again.")
+            raise UserError(f"{name} is empty or has invalid characters.", "Set it again.")
         self._secret = secret
         forms = (
             {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}
@@ -56,11 +56,11 @@ class Key:
         return "Key(***)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key is not copied")
+        raise TypeError("a key cannot be copied")
 
 
 class Redactor:
-    """Takes a key out of a stream, whatever way it is cut. Holds back only what may be a key's beginning."""
+    """Redacts a key from a stream, however it is chunked. Holds back only what may be the start of a key."""
 
     def __init__(self, key: Key | None) -> None:
         self._key = key if key and key.forms else None
@@ -80,7 +80,7 @@ class Redactor:
 
 
 def _count_partial_match(data: bytes, form: bytes) -> int:
-    """How many of the last bytes may be the first of a form."""
+    """Return how many of the last bytes may be the start of a form."""
     at = max(0, len(data) - len(form) + 1)
     while (at := data.find(form[:1], at)) >= 0:
         if form.startswith(data[at:]):
@@ -90,5 +90,5 @@ def _count_partial_match(data: bytes, form: bytes) -> int:
 
 
 def redact_accounts(data: bytes) -> bytes:
-    """A provider's error without what it calls its customer."""
-    return ACCOUNT_IDS.sub(lambda found: b"*" * len(found[0]), data)
+    """Redact account names from a provider's error."""
+    return ACCOUNT_IDS.sub(lambda match: b"*" * len(match[0]), data)

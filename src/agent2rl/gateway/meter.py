@@ -1,13 +1,12 @@
-"""Adds up what a run has asked, keeps its caps, and says how it stands with the provider.
+"""Sums up a run's LLM usage, enforces its caps, and tracks streaks of failed requests.
 
-A cap is crossed by the answer that reaches it: that one is delivered, and nothing is asked afterwards.
-Requests that are under way together could cross it by much. So each reserves what it may cost at most (a
-token for every four bytes of input, and the longest output that it allows), and where the reservations would
-reach beyond the cap, it waits until it is alone. What is used beyond a cap is therefore one answer, and as
-far as reservations were too small, those that were under way with it.
+The answer that reaches a cap is still delivered; every later request is refused. Parallel requests could
+overshoot a cap by much, so each reserves the most it may cost (a token for every four bytes of input, and the
+longest output that it allows). If the reservations would exceed the cap, it waits until it is alone. A cap is
+therefore overshot by at most one answer, plus parallel ones if their reservations were too small.
 
-What the provider did not count (`LlmExchange.guessed`) counts towards the caps, or hanging up before an
-answer's last words would make it free.
+Tokens that the provider did not count (`LlmExchange.guessed`) count towards the caps. Otherwise disconnecting
+before the end of an answer would make it free.
 """
 
 import asyncio
@@ -23,52 +22,52 @@ from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.prices import Prices
 
 IN_FLIGHT = 32
-"""Requests to the provider at once; more of them wait."""
+"""Maximum parallel requests to the provider; further ones wait."""
 LINES = 10_000
-"""Refusals that are written down one by one: an agent must not fill the disk with them."""
+"""Maximum refusals that are recorded individually, so that an agent cannot fill the disk with them."""
 BYTES_PER_TOKEN = 4
 FAILED_OUTCOMES = ("provider-error", "stalled", "unreachable", "cut")
 MAX_LOGIN_FAILURES = 3
-"""A key that was refused so often in a row will not be let in, however long an agent tries."""
+"""After this many rejections in a row, the key counts as invalid and the run stops."""
 LOGIN_STATUSES, RATE_LIMIT_STATUSES = (401, 402, 403), (429, 529)
 
 
 @dataclass(frozen=True)
 class UsageCaps:
     tokens: int | None = None
-    """Input and output together, cached input included."""
+    """Input and output together, including cached input."""
     usd: float | None = None
 
 
 @dataclass(frozen=True)
 class FailureStreak:
-    """The last requests failed, and none has been answered since."""
+    """Failed requests in a row, with no answered one since."""
 
     kind: Literal["login", "rate-limit", "failure", "rejected"]
-    """It does not let us in (401, 402, 403); it is too busy for us (429, 529); it is broken, silent or out of
-    reach; or it does not take these requests (other 4xx)."""
+    """`login`: the key is rejected (401, 402, 403). `rate-limit`: 429, 529. `failure`: the provider is
+    broken, stalled or unreachable. `rejected`: it does not accept these requests (other 4xx)."""
     requests: int
     seconds: float
-    """From the first of them to the end of the last."""
+    """From the start of the first to the end of the last."""
     message: str
-    """What the last one was told."""
+    """Error message of the last one."""
 
 
 class AdmissionTicket(Protocol):
-    """A request that wants a place."""
+    """A request that waits for admission."""
 
     model: str
     most: TokenCounts
-    """What it may cost."""
+    """Maximum tokens that it may use."""
 
     @property
     def told(self) -> TokenCounts | None:
-        """What it is known to cost so far."""
+        """Tokens reported so far."""
         ...
 
 
 class IntervalUnion:
-    """The length of time that intervals cover together."""
+    """The total length of the union of intervals."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -88,7 +87,7 @@ class IntervalUnion:
 
 
 class UsageMeter:
-    """Written by the server's thread, read by any."""
+    """Usage, caps and failures of a run. Written by the server's thread, read by any."""
 
     def __init__(
         self,
@@ -100,8 +99,8 @@ class UsageMeter:
         unpriced = [name for name in models if prices.find_price(name) is None]
         if caps.usd is not None and unpriced:
             raise UserError(
-                f"A cap in dollars cannot be kept: {unpriced[0]!r} has no known price.",
-                "Give its price in a file (AGENT2RL_PRICES), or cap tokens with --max-tokens.",
+                f"A cap in dollars cannot be enforced: {unpriced[0]!r} has no known price.",
+                "Set its price in a file (AGENT2RL_PRICES), or cap tokens with --max-tokens.",
             )
         self.exhausted, self.over = threading.Event(), threading.Event()
         self.usage = LlmUsage(usd=None if unpriced else 0.0)
@@ -114,15 +113,15 @@ class UsageMeter:
         self._guessed_usd = 0.0
 
     def restore_exchanges(self, exchanges: Sequence[LlmExchange]) -> None:
-        """What was asked before the gateway was there, by another one. It counts towards the caps."""
+        """Count the exchanges of an earlier gateway. They count towards the caps."""
         busy, stalled = IntervalUnion(), IntervalUnion()
         for old in exchanges:
             end = old.at + old.seconds
             if old.outcome != "refused":
                 busy.add_interval(old.at, end)
             if old.stalled_seconds:
-                lost = old.at if old.outcome == "answered" else end
-                stalled.add_interval(lost - old.stalled_seconds, lost)
+                stall_end = old.at if old.outcome == "answered" else end
+                stalled.add_interval(stall_end - old.stalled_seconds, stall_end)
             if old.guessed:
                 self._guessed_usd += self._price_tokens(old.model, old.guessed)
             self._busy.seconds, self._stalled.seconds = busy.seconds, stalled.seconds
@@ -130,10 +129,10 @@ class UsageMeter:
         if self._reaches_cap():
             self.exhausted.set()
 
-    # Before
+    # Before a request
 
     async def wait_for_admission(self, ticket: AdmissionTicket) -> None:
-        """Wait for a place, and have it until `settle`."""
+        """Wait until the request may start; it counts as running until `settle_exchange`."""
         while True:
             if self._reaches_cap():
                 self.over.set()
@@ -146,18 +145,20 @@ class UsageMeter:
         self._admitted.append(ticket)
 
     def _fits_within_caps(self, new: AdmissionTicket) -> bool:
-        """Whether all that is under way could be used up without reaching a cap."""
-        left = [(one.model, _subtract_tokens(one.most, one.told)) for one in (*self._admitted, new)]
+        """Check whether all running requests could use their maximum without reaching a cap."""
+        reserved = [
+            (ticket.model, _subtract_tokens(ticket.most, ticket.told)) for ticket in (*self._admitted, new)
+        ]
         return not self._reaches_cap(
-            sum(tokens.total for _, tokens in left),
-            sum(self._price_tokens(model, tokens) for model, tokens in left),
+            sum(tokens.total for _, tokens in reserved),
+            sum(self._price_tokens(model, tokens) for model, tokens in reserved),
         )
 
     def _price_tokens(self, model: str, tokens: TokenCounts) -> float:
         return self._prices.usd(model, tokens) or 0.0
 
     def _reaches_cap(self, tokens: int = 0, usd: float = 0.0) -> bool:
-        """Whether a cap is reached, with so much more."""
+        """Check whether a cap is reached with this additional usage."""
         used_tokens, used_usd = self._sum_used()
         caps = self._caps
         return (caps.tokens is not None and used_tokens + tokens >= caps.tokens) or (
@@ -165,19 +166,19 @@ class UsageMeter:
         )
 
     def _sum_used(self) -> tuple[int, float]:
-        """With what is known already of answers that are not over."""
-        told = [(one.model, one.told) for one in self._admitted if one.told]
-        tokens = self.usage.tokens.total + self.usage.guessed.total + sum(new.total for _, new in told)
-        usd = (self.usage.usd or 0.0) + self._guessed_usd + sum(self._price_tokens(*new) for new in told)
+        """Return used tokens and dollars, including what running requests have reported so far."""
+        running = [(ticket.model, ticket.told) for ticket in self._admitted if ticket.told]
+        tokens = self.usage.tokens.total + self.usage.guessed.total + sum(new.total for _, new in running)
+        usd = (self.usage.usd or 0.0) + self._guessed_usd + sum(self._price_tokens(*new) for new in running)
         return tokens, usd
 
     def describe_caps(self) -> str:
         tokens, usd = self._sum_used()
-        said = [f"{tokens:,} of {self._caps.tokens:,} tokens"] if self._caps.tokens is not None else []
-        said += [f"${usd:.2f} of ${self._caps.usd:.2f}"] if self._caps.usd is not None else []
-        return " and ".join(said)
+        parts = [f"{tokens:,} of {self._caps.tokens:,} tokens"] if self._caps.tokens is not None else []
+        parts += [f"${usd:.2f} of ${self._caps.usd:.2f}"] if self._caps.usd is not None else []
+        return " and ".join(parts)
 
-    # After
+    # After a request
 
     def settle_exchange(
         self,
@@ -186,7 +187,7 @@ class UsageMeter:
         began: float,
         stalled: tuple[float, float] | None,
     ) -> None:
-        """Write an exchange down. Times are of the monotonic clock; `stalled` is what it lost."""
+        """Record an exchange. Times are of the monotonic clock; `stalled` is the interval of lost time."""
         if ticket in self._admitted:
             self._admitted.remove(ticket)
         ended = began + exchange.seconds
@@ -232,18 +233,18 @@ class UsageMeter:
         elif exchange.outcome in FAILED_OUTCOMES:
             if self.trouble is None:
                 self._failing_since = began
-            before = self.trouble.requests if self.trouble else 0
+            earlier = self.trouble.requests if self.trouble else 0
             self.trouble = FailureStreak(
-                _classify_failure(exchange), before + 1, ended - self._failing_since, exchange.message
+                _classify_failure(exchange), earlier + 1, ended - self._failing_since, exchange.message
             )
             if self.trouble.kind == "login" and self.trouble.requests >= MAX_LOGIN_FAILURES:
                 self.over.set()
 
 
-def _subtract_tokens(most: TokenCounts, told: TokenCounts | None) -> TokenCounts:
-    if told is None:
+def _subtract_tokens(most: TokenCounts, used: TokenCounts | None) -> TokenCounts:
+    if used is None:
         return most
-    return TokenCounts(input=max(0, most.input - told.input), output=max(0, most.output - told.output))
+    return TokenCounts(input=max(0, most.input - used.input), output=max(0, most.output - used.output))
 
 
 def _classify_failure(exchange: LlmExchange) -> Literal["login", "rate-limit", "failure", "rejected"]:

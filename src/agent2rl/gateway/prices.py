@@ -1,16 +1,16 @@
-"""What tokens cost, by a table that is shipped and has a date; a file of the user's goes first.
+"""Token prices, from a dated table that ships with the package; a file of the user takes precedence.
 
     ["claude-opus-4-6"]
     input = 5.0           # US dollars for a million tokens
-    cached = 0.5          # of those read from the cache; left out: as `input`
-    written = 6.25        # of those written to it; left out: as `input`
-    written_hour = 10.0   # of those written for an hour; left out: as `written`
-    output = 25.0         # thoughts included
-    above = {tokens = 200_000, input = …, output = …}    # where a longer input makes all of it dearer
+    cached = 0.5          # for tokens read from the cache; default: `input`
+    written = 6.25        # for tokens written to the cache; default: `input`
+    written_hour = 10.0   # for tokens cached for an hour; default: `written`
+    output = 25.0         # including reasoning
+    above = {tokens = 200_000, input = …, output = …}    # if a longer input makes all tokens more expensive
 
-A model with a date at the end of its name (-20250929, -2025-08-07) costs what it costs without, unless it has
-a table of its own. These are prices of text at the ordinary service tier; what the provider's own tools cost
-is not in them.
+A model with a date at the end of its name (-20250929, -2025-08-07) has the price of the name without it,
+unless it has a table of its own. Prices are for text at the standard service tier; they do not include the
+provider's own tools.
 """
 
 import re
@@ -32,7 +32,7 @@ Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Rates(Record):
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     input: Usd
     cached: Usd | None = None
@@ -56,21 +56,21 @@ class Rates(Record):
 
 class LongInputRates(Rates):
     tokens: Annotated[int, Field(gt=0)]
-    """An input of more than these costs so, all of it and its answer."""
+    """If the input is longer than this, these rates apply to the whole request and its answer."""
 
 
 class Price(Rates):
     above: LongInputRates | None = None
 
     def compute_tiered_usd(self, tokens: TokenCounts) -> float:
-        dear = self.above is not None and tokens.input > self.above.tokens
-        return self.above.usd(tokens) if dear and self.above else self.usd(tokens)
+        is_long = self.above is not None and tokens.input > self.above.tokens
+        return self.above.usd(tokens) if is_long and self.above else self.usd(tokens)
 
 
 class Prices(Record):
     as_of: date
     source: dict[str, str]
-    """Where they are published."""
+    """Provider → URL of its published prices."""
     models: dict[str, Price]
 
     def find_price(self, model: str) -> Price | None:
@@ -88,16 +88,16 @@ def load_shipped_prices() -> Prices:
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """The shipped prices, and over them those of a file, which is a table for each model as above."""
+    """Return the shipped prices, overridden by those of a file with one table per model as above."""
     if path is None:
         return load_shipped_prices()
     try:
-        given: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        own = {name: Price.model_validate(table) for name, table in given.items()}
+        tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        own = {name: Price.model_validate(table) for name, table in tables.items()}
     except (OSError, ValueError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UserError(
-            f"{path} is no table of prices: {why}.",
-            'Write for each model: ["NAME"], input = …, output = … (US dollars for a million tokens).',
+            f"{path} is not a valid price table: {why}.",
+            'Write for each model: ["NAME"], input = …, output = … (US dollars per million tokens).',
         ) from None
     return load_shipped_prices().model_copy(update={"models": {**load_shipped_prices().models, **own}})

@@ -1,10 +1,10 @@
-"""What a request may hold and what it may not ask of the provider, whichever model it names.
+"""Restrict what a request may contain and ask of the provider.
 
 Fields, tools and content types are allowed by name, so a field that a provider adds tomorrow is refused
-until somebody has looked at it. Add a field to the lists once you know what every server does with it. The
+until somebody has reviewed it. Add a field to the lists once you know what every server does with it. The
 other checks only give a better reason: rerouting to another model or server, state stored at the provider,
 options that cost more, and the provider's own tools, which would be a network connection that the sandbox
-forbids. A forbidden field is refused for being there: an empty object can mean yes. Keys are compared as
+forbids. A forbidden field is refused whatever its value: an empty object can mean yes. Keys are compared as
 the most lenient server reads them: `googleSearch` is `google_search`.
 """
 
@@ -17,7 +17,7 @@ from agent2rl.core.llm import Wire
 from agent2rl.gateway.drivers import WIRE_NAMES
 from agent2rl.gateway.errors import RequestRefused
 
-# What a request may hold: fields by wire format, fields of tools, and types of content.
+# Allowlists: fields by wire format, fields of tools, and content types
 
 
 def _split_names(text: str) -> frozenset[str]:
@@ -63,7 +63,7 @@ REQUEST_FIELDS: Mapping[Wire, frozenset[str]] = {
         """
     ),
 }
-"""At the top of a request. Of Chat Completions, the second part is for vLLM and other compatible servers."""
+"""Top-level request fields. For Chat Completions, the second part is for vLLM and compatible servers."""
 
 NESTED_FIELDS: Mapping[str, frozenset[str]] = {
     "metadata": _split_names("user_id"),
@@ -75,8 +75,8 @@ NESTED_FIELDS: Mapping[str, frozenset[str]] = {
         """
     ),
 }
-"""In fields that servers read more from: LiteLLM takes the host of its logs from `metadata`, Vertex AI
-another model from `generation_config`."""
+"""Fields of objects that can contain dangerous options: LiteLLM reads the host of its logs from `metadata`,
+Vertex AI another model from `generation_config`."""
 
 TOOL_FIELDS: Mapping[Wire, frozenset[str]] = {
     "anthropic": _split_names(
@@ -95,7 +95,7 @@ TOOL_FIELDS: Mapping[Wire, frozenset[str]] = {
     ),
     "gemini": _split_names("function_declarations computer_use"),
 }
-"""A proxy may look for a tool of its provider's beside the agent's own, in the same object."""
+"""Fields of a tool. Others are refused, because a proxy may look for a provider's tool in the same object."""
 
 CONTENT_TYPES = _split_names(
     """
@@ -112,7 +112,7 @@ CONTENT_TYPES = _split_names(
     tool_search_call tool_search_output additional_tools
     """
 )
-"""`type` of what is said, in messages, in the Responses format's input and in results of tools."""
+"""Allowed `type` of content, in messages, in the Responses format's input and in tool results."""
 
 PART_FIELDS = _split_names(
     """
@@ -120,23 +120,23 @@ PART_FIELDS = _split_names(
     media_resolution part_metadata
     """
 )
-"""The same in Gemini's form, where a part is known by its keys."""
+"""Allowed content in Gemini's format, where a part is identified by its keys."""
 
 MAX_ANSWERS = 8
-"""To one request, at most: `n`, `candidateCount`."""
+"""Maximum number of answers to one request: `n`, `candidateCount`."""
 REROUTING_FIELDS = {
     "models", "fallbacks", "contextwindowfallbacks", "contentpolicyfallbacks", "route", "apibase", "baseurl",
     "apikey", "extraheaders", "extrabody", "customllmprovider", "litellmparams", "modellist", "userconfig",
     "provider", "preset",
 }  # fmt: skip
-"""By which proxies let a client choose who answers."""
+"""Fields with which proxies let a client choose the model or server."""
 STORED_STATE_FIELDS = {
-    "background": "Work behind the answer cannot be counted.",
-    "conversation": "Conversations that are stored at the provider are not the run's.",
-    "previousresponseid": "Responses that are stored at the provider may be another run's.",
-    "thread": "Conversations that are stored at the provider are not the run's.",
-    "prompt": "Prompts that are stored at the provider may bring other models and tools.",
-    "cachedcontent": "Contents that are stored at the provider may bring other models and tools.",
+    "background": "Background work cannot be metered.",
+    "conversation": "Conversations stored at the provider are not allowed.",
+    "previousresponseid": "Responses stored at the provider are not allowed: they may be another run's.",
+    "thread": "Conversations stored at the provider are not allowed.",
+    "prompt": "Prompts stored at the provider are not allowed: they may use other models and tools.",
+    "cachedcontent": "Content stored at the provider is not allowed: it may use other models and tools.",
 }
 STANDARD_PRICE_VALUES = {
     "servicetier": {"auto", "default", "standard", "standard_only", "flex"},
@@ -154,7 +154,7 @@ CLIENT_TOOLS = {
         r"function|custom|local_shell|shell|apply_patch|computer\w*|namespace|tool_search"
     ),
 }
-"""Tools that the client runs itself. The provider searches among tools, which reaches nothing else."""
+"""Tools that the client runs itself. The exception is tool search, which only searches the list of tools."""
 DATED_TYPE = re.compile(r"\w+_\d{8}")
 URL_TYPE = "url"
 LINK_KEYS = {
@@ -172,35 +172,37 @@ CONTENT_FIELDS = (
     "prediction",
 )
 CONTENT_KEYS = {"system", "input", "content", "output"}
-"""Whose values have a type that says what they are."""
+"""Keys of values that have a `type`."""
 HARMLESS_KEYS = {
     "type", "role", "content", "text", "id", "name", "input", "tool_use_id", "cache_control", "is_error",
     "thinking", "signature", "tool_calls", "tool_call_id", "function", "arguments", "call_id", "output",
     "status", "parts",
 }  # fmt: skip
-"""Keys of what is said that no provider fetches anything for."""
+"""Content keys for which no provider fetches anything."""
 TOOL_DATA_KEYS = {"args", "response"}
 """Arguments and results of the agent's own tools, which may hold anything."""
-CLOSED_TOOLS_HINT = "The provider's own tools are closed in this run: use what is in the sandbox."
+CLOSED_TOOLS_HINT = "The provider's own tools are disabled in this run. Use the tools in the sandbox."
 
 
 @lru_cache(4096)
 def _normalize_key(name: str) -> str:
-    """A key as the most generous server reads it."""
+    """Return a key as the most lenient server reads it."""
     return name.replace("_", "").casefold()
 
 
 def normalize_keys(object_: dict[str, Any]) -> dict[str, Any]:
-    """An object by its plain keys. No two may be the same."""
-    found = {_normalize_key(name): value for name, value in object_.items()}
-    if len(found) < len(object_):
-        raise RequestRefused(400, "Two keys of one object differ in nothing but their spelling.")
-    return found
+    """Return an object with normalized keys; refuse it if two of them are equal."""
+    normalized = {_normalize_key(name): value for name, value in object_.items()}
+    if len(normalized) < len(object_):
+        raise RequestRefused(400, "Two keys of one object differ only in spelling.")
+    return normalized
 
 
 def refuse_rerouting(view: dict[str, Any]) -> None:
     if closed := sorted(REROUTING_FIELDS & view.keys()):
-        raise RequestRefused(403, f"A request may not choose who answers it ({closed[0]}).", "Leave it out.")
+        raise RequestRefused(
+            403, f"A request may not choose another model or server ({closed[0]}).", "Leave it out."
+        )
 
 
 def refuse_stored_state(wire: Wire, view: dict[str, Any]) -> None:
@@ -211,10 +213,10 @@ def refuse_stored_state(wire: Wire, view: dict[str, Any]) -> None:
 
 
 def refuse_unknown_fields(wire: Wire, request: dict[str, Any], besides: set[str]) -> None:
-    """`besides` are further fields that may be at the top, by their plain names."""
-    known = NORMALIZED_REQUEST_FIELDS[wire] | besides
+    """Refuse fields that are not on the lists; `besides` are further top-level fields, normalized."""
+    allowed = NORMALIZED_REQUEST_FIELDS[wire] | besides
     for name, value in request.items():
-        if _normalize_key(name) not in known:
+        if _normalize_key(name) not in allowed:
             raise _build_unknown_field_error(wire, name)
         if _normalize_key(name) in NORMALIZED_NESTED_FIELDS and isinstance(value, dict):
             for inner in value:
@@ -225,25 +227,25 @@ def refuse_unknown_fields(wire: Wire, request: dict[str, Any], besides: set[str]
 def _build_unknown_field_error(wire: Wire, name: str) -> RequestRefused:
     return RequestRefused(
         400,
-        f"Unknown request field {name[:80]!r}: only known fields of {WIRE_NAMES[wire]} are passed on.",
+        f"Unknown request field {name[:80]!r}: only known fields of {WIRE_NAMES[wire]} are forwarded.",
         "Leave it out.",
     )
 
 
 def refuse_costly_options(view: dict[str, Any]) -> int:
-    """How many answers are asked for."""
-    for name, ordinary in STANDARD_PRICE_VALUES.items():
+    """Refuse options with another price; return the number of answers requested."""
+    for name, standard in STANDARD_PRICE_VALUES.items():
         value = view.get(name)
-        if value is not None and not (isinstance(value, str) and value.casefold() in ordinary):
-            raise RequestRefused(
-                403, f"{name!r} {str(value)[:40]!r} is billed at another price.", "Leave it out."
-            )
+        if value is not None and not (isinstance(value, str) and value.casefold() in standard):
+            raise RequestRefused(403, f"{name!r} {str(value)[:40]!r} has a different price.", "Leave it out.")
     config = view.get("generationconfig")
-    places = [view, normalize_keys(config)] if isinstance(config, dict) else [view]
-    asked = [place[name] for place in places for name in ("n", "candidatecount", "bestof") if place.get(name)]
-    if any(type(number) is not int or not 0 < number <= MAX_ANSWERS for number in asked):
-        raise RequestRefused(403, f"A request is answered at most {MAX_ANSWERS} times.", "Ask again instead.")
-    return max(asked, default=1)
+    objects = [view, normalize_keys(config)] if isinstance(config, dict) else [view]
+    counts = [part[name] for part in objects for name in ("n", "candidatecount", "bestof") if part.get(name)]
+    if any(type(count) is not int or not 0 < count <= MAX_ANSWERS for count in counts):
+        raise RequestRefused(
+            403, f"A request may ask for at most {MAX_ANSWERS} answers.", "Send several requests instead."
+        )
+    return max(counts, default=1)
 
 
 def refuse_server_tools(wire: Wire, view: dict[str, Any]) -> None:
@@ -263,18 +265,18 @@ def refuse_server_tools(wire: Wire, view: dict[str, Any]) -> None:
             _refuse_tools(wire, [folded["definition"]])
         if _has_remote_link(wire, folded):
             raise RequestRefused(
-                403, "The provider may not fetch anything for the agent.", "Send it as data."
+                403, "The provider may not fetch anything for the agent.", "Send the content inline."
             )
         if any(folded[name] is not None for name in FILE_ID_KEYS & folded.keys()):
             raise RequestRefused(
-                403, "Files that are stored at the provider are not the run's.", "Send it as data."
+                403, "Files stored at the provider are not allowed.", "Send the content inline."
             )
         if _is_suspicious_type(wire, kind):
             _refuse_tools(wire, [part])
 
 
 def _refuse_content(wire: Wire, key: str, part: dict[str, Any]) -> None:
-    """What is said must be of a kind that is known. `key` is the one that it was found under."""
+    """Refuse content of unknown types. `key` is the key of the content in its parent."""
     kind, unknown = part.get("type"), ""
     if wire == "gemini":
         unknown = next(
@@ -286,15 +288,15 @@ def _refuse_content(wire: Wire, key: str, part: dict[str, Any]) -> None:
     elif wire == "openai-responses" and key == "input" and not part.keys() & {"role", "content"}:
         unknown = "item_reference"
     if unknown:
-        why = f"Content of the type {unknown[:60]!r} is not passed on."
-        raise RequestRefused(403, why, "Send text, or data in the message itself.")
+        why = f"Content of the type {unknown[:60]!r} is not forwarded."
+        raise RequestRefused(403, why, "Send text or inline data.")
 
 
 def _refuse_tools(wire: Wire, tools: Any) -> None:
     if tools is None:
         return
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise RequestRefused(400, "'tools' is a list of objects.")
+        raise RequestRefused(400, "'tools' must be a list of objects.")
     for tool in map(normalize_keys, tools):
         foreign = sorted(tool.keys() - NORMALIZED_TOOL_FIELDS[wire])
         if wire != "gemini" and not _runs_in_client(wire, tool):
@@ -315,8 +317,8 @@ def _runs_in_client(wire: Wire, tool: dict[str, Any]) -> bool:
         return wire == "anthropic"
     if not isinstance(kind, str) or not CLIENT_TOOLS[wire].fullmatch(kind):
         return False
-    place = tool.get("environment")
-    local = place is None or (isinstance(place, dict) and normalize_keys(place).get("type") == "local")
+    where = tool.get("environment")
+    local = where is None or (isinstance(where, dict) and normalize_keys(where).get("type") == "local")
     return kind != "shell" or local
 
 
@@ -332,13 +334,13 @@ def _has_remote_link(wire: Wire, part: dict[str, Any]) -> bool:
 
 
 def _is_inline_data(link: str) -> bool:
-    """A data URL, or bare base64. Asked the other way round, some reader finds a link where we see none."""
+    """Check for a data URL or bare base64; checking for links instead could miss what some server fetches."""
     scheme, colon, rest = link.partition(":")
     return not colon or (scheme.casefold() == "data" and ":" not in rest)
 
 
 def _is_suspicious_type(wire: Wire, kind: Any) -> bool:
-    """Whether Anthropic might take an object for a link or for a tool of its own."""
+    """Check whether Anthropic might read an object as a link or as a server tool."""
     return (
         wire == "anthropic"
         and isinstance(kind, str)
@@ -346,23 +348,25 @@ def _is_suspicious_type(wire: Wire, kind: Any) -> bool:
     )
 
 
-def _iter_content_objects(said: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object in what was said, with the key that it stands under, but not those in the arguments and
-    results of the agent's own tools."""
-    left: list[tuple[str, Any]] = [item for item in said.items() if isinstance(item[1], (dict, list))]
-    while left:
-        key, here = left.pop()
-        if isinstance(here, list):
-            left += [(key, inner) for inner in here if isinstance(inner, (dict, list))]
+def _iter_content_objects(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every object in the content with its key, except those in the arguments and results of the
+    agent's own tools."""
+    pending: list[tuple[str, Any]] = [item for item in content.items() if isinstance(item[1], (dict, list))]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, list):
+            pending += [(key, inner) for inner in value if isinstance(inner, (dict, list))]
             continue
-        yield key, here
-        kind = here.get("type")
-        own = (
+        yield key, value
+        kind = value.get("type")
+        skipped = (
             TOOL_DATA_KEYS | {"input"}
             if isinstance(kind, str) and kind.endswith("tool_use")
             else TOOL_DATA_KEYS
         )
-        left += [item for item in here.items() if isinstance(item[1], (dict, list)) and item[0] not in own]
+        pending += [
+            item for item in value.items() if isinstance(item[1], (dict, list)) and item[0] not in skipped
+        ]
 
 
 def _normalize_names(names: Iterable[str]) -> frozenset[str]:
@@ -375,4 +379,4 @@ NORMALIZED_NESTED_FIELDS = {
 }
 NORMALIZED_TOOL_FIELDS = {wire: _normalize_names(names) for wire, names in TOOL_FIELDS.items()}
 NORMALIZED_PART_FIELDS = _normalize_names(PART_FIELDS)
-"""The lists of `allowed_fields` by their plain names."""
+"""The allowlists with normalized names."""

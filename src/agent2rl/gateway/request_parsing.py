@@ -1,10 +1,10 @@
-"""Reads a request: what its path asks for, which model, whether it streams, and whether it may be passed on.
+"""Parse a request: its route, its model, whether it streams, and whether it may be forwarded.
 
 Nothing of a client's path or query is forwarded: the path must match a known one exactly, and the
-provider's URL is built anew. The body is forwarded byte for byte, so it must mean the same to every reader:
-UTF-8, no repeated keys, and no two keys that differ in spelling alone. One thing is added: a Chat
+provider's URL is built from scratch. The body is forwarded byte for byte, so it must mean the same to every
+parser: UTF-8, no repeated keys, and no two keys that differ only in spelling. One thing is added: a Chat
 Completions stream reports tokens only with `stream_options.include_usage`; the chunk that reports them is
-then not passed on.
+then not forwarded.
 """
 
 import json
@@ -27,7 +27,7 @@ from agent2rl.gateway.request_limits import (
     refuse_unknown_fields,
 )
 
-# What a path asks for, and where that is asked of the provider.
+# Routing
 
 Kind = Literal["generate", "count", "list"]
 
@@ -50,20 +50,20 @@ KNOWN_PATHS = (
 
 @dataclass(frozen=True)
 class RouteMatch:
-    """What is asked for, as far as the path tells."""
+    """What a request's path determines."""
 
     wire: Wire
     kind: Kind
     model: str | None = None
-    """Where the path names it."""
+    """If the path names it."""
     stream: bool = False
-    """Where the path says so."""
+    """If the path says so."""
     beta: bool = False
     """Anthropic's `?beta=true`."""
 
 
 def guess_wire(path: str, anthropic: bool) -> Wire:
-    """The wire format in which somebody is to be answered whose path nobody knows."""
+    """Guess the client's wire format from an unknown path, for the error response."""
     if anthropic or "/messages" in path:
         return "anthropic"
     if path.startswith(("/v1beta", "/v1alpha")) or GEMINI_PATH.fullmatch(path):
@@ -77,7 +77,7 @@ def route_request(method: str, path: str, query: str) -> RouteMatch:
         return RouteMatch("gemini" if versioned else "openai-chat", "list", found["model"])
     call = _match_path(path, parse_qs(query))
     if call is None:
-        raise RequestRefused(404, "There is nothing at this path.", f"There is: {KNOWN_PATHS}.")
+        raise RequestRefused(404, "Unknown path.", f"Known paths: {KNOWN_PATHS}.")
     if method != "POST":
         raise RequestRefused(405, f"This path takes POST, not {method[:20]}.")
     return call
@@ -91,7 +91,7 @@ def _match_path(path: str, query: Mapping[str, list[str]]) -> RouteMatch | None:
     stream = found["method"] == "streamGenerateContent"
     if stream and query.get("alt") != ["sse"]:
         raise RequestRefused(
-            400, "A stream that is one long JSON array cannot be counted.", "Ask with ?alt=sse."
+            400, "A stream in the form of one JSON array cannot be metered.", "Add ?alt=sse to the URL."
         )
     return RouteMatch(
         "gemini", "count" if found["method"] == "countTokens" else "generate", found["model"], stream
@@ -99,14 +99,14 @@ def _match_path(path: str, query: Mapping[str, list[str]]) -> RouteMatch | None:
 
 
 def build_provider_url(driver: Driver, call: RouteMatch, model: str, stream: bool) -> str:
-    """The provider's URL for it."""
+    """Return the provider's URL for a request."""
     base = driver.urls.get(call.wire)
     if base is None:
-        spoken = ", ".join(WIRE_NAMES[wire] for wire in driver.urls)
+        supported = ", ".join(WIRE_NAMES[wire] for wire in driver.urls)
         raise RequestRefused(
             404,
             f"{driver.provider} does not speak {WIRE_NAMES[call.wire]}.",
-            f"This run's driver speaks: {spoken}.",
+            f"This run's driver speaks: {supported}.",
         )
     match call.wire:
         case "anthropic":
@@ -122,20 +122,22 @@ def build_provider_url(driver: Driver, call: RouteMatch, model: str, stream: boo
             return f"{base}/models/{quote(model, safe='/:')}:{method}"
 
 
+# Parsing and validation
+
 MAX_JSON_VALUES = 2_000_000
-"""Commas and brackets of a body: each may become an object in memory."""
+"""Maximum commas and brackets of a body: each may become an object in memory."""
 DEFAULT_OUTPUT_TOKENS = 8192
-"""Tokens that an answer is taken to have, at most, where the request sets no limit."""
+"""Assumed maximum length of an answer if the request sets no limit."""
 MAX_SHOWN_CHARACTERS = 200
 GEMINI_COUNT_FIELD = "generatecontentrequest"
-"""In which Gemini is asked for a request's tokens before that is made."""
+"""Gemini's field with the request whose tokens are to be counted."""
 INCLUDE_USAGE_JSON = b'"stream_options":{"include_usage":true}'
 
 
 @dataclass(frozen=True)
 class RequestRules:
     models: tuple[str, ...]
-    """The driver's first."""
+    """Allowed models, the driver first."""
     server_tools: bool = False
     """Whether the provider may search, fetch and run things for the agent."""
 
@@ -145,32 +147,32 @@ class ParsedRequest:
     model: str
     stream: bool
     body: bytes
-    """As it goes up."""
+    """As sent to the provider."""
     parsed: dict[str, Any]
     unasked: bool = False
-    """The stream's usage was asked for by the gateway: the client does not expect it."""
+    """Whether the gateway, not the client, requested the stream's usage."""
     most_output: int = DEFAULT_OUTPUT_TOKENS
-    """Tokens."""
+    """Maximum output tokens."""
 
 
 def parse_json_body(body: bytes) -> dict[str, Any]:
-    """The body's JSON, if it has only one meaning."""
+    """Return the body's JSON; refuse it if parsers could read it differently."""
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
-        raise RequestRefused(413, f"A request holds at most {MAX_JSON_VALUES:,} values.")
+        raise RequestRefused(413, f"The request has more than {MAX_JSON_VALUES:,} JSON values.")
     try:
         parsed = json.loads(
             body.decode("utf-8"), object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant
         )
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
-        raise RequestRefused(400, f"The request is no JSON that everybody reads alike: {why}.") from None
+        raise RequestRefused(400, f"The request is not valid, unambiguous JSON: {why}.") from None
     if not isinstance(parsed, dict):
-        raise RequestRefused(400, "The request is no JSON object.")
+        raise RequestRefused(400, "The request is not a JSON object.")
     return parsed
 
 
 def find_model_name(call: RouteMatch, parsed: dict[str, Any]) -> str:
-    """The model that is asked for, whatever it is worth."""
+    """Return the requested model, without validation."""
     name = call.model or parsed.get("model", "")
     return name if isinstance(name, str) else json.dumps(name)
 
@@ -178,7 +180,7 @@ def find_model_name(call: RouteMatch, parsed: dict[str, Any]) -> str:
 def validate_request(
     call: RouteMatch, body: bytes, parsed: dict[str, Any], rules: RequestRules
 ) -> ParsedRequest:
-    """What is asked, if it may be."""
+    """Return the parsed request, or refuse it."""
     view = normalize_keys(parsed)
     model = _resolve_model(call, view, rules.models)
     stream = call.stream or _read_flag(view, "stream")
@@ -195,7 +197,7 @@ def validate_request(
 def _check_and_count_answers(
     wire: Wire, request: dict[str, Any], rules: RequestRules, besides: set[str]
 ) -> int:
-    """How many answers are asked for, if nothing is that may not be."""
+    """Apply all limits; return the number of answers requested."""
     view = normalize_keys(request)
     refuse_rerouting(view)
     refuse_stored_state(wire, view)
@@ -209,27 +211,27 @@ def _check_and_count_answers(
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
-        raise ValueError(f"the key {twice[:40]!r} stands twice in one object")
-    return found
+    object_ = dict(pairs)
+    if len(object_) < len(pairs):
+        twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
+        raise ValueError(f"the key {twice[:40]!r} is repeated in one object")
+    return object_
 
 
 def _reject_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _resolve_model(call: RouteMatch, view: dict[str, Any], allowed: Sequence[str]) -> str:
     inner = view.get(GEMINI_COUNT_FIELD)
-    places = [view, normalize_keys(inner)] if isinstance(inner, dict) else [view]
-    said = [place["model"] for place in places if "model" in place]
+    objects = [view, normalize_keys(inner)] if isinstance(inner, dict) else [view]
+    names = [part["model"] for part in objects if "model" in part]
     if call.wire == "gemini":
-        said = [name.removeprefix("models/") if isinstance(name, str) else name for name in said]
-        said.append(call.model)
-    if not said:
-        raise RequestRefused(400, "The request names no model.", f'Ask "model": "{allowed[0]}".')
-    for name in said:
+        names = [name.removeprefix("models/") if isinstance(name, str) else name for name in names]
+        names.append(call.model)
+    if not names:
+        raise RequestRefused(400, "The request names no model.", f'Set "model": "{allowed[0]}".')
+    for name in names:
         if not isinstance(name, str) or name not in allowed:
             shown = (
                 name[:MAX_SHOWN_CHARACTERS]
@@ -238,13 +240,12 @@ def _resolve_model(call: RouteMatch, view: dict[str, Any], allowed: Sequence[str
             )
             raise RequestRefused(
                 403,
-                f"This run is driven by {allowed[0]} and may not ask {shown!r}.",
-                f"Ask for {_join_names(allowed)}, by this very name: another date or suffix is another "
-                "model.",
+                f"This run is driven by {allowed[0]} and may not use {shown!r}.",
+                f"Use exactly this name: {_join_names(allowed)}. Another date or suffix is another model.",
             )
-    if len(set(said)) > 1:
+    if len(set(names)) > 1:
         raise RequestRefused(400, "The path and the body name different models.")
-    return str(said[0])
+    return str(names[0])
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -254,7 +255,7 @@ def _join_names(names: Sequence[str]) -> str:
 def _read_flag(view: dict[str, Any], name: str) -> bool:
     value = view.get(name)
     if value is not None and not isinstance(value, bool):
-        raise RequestRefused(400, f"{name!r} is true or false.")
+        raise RequestRefused(400, f"{name!r} must be true or false.")
     return bool(value)
 
 
@@ -269,13 +270,13 @@ def _add_include_usage(body: bytes, parsed: dict[str, Any]) -> bytes:
         return head + brace + INCLUDE_USAGE_JSON + (b"," if parsed else b"") + rest
     options = parsed["stream_options"]
     if options is not None and not isinstance(options, dict):
-        raise RequestRefused(400, "'stream_options' is an object.")
+        raise RequestRefused(400, "'stream_options' must be an object.")
     return json.dumps(parsed | {"stream_options": {**(options or {}), "include_usage": True}}).encode()
 
 
 def _find_max_output_tokens(view: dict[str, Any]) -> int:
     config = view.get("generationconfig")
-    places = [view, normalize_keys(config)] if isinstance(config, dict) else [view]
+    objects = [view, normalize_keys(config)] if isinstance(config, dict) else [view]
     names = ("maxtokens", "maxcompletiontokens", "maxoutputtokens")
-    found = [place[name] for place in places for name in names if type(place.get(name)) is int]
-    return max(0, min(max(found, default=DEFAULT_OUTPUT_TOKENS), 1_000_000))
+    limits = [part[name] for part in objects for name in names if type(part.get(name)) is int]
+    return max(0, min(max(limits, default=DEFAULT_OUTPUT_TOKENS), 1_000_000))

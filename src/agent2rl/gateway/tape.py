@@ -1,13 +1,13 @@
-"""Records a run's exchanges with its driver LLM on a tape, and replays them without asking anybody.
+"""Records a run's exchanges with its driver LLM on a tape, and replays them without a provider.
 
 A tape is JSON lines, one per exchange with the provider: the request's body, the answer's bytes, and when
-each chunk came. It holds neither the key nor requests that the gateway itself refused.
+each chunk arrived. It holds neither the key nor requests that the gateway itself refused.
 
 Two runs of one agent never send exactly the same requests, but the driver's turns so far are the same.
 Replay answers a request with the first unplayed exchange that matches in wire format, path, model, tool
-names, streaming and driver turns; it prefers an equal body, then one that is equal but for numbers and ids,
-then one of the same shape. Differences go on record. Without a match, the refusal names the nearest
-exchange's differences.
+names, streaming and driver turns; it prefers an equal body, then one that differs only in numbers and ids,
+then one of the same shape. Differences are recorded. Without a match, the refusal lists the differences from
+the nearest exchange.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ from agent2rl.record.files import cut_torn_line
 
 
 class TapedExchange(Record):
-    """One exchange."""
+    """One line of a tape."""
 
     number: int
-    """Its place in the order of asking, from 1 on."""
+    """Its position in the order of requests, from 1."""
     at: float
     """Seconds since the epoch."""
     wire: Wire
@@ -52,10 +52,10 @@ class TapedExchange(Record):
     headers: dict[str, str]
     outcome: Outcome
     answer: str
-    """Base64 where it is no UTF-8."""
+    """Base64 if it is not valid UTF-8."""
     packed: bool = False
     chunks: tuple[tuple[float, int], ...] = ()
-    """When each came, in seconds after the request, and its bytes."""
+    """Arrival time of each chunk, in seconds after the request, and its size in bytes."""
     message: str = ""
 
     @property
@@ -64,25 +64,24 @@ class TapedExchange(Record):
 
 
 class TapeRecording:
-    """A tape that is being written, by one run at a time."""
+    """Writes a tape, for one run at a time."""
 
     def __init__(self, path: Path, again: bool = False) -> None:
-        """`again`: go on with the tape of a harness that died."""
+        """`again`: continue the tape of a harness that died."""
         self.path = path
         if again:
             cut_torn_line(path)
         taped = read_tape(path) if again and path.exists() else []
-        self._number = max((one.number for one in taped), default=0)
+        self._number = max((exchange.number for exchange in taped), default=0)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = path.open("ab")
         except OSError as error:
-            raise UserError(f"A tape cannot be written to {path}: {error.strerror}.") from error
-        if (self._file.tell() and not again) or not _lock_file(
-            self._file
-        ):  # an empty one is what a refused run left
+            raise UserError(f"Cannot write a tape to {path}: {error.strerror}.") from error
+        # An empty file is fine: a run that was refused leaves one.
+        if (self._file.tell() and not again) or not _lock_file(self._file):
             self._file.close()
-            raise UserError(f"There is a tape at {path} already.", "Name another file.")
+            raise UserError(f"There is a tape at {path} already.", "Choose another file.")
 
     def begin_exchange(self, call: RouteMatch, asked: ParsedRequest, request: bytes) -> "ExchangeRecorder":
         self._number += 1
@@ -97,7 +96,7 @@ class TapeRecording:
 
 
 class ExchangeRecorder:
-    """One exchange while it is recorded."""
+    """Records one exchange while it is in flight."""
 
     def __init__(
         self, tape: TapeRecording, number: int, call: RouteMatch, asked: ParsedRequest, request: bytes
@@ -116,7 +115,7 @@ class ExchangeRecorder:
     ) -> None:
         body = b"".join(chunk for _, chunk in self._chunks)
         if outcome == "abandoned" and not body:
-            return  # nobody would know what to answer
+            return  # there is no answer to replay
         try:
             answer, packed = body.decode("utf-8"), False
         except UnicodeDecodeError:
@@ -143,7 +142,7 @@ class ExchangeRecorder:
 
 
 def _lock_file(file: BinaryIO) -> bool:
-    """Whether it is nobody else's to write, until it is closed."""
+    """Lock the file until it is closed; return False if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -152,24 +151,24 @@ def _lock_file(file: BinaryIO) -> bool:
 
 
 def read_tape(path: Path) -> list[TapedExchange]:
-    """In the order of asking. A last line that was cut off is left out."""
+    """Return the exchanges in the order of their requests. A truncated last line is ignored."""
     try:
         lines = path.read_bytes().split(b"\n")
         taped = [TapedExchange.model_validate_json(line) for line in lines[:-1] if line]
     except OSError as error:
         raise UserError(f"The tape {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
-        raise UserError(f"{path} is no tape: {error.errors()[0]['msg']}.") from None
-    return sorted(taped, key=lambda one: one.number)
+        raise UserError(f"{path} is not a valid tape: {error.errors()[0]['msg']}.") from None
+    return sorted(taped, key=lambda exchange: exchange.number)
 
 
-# How like two requests are, for a tape to find the one that is meant. See `replay`.
+# Similarity of requests, with which replay finds the matching exchange
 
 VOLATILE_TEXT = re.compile(r"/tmp/[\w./-]+|\b\w*\d[\w.:-]*")
-"""What differs from run to run without meaning anything: temporary paths, and all that has a digit in it, as
-ids, hashes, times and sizes have."""
+"""Text that differs from run to run without a meaning: temporary paths, and words with digits, such as ids,
+hashes, times and sizes."""
 SHAPE_KEYS = ("type", "role", "name")
-"""Keys whose values belong to a request's shape."""
+"""Keys with values that are part of a request's shape."""
 MAX_SHOWN_CHARACTERS = 80
 Json = dict[str, Any]
 
@@ -179,9 +178,9 @@ class RequestFingerprint:
     call: tuple[Wire, Kind, str, bool]
     tools: tuple[str, ...]
     said: tuple[str, ...]
-    """What the driver has said so far, turn by turn."""
+    """Hashes of the driver's turns so far."""
     body: Callable[[], Json] = field(repr=False)
-    """Read anew where it is wanted: a tape's bodies together are large."""
+    """Parsed again at each call, because a tape's bodies together are large."""
 
     @classmethod
     def from_body(cls, call: tuple[Wire, Kind, str, bool], body: Callable[[], Json]) -> "RequestFingerprint":
@@ -193,7 +192,7 @@ class RequestFingerprint:
         return (self.call, self.tools, self.said) == (other.call, other.tools, other.said)
 
     def measure_distance(self, other: "RequestFingerprint") -> int:
-        """0: equal, 1: but for what differs in every run, 2: in shape, 3: not even that."""
+        """Return 0 if equal, 1 if equal apart from volatile text, 2 if of the same shape, else 3."""
         mine, theirs = self.body(), other.body()
         if mine == theirs:
             return 0
@@ -206,14 +205,14 @@ class RequestFingerprint:
         )
 
     def measure_overlap(self, other: "RequestFingerprint") -> tuple[bool, bool, int]:
-        """Where nothing fits, what comes nearest."""
+        """Return a sort key for the nearest exchange, if none matches."""
         same = 0
         for mine, theirs in zip(self.said, other.said, strict=False):
             if mine != theirs:
                 break
             same += 1
-        apart = abs(len(self.said) - len(other.said))
-        return self.call == other.call, self.tools == other.tools, same - apart
+        difference = abs(len(self.said) - len(other.said))
+        return self.call == other.call, self.tools == other.tools, same - difference
 
     def describe_mismatch(self, other: "RequestFingerprint") -> str:
         for name, mine, theirs in zip(
@@ -222,40 +221,40 @@ class RequestFingerprint:
             if mine != theirs:
                 return f"its {name} is {theirs!r}, not {mine!r}"
         if self.tools != other.tools:
-            odd = sorted(set(self.tools) ^ set(other.tools))
-            return f"one has other tools than the other ({', '.join(odd)[:MAX_SHOWN_CHARACTERS]})"
+            different = sorted(set(self.tools) ^ set(other.tools))
+            return f"the tools differ ({', '.join(different)[:MAX_SHOWN_CHARACTERS]})"
         if len(self.said) != len(other.said):
-            return f"the driver had spoken {len(other.said)} times by then, and now {len(self.said)} times"
-        return "the driver had said something else by then"
+            return f"it has {len(other.said)} turns of the driver, not {len(self.said)}"
+        return "the driver's turns so far differ"
 
 
-def describe_difference(recorded: Any, asked: Any, most: int = 3) -> str:
-    """The first places where two values differ, but for what differs in every run."""
-    found: list[str] = []
-    left = [("", recorded, asked)]
-    while left and len(found) < most:
-        place, one, other = left.pop(0)
-        if one == other:
+def describe_difference(recorded: Any, requested: Any, limit: int = 3) -> str:
+    """Describe the first differences between two values, apart from volatile text."""
+    differences: list[str] = []
+    pending = [("", recorded, requested)]
+    while pending and len(differences) < limit:
+        path, old, new = pending.pop(0)
+        if old == new:
             continue
-        if isinstance(one, dict) and isinstance(other, dict):
-            names = list(dict.fromkeys([*one, *other]))
-            left[:0] = [(f"{place}.{name}", one.get(name), other.get(name)) for name in names]
-        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            left[:0] = [(f"{place}.{at}", *pair) for at, pair in enumerate(zip(one, other, strict=True))]
-        elif isinstance(one, list) and isinstance(other, list):
-            found.append(f"{place.lstrip('.')} has {len(other)} items, not {len(one)}")
-        elif _mask_volatile(one) != _mask_volatile(other):
-            found.append(
-                f"{place.lstrip('.')} is {_excerpt_difference(other, one)}, "
-                f"not {_excerpt_difference(one, other)}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            names = list(dict.fromkeys([*old, *new]))
+            pending[:0] = [(f"{path}.{name}", old.get(name), new.get(name)) for name in names]
+        elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            pairs = enumerate(zip(old, new, strict=True))
+            pending[:0] = [(f"{path}.{index}", *pair) for index, pair in pairs]
+        elif isinstance(old, list) and isinstance(new, list):
+            differences.append(f"{path.lstrip('.')} has {len(new)} items, not {len(old)}")
+        elif _mask_volatile(old) != _mask_volatile(new):
+            differences.append(
+                f"{path.lstrip('.')} is {_excerpt_difference(new, old)}, not {_excerpt_difference(old, new)}"
             )
-    return "; ".join(found)
+    return "; ".join(differences)
 
 
 def _extract_driver_turns(wire: Wire, body: Json) -> list[Any]:
-    """What the driver said: its messages, and in the Responses format whatever the client did not bring."""
-    listed = body.get({"gemini": "contents", "openai-responses": "input"}.get(wire, "messages"))
-    turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
+    """Return the driver's messages; in the Responses format, all items that are not the client's."""
+    messages = body.get({"gemini": "contents", "openai-responses": "input"}.get(wire, "messages"))
+    turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
     if wire == "gemini":
         return [turn.get("parts") for turn in turns if turn.get("role") == "model"]
     if wire == "openai-responses":
@@ -273,46 +272,46 @@ def _extract_driver_turns(wire: Wire, body: Json) -> list[Any]:
 
 
 def _strip_cache_control(value: Any) -> Any:
-    """Without the marks by which a client says what to cache, which wander from turn to turn."""
+    """Remove the client's cache markers, which move from turn to turn."""
     if isinstance(value, list):
-        return [_strip_cache_control(one) for one in value]
+        return [_strip_cache_control(item) for item in value]
     if isinstance(value, dict):
-        return {name: one for name, one in value.items() if name != "cache_control"}
+        return {name: item for name, item in value.items() if name != "cache_control"}
     return value
 
 
 def _extract_tool_names(tools: Any) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for tool in tools if isinstance(tools, list) else []:
         if not isinstance(tool, dict):
             continue
         inner = tool.get("function")
         declared = tool.get("functionDeclarations", tool.get("function_declarations"))
         name = tool.get("name") or (inner.get("name") if isinstance(inner, dict) else None)
-        found += _extract_tool_names(declared) if declared else [str(name or tool.get("type"))]
-    return found
+        names += _extract_tool_names(declared) if declared else [str(name or tool.get("type"))]
+    return names
 
 
 def _mask_volatile(value: Any) -> Any:
-    """The same without what differs in every run."""
+    """Mask everything that differs in every run."""
     if isinstance(value, str):
         return VOLATILE_TEXT.sub("#", value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return 0
     if isinstance(value, list):
-        return [_mask_volatile(one) for one in value]
+        return [_mask_volatile(item) for item in value]
     if isinstance(value, dict):
-        return {name: _mask_volatile(one) for name, one in value.items()}
+        return {name: _mask_volatile(item) for name, item in value.items()}
     return value
 
 
-def _strip_texts(value: Any, telling: bool = False) -> Any:
-    """The same without its texts."""
+def _strip_texts(value: Any, keep: bool = False) -> Any:
+    """Reduce a value to its shape, without texts and numbers."""
     if isinstance(value, list):
-        return [_strip_texts(one) for one in value]
+        return [_strip_texts(item) for item in value]
     if isinstance(value, dict):
-        return {name: _strip_texts(one, name in SHAPE_KEYS) for name, one in value.items()}
-    return value if telling or value is None or isinstance(value, bool) else 0
+        return {name: _strip_texts(item, name in SHAPE_KEYS) for name, item in value.items()}
+    return value if keep or value is None or isinstance(value, bool) else 0
 
 
 def _hash_json(value: Any) -> str:
@@ -321,7 +320,7 @@ def _hash_json(value: Any) -> str:
 
 
 def _excerpt_difference(value: Any, other: Any) -> str:
-    """From where it begins to differ."""
+    """Return an excerpt from where the value starts to differ."""
     if not isinstance(value, str) or not isinstance(other, str):
         return json.dumps(value)[:MAX_SHOWN_CHARACTERS]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(value, other, strict=False)))
@@ -329,30 +328,32 @@ def _excerpt_difference(value: Any, other: Any) -> str:
     return f"{'…' if begin else ''}{value[begin : begin + MAX_SHOWN_CHARACTERS]!r}"
 
 
-# Answers from a tape.
+# Replay
 
 
 class TapeReplay:
+    """Answers requests from a tape."""
+
     def __init__(self, path: Path, pace: float = 0.0) -> None:
-        """`pace` is how much of the recorded time is waited: none of it, or with 1.0 all of it."""
+        """`pace` is the share of the recorded time to wait: 0.0 waits not at all, 1.0 all of it."""
         self.path = path
         self._pace = pace
         self._taped = read_tape(path)
         if not self._taped:
             raise UserError(f"The tape {path} is empty.")
-        self._unplayed = {one.number: (one, _fingerprint_exchange(one)) for one in self._taped}
+        self._unplayed = {taped.number: (taped, _fingerprint_exchange(taped)) for taped in self._taped}
 
     def require_model(self, model: str) -> None:
-        known = sorted({one.model for one in self._taped})
-        if model not in known:
+        models = sorted({taped.model for taped in self._taped})
+        if model not in models:
             raise UserError(
-                f"The tape {self.path} was recorded with {', '.join(known)}, not {model}.",
-                "Name that driver.",
+                f"The tape {self.path} was recorded with {', '.join(models)}, not {model}.",
+                "Use that driver.",
             )
 
     @property
     def left(self) -> int:
-        """Exchanges that nobody has asked for yet."""
+        """Number of exchanges that have not been played yet."""
         return len(self._unplayed)
 
     @asynccontextmanager
@@ -364,9 +365,7 @@ class TapeReplay:
             )
             taped, note = self._take_match(like, parsed)
         except RecursionError:
-            raise RequestRefused(
-                400, "The request is nested too deeply to be looked for on a tape."
-            ) from None
+            raise RequestRefused(400, "The request is nested too deeply to be matched with a tape.") from None
         yield UpstreamResponse(
             taped.status,
             taped.headers,
@@ -379,34 +378,36 @@ class TapeReplay:
         fitting = [number for number, (_, like) in self._unplayed.items() if asked.matches_request(like)]
         if not fitting:
             raise RequestRefused(
-                400, f"The tape has no answer to this. {self._describe_nearest(asked, parsed)}."
+                400, f"The tape has no matching answer. {self._describe_nearest(asked, parsed)}."
             )
         if len(fitting) > 1:
             fitting.sort(key=lambda number: (asked.measure_distance(self._unplayed[number][1]), number))
         taped, _ = self._unplayed.pop(fitting[0])
-        unlike = describe_difference(_parse_request(taped), parsed)
-        return taped, unlike and f"asked otherwise than exchange {taped.number} of the tape: {unlike}"
+        difference = describe_difference(_parse_request(taped), parsed)
+        return taped, difference and f"differs from exchange {taped.number} of the tape: {difference}"
 
     def _describe_nearest(self, asked: RequestFingerprint, parsed: dict[str, Any]) -> str:
-        """What the request lacks, for whoever must find out."""
+        """Describe how the nearest exchange differs from the request, for debugging."""
         if not self._unplayed:
             return f"All its {len(self._taped)} exchanges have been played"
-        number = max(self._unplayed, key=lambda one: (asked.measure_overlap(self._unplayed[one][1]), -one))
+        number = max(self._unplayed, key=lambda each: (asked.measure_overlap(self._unplayed[each][1]), -each))
         taped, like = self._unplayed[number]
-        told = (asked.describe_mismatch(like), describe_difference(_parse_request(taped), parsed))
-        return f"The nearest is exchange {number}: {'; '.join(filter(None, told))}"
+        reasons = (asked.describe_mismatch(like), describe_difference(_parse_request(taped), parsed))
+        return f"The nearest is exchange {number}: {'; '.join(filter(None, reasons))}"
 
     async def _replay_chunks(self, taped: TapedExchange) -> AsyncGenerator[bytes, None]:
-        body, at, before = taped.body, 0, 0.0
+        body, offset, previous = taped.body, 0, 0.0
         for seconds, size in taped.chunks:
             if self._pace:
-                await asyncio.sleep((seconds - before) * self._pace)
-                before = seconds
-            yield body[at : at + size]
-            at += size
+                await asyncio.sleep((seconds - previous) * self._pace)
+                previous = seconds
+            yield body[offset : offset + size]
+            offset += size
         if taped.outcome in ("cut", "stalled", "abandoned") and taped.status < 400:
             raise UpstreamFailure(
-                "cut" if taped.outcome == "abandoned" else taped.outcome, 502, "The tape breaks off here."
+                "cut" if taped.outcome == "abandoned" else taped.outcome,
+                502,
+                "The recorded answer breaks off here.",
             )
 
 
@@ -417,5 +418,5 @@ def _fingerprint_exchange(taped: TapedExchange) -> RequestFingerprint:
 
 
 def _parse_request(taped: TapedExchange) -> dict[str, Any]:
-    found = json.loads(taped.request)
-    return found if isinstance(found, dict) else {}
+    request = json.loads(taped.request)
+    return request if isinstance(request, dict) else {}

@@ -6,8 +6,9 @@
     OpenAI Chat Completions  the last chunk; prompt_tokens includes cached tokens
     Gemini generateContent   each chunk, the last one counts; candidatesTokenCount excludes thoughts
 
-All are converted to `core.llm.TokenCounts`. Only the number of characters that passed is an estimate. An
-event may be of any length; one that is too long to keep is passed on in pieces and not read.
+All are converted to `core.llm.TokenCounts`. The number of characters is counted too, for an estimate if the
+provider reports no tokens. An event may be of any length; one that is too long to buffer is forwarded in
+pieces and not parsed.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import Any, TypeGuard
 
 from agent2rl.core.llm import TokenCounts, Wire
 
-# Cuts a stream into server-sent events, whatever way its bytes come and its lines end.
+# Server-sent events, with any chunking and any line endings
 
 EVENT_BYTES = 32 << 20
 LINE_END = re.compile(rb"\r\n|\n|\r(?!\n)")
@@ -28,37 +29,37 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
     raw: bytes
-    """All its bytes, the blank line at its end included: all of them together are the stream."""
+    """All its bytes including the final blank line; joined, all events are the stream."""
     data: bytes = b""
 
 
 class EventStreamParser:
     def __init__(self, most: int = EVENT_BYTES) -> None:
         self.unread = 0
-        """Events that were too long."""
+        """Number of events that were too long."""
         self._most = most
         self._buffer = bytearray()
         self._torn = False
-        """The buffer begins inside an event whose beginning is gone."""
+        """Whether the buffer starts inside an oversized event."""
         self._seen = 0
-        """So far the buffer has no end of an event."""
+        """Up to here the buffer has no end of an event."""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         self._buffer += chunk
-        found = []
-        # A carriage return at the very end may be half a line's end.
+        events = []
+        # A carriage return at the very end may be half of a line ending.
         until = len(self._buffer) - self._buffer.endswith(b"\r")
         while end := BLANK.search(self._buffer, self._seen, until):
-            found.append(self._take_event(end.end()))
+            events.append(self._take_event(end.end()))
             until -= end.end()
             self._seen = 0
         self._seen = max(0, until - 3)
         if len(self._buffer) > self._most:
-            found.append(self._take_oversized_piece())
-        return found
+            events.append(self._take_oversized_piece())
+        return events
 
     def finish(self) -> list[ServerSentEvent]:
-        """What is left when the stream is over: an event without its blank line."""
+        """Return the rest at the end of the stream: an event without its blank line."""
         return [self._take_event(len(self._buffer))] if self._buffer else []
 
     def _take_event(self, size: int) -> ServerSentEvent:
@@ -71,7 +72,7 @@ class EventStreamParser:
         return ServerSentEvent(raw, _extract_data(raw))
 
     def _take_oversized_piece(self) -> ServerSentEvent:
-        raw = bytes(self._buffer[:-3])  # an end of the event may be half here
+        raw = bytes(self._buffer[:-3])  # they may be part of the end of the event
         del self._buffer[:-3]
         self.unread += not self._torn
         self._torn, self._seen = True, 0
@@ -79,18 +80,20 @@ class EventStreamParser:
 
 
 def _extract_data(raw: bytes) -> bytes:
-    found = []
+    lines = []
     for line in LINE_END.split(raw.removeprefix(BYTE_ORDER_MARK)):
         field, _, value = line.partition(b":")
         if field == b"data":
-            found.append(value.removeprefix(b" "))
-    return b"\n".join(found)
+            lines.append(value.removeprefix(b" "))
+    return b"\n".join(lines)
 
+
+# Token counting
 
 BODY_BYTES = 64 << 20
-"""Of an answer that does not stream; a longer one passes, and is not counted."""
+"""Maximum size of a non-streaming answer; a longer one is forwarded but not counted."""
 MAX_TOKENS = 10**10
-"""Tokens: nobody says more."""
+"""Sanity cap on the token count that a provider may report."""
 MAX_ERROR_CHARACTERS = 300
 JsonObject = dict[str, Any]
 
@@ -98,199 +101,200 @@ JsonObject = dict[str, Any]
 class TokenCounter:
     def __init__(self, wire: Wire, streams: bool) -> None:
         self.tokens: TokenCounts | None = None
-        """As far as they were told."""
+        """Tokens reported so far."""
         self.ended = False
-        """The answer came to its end."""
+        """Whether the answer is complete."""
         self.error = ""
-        """What the provider says went wrong, in the midst of an answer."""
+        """Error that the provider reported in the middle of an answer."""
         self.said = 0
-        """Letters of the answer's texts."""
+        """Characters of the answer's texts."""
         self._wire = wire
         self._events = EventStreamParser() if streams else None
         self._body: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that are now complete; of an answer that does not stream, none."""
+        """Return the events that are now complete; none for an answer that does not stream."""
         if self._events is None:
             self._size += len(chunk)
             if self._size <= BODY_BYTES:
                 self._body.append(chunk)
             return []
-        found = self._events.feed(chunk)
-        for event in found:
+        events = self._events.feed(chunk)
+        for event in events:
             self._read_event(event)
-        return found
+        return events
 
     def finish(self) -> list[ServerSentEvent]:
-        """What was left, when the answer is over."""
+        """Return the rest at the end of the answer."""
         if self._events is not None:
             rest = self._events.finish()
             for event in rest:
                 self._read_event(event)
             return rest
-        whole = _parse_object(b"".join(self._body)) if self._size <= BODY_BYTES else {}
+        body = _parse_object(b"".join(self._body)) if self._size <= BODY_BYTES else {}
         self.said = self._size
-        self.ended = bool(whole)
-        self._read_usage(whole)
+        self.ended = bool(body)
+        self._read_usage(body)
         return []
 
     def _read_event(self, event: ServerSentEvent) -> None:
         if event.data.strip() == b"[DONE]":
             self.ended = True
         elif event.data:
-            said = _parse_object(event.data)
-            self.said += _count_new_characters(said)
-            self.ended = self.ended or _is_final_event(self._wire, said)
-            self._read_usage(said)
+            payload = _parse_object(event.data)
+            self.said += _count_new_characters(payload)
+            self.ended = self.ended or _is_final_event(self._wire, payload)
+            self._read_usage(payload)
 
-    def _read_usage(self, said: JsonObject) -> None:
-        self.error = self.error or _extract_error(said)
-        inner = said.get("message" if self._wire == "anthropic" else "response")
-        for place in (said, inner):
-            told = (
-                place.get("usageMetadata" if self._wire == "gemini" else "usage")
-                if _is_object(place)
-                else None
+    def _read_usage(self, payload: JsonObject) -> None:
+        self.error = self.error or _extract_error(payload)
+        inner = payload.get("message" if self._wire == "anthropic" else "response")
+        for part in (payload, inner):
+            usage = (
+                part.get("usageMetadata" if self._wire == "gemini" else "usage") if _is_object(part) else None
             )
-            if _is_object(told) and told:
-                new = USAGE_PARSERS[self._wire](told)
+            if _is_object(usage) and usage:
+                new = USAGE_PARSERS[self._wire](usage)
                 self.tokens = (
                     _take_maximum(self.tokens, new) if self._wire == "anthropic" and self.tokens else new
                 )
 
 
 def is_usage_only(event: ServerSentEvent) -> bool:
-    """Whether a chunk of Chat Completions tells the usage and says nothing."""
-    said = _parse_object(event.data)
-    return said.get("choices") == [] and _is_object(said.get("usage"))
+    """Check whether a Chat Completions chunk reports only usage, without content."""
+    payload = _parse_object(event.data)
+    return payload.get("choices") == [] and _is_object(payload.get("usage"))
 
 
-def _parse_anthropic_usage(told: JsonObject) -> TokenCounts:
-    """Where the provider sampled several times (it shortened the conversation first), the sum of them all."""
-    several = told.get("iterations")
-    turns = [turn for turn in several if _is_object(turn)] if isinstance(several, list) else []
-    whole, parts = _parse_anthropic_turn(told), [_parse_anthropic_turn(turn) for turn in turns]
-    return _take_maximum(whole, sum(parts[1:], parts[0])) if parts else whole
+def _parse_anthropic_usage(usage: JsonObject) -> TokenCounts:
+    """Parse usage; if the provider sampled several times (after compacting the conversation), sum them."""
+    iterations = usage.get("iterations")
+    turns = [turn for turn in iterations if _is_object(turn)] if isinstance(iterations, list) else []
+    total, parts = _parse_anthropic_turn(usage), [_parse_anthropic_turn(turn) for turn in turns]
+    return _take_maximum(total, sum(parts[1:], parts[0])) if parts else total
 
 
-def _parse_anthropic_turn(told: JsonObject) -> TokenCounts:
+def _parse_anthropic_turn(usage: JsonObject) -> TokenCounts:
     cached, written = (
-        _read_count(told, "cache_read_input_tokens"),
-        _read_count(told, "cache_creation_input_tokens"),
+        _read_count(usage, "cache_read_input_tokens"),
+        _read_count(usage, "cache_creation_input_tokens"),
     )
     return TokenCounts(
-        input=_read_count(told, "input_tokens") + cached + written,
+        input=_read_count(usage, "input_tokens") + cached + written,
         cached=cached,
         written=written,
-        written_hour=min(written, _read_count(told.get("cache_creation"), "ephemeral_1h_input_tokens")),
-        output=_read_count(told, "output_tokens"),
-        reasoning=_read_count(told.get("output_tokens_details"), "thinking_tokens"),
+        written_hour=min(written, _read_count(usage.get("cache_creation"), "ephemeral_1h_input_tokens")),
+        output=_read_count(usage, "output_tokens"),
+        reasoning=_read_count(usage.get("output_tokens_details"), "thinking_tokens"),
     )
 
 
-def _parse_openai_usage(told: JsonObject, read: str, written: str) -> TokenCounts:
-    reads, writes = _read_count(told, f"{read}_tokens"), _read_count(told, f"{written}_tokens")
-    total = _read_count(told, "total_tokens")
+def _parse_openai_usage(usage: JsonObject, read: str, written: str) -> TokenCounts:
+    reads, writes = _read_count(usage, f"{read}_tokens"), _read_count(usage, f"{written}_tokens")
+    total = _read_count(usage, "total_tokens")
     output = max(writes, total - reads)
-    details = told.get(f"{written}_tokens_details")
+    details = usage.get(f"{written}_tokens_details")
     thought = max(_read_count(details, "reasoning_tokens"), output - writes)
-    cached = min(reads, _read_count(told.get(f"{read}_tokens_details"), "cached_tokens"))
-    stored = min(reads - cached, _read_count(told.get(f"{read}_tokens_details"), "cache_write_tokens"))
+    cached = min(reads, _read_count(usage.get(f"{read}_tokens_details"), "cached_tokens"))
+    stored = min(reads - cached, _read_count(usage.get(f"{read}_tokens_details"), "cache_write_tokens"))
     return TokenCounts(
         input=reads, cached=cached, written=stored, output=output, reasoning=min(thought, output)
     )
 
 
-def _parse_gemini_usage(told: JsonObject) -> TokenCounts:
-    prompt = _read_count(told, "promptTokenCount")
-    thought = _read_count(told, "thoughtsTokenCount")
+def _parse_gemini_usage(usage: JsonObject) -> TokenCounts:
+    prompt = _read_count(usage, "promptTokenCount")
+    thought = _read_count(usage, "thoughtsTokenCount")
     return TokenCounts(
-        input=prompt + _read_count(told, "toolUsePromptTokenCount"),
-        cached=min(prompt, _read_count(told, "cachedContentTokenCount")),
-        output=_read_count(told, "candidatesTokenCount") + thought,
+        input=prompt + _read_count(usage, "toolUsePromptTokenCount"),
+        cached=min(prompt, _read_count(usage, "cachedContentTokenCount")),
+        output=_read_count(usage, "candidatesTokenCount") + thought,
         reasoning=thought,
     )
 
 
 USAGE_PARSERS = {
     "anthropic": _parse_anthropic_usage,
-    "openai-chat": lambda told: _parse_openai_usage(told, "prompt", "completion"),
-    "openai-responses": lambda told: _parse_openai_usage(told, "input", "output"),
+    "openai-chat": lambda usage: _parse_openai_usage(usage, "prompt", "completion"),
+    "openai-responses": lambda usage: _parse_openai_usage(usage, "input", "output"),
     "gemini": _parse_gemini_usage,
 }
 
 
 def _take_maximum(one: TokenCounts, other: TokenCounts) -> TokenCounts:
-    """Counts that only grow, some of which are left out or 0 in what was told later."""
+    """Return the maximum of each count: counts only grow, but later reports may omit some or say 0."""
     mine, theirs = one.model_dump(), other.model_dump()
     return TokenCounts(**{name: max(mine[name], theirs[name]) for name in mine})
 
 
-def _is_final_event(wire: Wire, said: JsonObject) -> bool:
+def _is_final_event(wire: Wire, event: JsonObject) -> bool:
     match wire:
         case "anthropic":
-            return said.get("type") == "message_stop"
+            return event.get("type") == "message_stop"
         case "openai-responses":
-            return said.get("type") in ("response.completed", "response.incomplete", "response.failed")
+            return event.get("type") in ("response.completed", "response.incomplete", "response.failed")
         case "openai-chat":
-            return any(choice.get("finish_reason") for choice in _filter_objects(said.get("choices")))
+            return any(choice.get("finish_reason") for choice in _filter_objects(event.get("choices")))
         case "gemini":
-            stopped = any(one.get("finishReason") for one in _filter_objects(said.get("candidates")))
-            feedback = said.get("promptFeedback")
+            candidates = _filter_objects(event.get("candidates"))
+            stopped = any(candidate.get("finishReason") for candidate in candidates)
+            feedback = event.get("promptFeedback")
             return stopped or (_is_object(feedback) and bool(feedback.get("blockReason")))
 
 
-def _extract_error(said: JsonObject) -> str:
-    inner = said.get("response") if said.get("type") == "response.failed" else None
-    for place in (said, inner):
-        told = place.get("error") if _is_object(place) else None
-        if _is_object(told):
-            return str(told.get("message") or told.get("type") or told)[:MAX_ERROR_CHARACTERS]
-        if told:
-            return str(told)[:MAX_ERROR_CHARACTERS]
-    return str(said.get("message") or "error")[:MAX_ERROR_CHARACTERS] if said.get("type") == "error" else ""
+def _extract_error(payload: JsonObject) -> str:
+    failed = payload.get("type") == "response.failed"
+    for part in (payload, payload.get("response") if failed else None):
+        error = part.get("error") if _is_object(part) else None
+        if _is_object(error):
+            return str(error.get("message") or error.get("type") or error)[:MAX_ERROR_CHARACTERS]
+        if error:
+            return str(error)[:MAX_ERROR_CHARACTERS]
+    if payload.get("type") != "error":
+        return ""
+    return str(payload.get("message") or "error")[:MAX_ERROR_CHARACTERS]
 
 
 def extract_error_message(body: bytes) -> str:
-    """What a provider's error says."""
+    """Return the message of a provider's error."""
     return (
         _extract_error(_parse_object(body)) or body[:MAX_ERROR_CHARACTERS].decode("utf-8", "replace").strip()
     )
 
 
-def _count_new_characters(said: JsonObject) -> int:
-    """Of the texts in an event that bring something new: a `delta`, or Gemini's `parts`."""
-    found = 0
-    left: list[tuple[Any, bool]] = [(said, False)]
-    while left:
-        here, new = left.pop()
-        if isinstance(here, str):
-            found += len(here) * new
-        elif isinstance(here, dict):
-            left.extend((inner, new or name in ("delta", "parts")) for name, inner in here.items())
-        elif isinstance(here, list):
-            left.extend((inner, new) for inner in here)
-    return found
+def _count_new_characters(event: JsonObject) -> int:
+    """Count the characters of new text in an event: in a `delta`, or in Gemini's `parts`."""
+    characters = 0
+    pending: list[tuple[Any, bool]] = [(event, False)]
+    while pending:
+        value, new = pending.pop()
+        if isinstance(value, str):
+            characters += len(value) * new
+        elif isinstance(value, dict):
+            pending.extend((inner, new or name in ("delta", "parts")) for name, inner in value.items())
+        elif isinstance(value, list):
+            pending.extend((inner, new) for inner in value)
+    return characters
 
 
 def _parse_object(data: bytes) -> JsonObject:
-    """Of what is none, an empty one."""
+    """Return the JSON object, or an empty one if it is invalid."""
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _filter_objects(value: Any) -> list[JsonObject]:
-    return [one for one in value if _is_object(one)] if isinstance(value, list) else []
+    return [item for item in value if _is_object(item)] if isinstance(value, list) else []
 
 
 def _is_object(value: Any) -> TypeGuard[JsonObject]:
     return isinstance(value, dict)
 
 
-def _read_count(told: Any, name: str) -> int:
-    value = told.get(name) if _is_object(told) else None
+def _read_count(usage: Any, name: str) -> int:
+    value = usage.get(name) if _is_object(usage) else None
     return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0

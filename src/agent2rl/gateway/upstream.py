@@ -1,13 +1,14 @@
-"""The HTTP/1.1 client that asks the provider with the real key and passes its answer on as it arrives.
+"""The HTTP/1.1 client that calls the provider with the real key and streams its answer.
 
 h11 does the protocol and asyncio the connections: a request through httpx takes five times the CPU time
-(docs/design/gateway.md). Proxy variables (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY) are obeyed, except
-for this machine. Only a connection that could not be made is retried, because agents retry by themselves.
-Redirects are not followed, no cookies are kept, and answers are requested without compression.
+(docs/design/gateway.md). It honours proxy variables (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY), except
+for this machine. It retries only failed connection attempts, because agents retry requests by themselves.
+It follows no redirects, keeps no cookies, and requests answers without compression.
 """
 
 import asyncio
 import base64
+import logging
 import select
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -28,58 +29,59 @@ from agent2rl.gateway.drivers import Driver
 from agent2rl.gateway.errors import UpstreamFailure
 from agent2rl.gateway.keys import Key
 
-# HTTP/1.1 to a provider, over connections that stay open: h11 does the protocol, asyncio the rest.
+logger = logging.getLogger(__name__)
+# HTTP/1.1 connections with keep-alive
 
 READ_BYTES = 1 << 16
 HEAD_BYTES = 1 << 17
 IDLE, IDLE_SECONDS = 64, 60.0
-"""Connections that are kept open, and how long without being used."""
+"""Maximum number of idle connections, and how long they stay open."""
 HAPPY_EYEBALLS_SECONDS = 0.25
-"""After which the next address of a name is tried, too."""
+"""Delay after which the next address of a host is tried in parallel."""
 PORTS = {"http": 80, "https": 443}
 
 Headers = Sequence[tuple[str, str]]
 
 
 class Connection:
-    """One request at a time."""
+    """A connection that handles one request at a time."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: SplitResult
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: SplitResult
     ) -> None:
-        self.place = place
+        self.address = address
         self.used_at = time.monotonic()
         self._reader, self._writer = reader, writer
         self._talk = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
 
     @property
     def usable(self) -> bool:
-        """Whether another request can be sent: nobody has hung up, and nothing is left of the last one.
+        """Whether another request can be sent: the connection is open and the last answer is fully read.
 
-        The kernel is asked, because it knows before the loop does: a server closes what is idle for long.
+        It polls the socket, because the kernel knows before the event loop that a server closed it.
         """
         if time.monotonic() - self.used_at > IDLE_SECONDS or self._writer.is_closing():
             return False
-        heard = select.poll()
-        heard.register(self._writer.get_extra_info("socket"), select.POLLIN)
-        return self._talk.our_state is h11.IDLE and not heard.poll(0)
+        poller = select.poll()
+        poller.register(self._writer.get_extra_info("socket"), select.POLLIN)
+        return self._talk.our_state is h11.IDLE and not poller.poll(0)
 
     async def send_request(
         self, method: str, target: str, headers: Headers, body: bytes, seconds: float
     ) -> h11.Response:
-        """The beginning of the answer; `seconds` is how long nothing may be heard."""
+        """Send a request and return the head of the answer; `seconds` is the longest silence allowed."""
         request = h11.Request(method=method, target=target, headers=list(headers))
         sent = [request, h11.Data(data=body), h11.EndOfMessage()]
         self._writer.write(b"".join(filter(None, map(self._talk.send, sent))))
-        with suppress(ConnectionError):  # it may have answered and hung up before it had read all
+        with suppress(ConnectionError):  # it may answer and close before it has read all
             async with asyncio.timeout(seconds):
                 await self._writer.drain()
         while not isinstance(event := await self._next_event(seconds), h11.Response):
-            pass  # that it goes on, or something of the kind
+            pass  # an informational response, such as 100 Continue
         return event
 
     async def iter_body_chunks(self, seconds: float) -> AsyncGenerator[bytes, None]:
-        """The answer's body. When it is whole, the connection can be used again."""
+        """Yield the answer's body. Once it is complete, the connection can be reused."""
         while isinstance(event := await self._next_event(seconds), h11.Data):
             yield bytes(event.data)
         if self._talk.our_state is self._talk.their_state is h11.DONE:
@@ -87,12 +89,12 @@ class Connection:
             self.used_at = time.monotonic()
 
     async def upgrade_to_tls(self, context: SSLContext, host: str) -> None:
-        """Go on encrypted, through what was asked for with CONNECT."""
+        """Start TLS through a CONNECT tunnel."""
         await self._writer.start_tls(context, server_hostname=host)
         self._talk = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
 
     def close(self) -> None:
-        """At once: whoever is at the other end shall stop working."""
+        """Close at once, so that the server stops working on the request."""
         self._writer.transport.abort()
 
     async def wait_until_closed(self) -> None:
@@ -102,25 +104,25 @@ class Connection:
     async def _next_event(self, seconds: float) -> h11.Event:
         while not isinstance(event := self._talk.next_event(), h11.Event):
             if event is h11.PAUSED:
-                raise h11.RemoteProtocolError("the answer is over, and more comes")
+                raise h11.RemoteProtocolError("data after the end of the answer")
             async with asyncio.timeout(seconds):
                 self._talk.receive_data(await self._reader.read(READ_BYTES))
         return event
 
 
 class ConnectionPool:
-    """Connections to a provider."""
+    """Reusable connections to a provider."""
 
     def __init__(self, connect_seconds: float) -> None:
         self._connect_seconds = connect_seconds
         self._idle: list[Connection] = []
         self.proxy = cache(find_proxy)
-        """The proxy for a URL, as the environment named it first."""
+        """Returns the proxy for a URL, as set in the environment at the first call."""
 
     async def acquire_connection(self, url: SplitResult) -> Connection:
-        """A connection to where the URL leads; `OSError` where there is none to be had."""
+        """Return an idle or a new connection to the URL's server; raise `OSError` if it fails."""
         for connection in reversed(self._idle):
-            if connection.place[:2] == url[:2]:
+            if connection.address[:2] == url[:2]:
                 self._idle.remove(connection)
                 if connection.usable:
                     return connection
@@ -129,7 +131,7 @@ class ConnectionPool:
             return await self._open_connection(url)
 
     def release_connection(self, connection: Connection) -> None:
-        """It is used again where it can be."""
+        """Keep the connection for reuse, or close it."""
         if connection.usable and len(self._idle) < IDLE:
             self._idle.append(connection)
         else:
@@ -142,11 +144,11 @@ class ConnectionPool:
 
     async def _open_connection(self, url: SplitResult) -> Connection:
         host, proxy = url.hostname or "", self.proxy(url)
-        near = proxy or url
+        peer = proxy or url
         context = self._context if url.scheme == "https" else None
         reader, writer = await asyncio.open_connection(
-            near.hostname,
-            near.port or PORTS[near.scheme],
+            peer.hostname,
+            peer.port or PORTS[peer.scheme],
             ssl=None if proxy else context,
             happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
         )
@@ -165,7 +167,7 @@ class ConnectionPool:
             "CONNECT", target, [("host", target), *build_proxy_headers(proxy)], b"", self._connect_seconds
         )
         if not 200 <= answer.status_code < 300:
-            raise OSError(f"the proxy does not connect us ({answer.status_code})")
+            raise OSError(f"the proxy refused to connect ({answer.status_code})")
 
     @cached_property
     def _context(self) -> SSLContext:
@@ -175,7 +177,7 @@ class ConnectionPool:
 
 
 def find_proxy(url: SplitResult) -> SplitResult | None:
-    """The proxy that the user's environment names for a URL."""
+    """Return the proxy that the user's environment sets for a URL."""
     host = url.hostname or ""
     proxies = getproxies()
     named = proxies.get(url.scheme) or proxies.get("all")
@@ -183,7 +185,7 @@ def find_proxy(url: SplitResult) -> SplitResult | None:
         return None
     proxy = urlsplit(named if "://" in named else f"http://{named}")
     if proxy.scheme != "http" or not proxy.hostname:
-        raise OSError("a proxy is named by a URL that begins with http://")
+        raise OSError("a proxy's URL must start with http://")
     return proxy
 
 
@@ -201,10 +203,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+# The provider client
+
 PASSED_UP = ("accept", "anthropic-version", "anthropic-beta", "openai-beta")
-"""Of the agent's headers: no more than these."""
+"""The only headers of the agent that are forwarded."""
 PASSED_DOWN = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
-"""Of the provider's headers: nothing that names an account or sets a cookie."""
+"""The only headers of the provider that are forwarded: none names an account or sets a cookie."""
 HEADER_BYTES = 4096
 VERSION = "2023-06-01"
 
@@ -215,24 +219,24 @@ class UpstreamTimeouts:
     connects: int = 3
     """Attempts to connect."""
     pause_seconds: float = 0.3
-    """Before the second; twice as long before each further one."""
+    """Pause before the second attempt; it doubles before each further one."""
     stall_seconds: float = 300.0
-    """Without a single byte: then the provider is taken to have stalled."""
+    """After this time without a single byte, the provider counts as stalled."""
     body_seconds: float = 120.0
-    """For an agent to send a request."""
+    """Time for an agent to send a request."""
 
 
 @dataclass(frozen=True)
 class UpstreamResponse:
     status: int
     headers: Mapping[str, str]
-    """Those that are passed down."""
+    """The headers that are forwarded."""
     chunks: AsyncGenerator[bytes, None]
-    """Raises `UpstreamFailure` where they break off."""
+    """Raises `UpstreamFailure` if the answer breaks off."""
     outcome: Outcome | None = None
-    """Of an error, as a tape tells it."""
+    """Recorded outcome of an error, if it comes from a tape."""
     note: str = ""
-    """What a tape has to say about it."""
+    """How a replayed request differs from the recorded one."""
 
     @property
     def streams(self) -> bool:
@@ -249,10 +253,10 @@ class UpstreamClient:
     async def open_response(
         self, wire: Wire, url: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[UpstreamResponse]:
-        place = urlsplit(url)
-        connection = await self._connect_with_retry(place)
+        address = urlsplit(url)
+        connection = await self._connect_with_retry(address)
         try:
-            yield await self._send_request(connection, place, self._build_headers(wire, headers), body)
+            yield await self._send_request(connection, address, self._build_headers(wire, headers), body)
         except BaseException:
             connection.close()
             raise
@@ -262,63 +266,70 @@ class UpstreamClient:
         await self._pool.close()
 
     def _build_headers(self, wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
-        found = {name: headers[name] for name in PASSED_UP if 0 < len(headers.get(name, "")) <= HEADER_BYTES}
-        found |= {
+        sent = {name: headers[name] for name in PASSED_UP if 0 < len(headers.get(name, "")) <= HEADER_BYTES}
+        sent |= {
             "content-type": "application/json",
             "accept-encoding": "identity",
             "user-agent": f"agent2rl/{__version__}",
         }
         if wire == "anthropic":
-            found.setdefault("anthropic-version", VERSION)
+            sent.setdefault("anthropic-version", VERSION)
         if self._key is None:
-            return found
-        named = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}.get(wire)
-        if named:
-            found[named] = self._key.reveal()
-        if not named or self._driver.compatible:  # many servers look for their key in one place alone
-            found["authorization"] = f"Bearer {self._key.reveal()}"
-        return found
+            return sent
+        key_header = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}.get(wire)
+        if key_header:
+            sent[key_header] = self._key.reveal()
+        if not key_header or self._driver.compatible:  # many compatible servers read only this header
+            sent["authorization"] = f"Bearer {self._key.reveal()}"
+        return sent
 
-    async def _connect_with_retry(self, place: SplitResult) -> Connection:
+    async def _connect_with_retry(self, address: SplitResult) -> Connection:
         pause = self._patience.pause_seconds
         for attempt in range(1, self._patience.connects + 1):
             try:
-                return await self._pool.acquire_connection(place)
+                return await self._pool.acquire_connection(address)
             except (OSError, h11.RemoteProtocolError) as error:
                 if attempt == self._patience.connects:
                     why = f"The provider cannot be reached ({_describe_error(error)})."
                     raise UpstreamFailure("unreachable", 502, why, "Try again.") from None
+                logger.debug(
+                    "Attempt %d to connect to %s failed: %s",
+                    attempt,
+                    address.hostname,
+                    _describe_error(error),
+                )
             await asyncio.sleep(pause)
             pause *= 2
         raise AssertionError("there is at least one attempt")
 
     async def _send_request(
-        self, connection: Connection, place: SplitResult, headers: Mapping[str, str], body: bytes
+        self, connection: Connection, address: SplitResult, headers: Mapping[str, str], body: bytes
     ) -> UpstreamResponse:
-        target = f"{place.path}?{place.query}" if place.query else place.path
-        extra: list[tuple[str, str]] = [("host", place.netloc), ("content-length", str(len(body)))]
-        if place.scheme == "http" and (proxy := self._pool.proxy(place)):
-            target, extra = place.geturl(), [*extra, *build_proxy_headers(proxy)]
+        target = f"{address.path}?{address.query}" if address.query else address.path
+        extra: list[tuple[str, str]] = [("host", address.netloc), ("content-length", str(len(body)))]
+        if address.scheme == "http" and (proxy := self._pool.proxy(address)):
+            target, extra = address.geturl(), [*extra, *build_proxy_headers(proxy)]
         try:
-            said = await connection.send_request(
+            response = await connection.send_request(
                 "POST", target, [*extra, *headers.items()], body, self._patience.stall_seconds
             )
         except TimeoutError:
             raise self._build_stall_error() from None
         except (OSError, h11.RemoteProtocolError) as error:
-            why = f"The provider hung up without an answer ({_describe_error(error)})."
+            why = f"The provider closed the connection without an answer ({_describe_error(error)})."
             raise UpstreamFailure("unreachable", 502, why, "Try again.") from None
-        return UpstreamResponse(said.status_code, self._filter_headers(said), self._iter_chunks(connection))
+        headers_down = self._filter_headers(response)
+        return UpstreamResponse(response.status_code, headers_down, self._iter_chunks(connection))
 
-    def _filter_headers(self, said: h11.Response) -> dict[str, str]:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in said.headers}
-        if 300 <= said.status_code < 400:
-            why = f"The provider sends us elsewhere ({said.status_code}), and redirects are not followed."
-            raise UpstreamFailure("provider-error", 502, why, "Is the driver's URL the right one?")
-        packed = headers.get("content-encoding", "identity").strip().casefold()
-        if packed != "identity":
+    def _filter_headers(self, response: h11.Response) -> dict[str, str]:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        if 300 <= response.status_code < 400:
+            why = f"The provider redirects ({response.status_code}), and redirects are not followed."
+            raise UpstreamFailure("provider-error", 502, why, "Check the driver's URL.")
+        encoding = headers.get("content-encoding", "identity").strip().casefold()
+        if encoding != "identity":
             raise UpstreamFailure(
-                "provider-error", 502, f"The provider packs its answer ({packed[:20]!r}), unasked."
+                "provider-error", 502, f"The provider compresses its answer ({encoding[:20]!r}) unasked."
             )
         return {name: self._redact_key(headers[name]) for name in PASSED_DOWN if name in headers}
 
@@ -338,9 +349,7 @@ class UpstreamClient:
 
     def _build_stall_error(self) -> UpstreamFailure:
         seconds = self._patience.stall_seconds
-        return UpstreamFailure(
-            "stalled", 504, f"The provider has said nothing for {seconds:g} s.", "Try again."
-        )
+        return UpstreamFailure("stalled", 504, f"The provider sent nothing for {seconds:g} s.", "Try again.")
 
 
 def _describe_error(error: Exception) -> str:

@@ -1,1 +1,1 @@
-"""The base models that agent2rl ships, one module each."""
+"""Base models that ship with agent2rl, one module each."""

@@ -33,14 +33,14 @@ from agent2rl.evaluators.scorers import MARKER, final_answer
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Progress = Callable[[int, float], None]
-"""Told the number of rounds done, and the share of answers that were right in the last one."""
+"""Callback with the number of rounds done, and the share of right answers in the last one."""
 
 FEATURES = 2048
 PROGRAMS = tuple("".join(signs) for steps in (1, 2) for signs in product("+-*/", repeat=steps))
 SHAPES = {"head.weight": (len(PROGRAMS), FEATURES), "head.bias": (len(PROGRAMS),)}
 WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 SIGNALS = {"twice": 2, "double": 2, "half": 2, "triple": 3, "dozen": 12}
-"""Words that are a number and also say what to do with it."""
+"""Words that are a number and also hint at the operation."""
 NUMBERS = {word: value for value, word in enumerate(WORDS, start=2)} | SIGNALS
 BATCH = 32
 
@@ -61,15 +61,15 @@ class AbacusStep:
 
 @dataclass(frozen=True)
 class ParsedQuestion:
-    """What the model sees of a question: its features, and what each program makes of its numbers."""
+    """The model's view of a question: its features, and each program's result on its numbers."""
 
     features: tuple[int, ...]
     runs: tuple[tuple[AbacusStep, ...], ...]
-    """The steps of each program; none where there are too few numbers or a result is not above zero."""
+    """The steps of each program; empty if there are too few numbers or a result is not above zero."""
 
     @classmethod
     def from_question(cls, question: str) -> Self:
-        # Instructions follow the question after an empty line; they are the same for all and say nothing.
+        # Instructions follow the question after an empty line; they are the same for all, so drop them.
         tokens = _TOKEN.findall(question.partition("\n\n")[0].lower())
         numbers = [number for token in tokens if (number := _parse_number(token)) is not None]
         words = [token if token in SIGNALS or _parse_number(token) is None else "#" for token in tokens]
@@ -82,11 +82,11 @@ class ParsedQuestion:
         return [bool(steps) for steps in self.runs]
 
     def mark_programs_reaching(self, number: Fraction | None) -> list[bool]:
-        """Which programs end in the number."""
+        """Return which programs result in the number."""
         return [bool(steps) and steps[-1].result == number for steps in self.runs]
 
     def write_answer(self, program: int) -> str:
-        """The worked answer of a program that is allowed."""
+        """Return the worked answer of an allowed program."""
         steps = self.runs[program]
         return "\n".join([*(str(step) for step in steps), f"{MARKER} {steps[-1].result}"])
 
@@ -98,7 +98,7 @@ class Abacus:
 
     @classmethod
     def base(cls) -> Self:
-        """The untrained model: small weights, the same bits on every machine."""
+        """Return the untrained model: small weights, the same bits on every machine."""
         draw = np.random.RandomState(0).random_sample
         tensors = [((draw(shape) - 0.5) * 0.02).astype(np.float32) for shape in SHAPES.values()]
         return cls(*tensors)
@@ -116,7 +116,7 @@ class Abacus:
         with np.errstate(over="ignore"):
             weight, bias = (tensors[name].astype(np.float32) for name in SHAPES)
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise ValueError("the weights of the abacus hold NaN or infinity")
+            raise ValueError("the weights of the abacus contain NaN or infinity")
         return cls(weight, bias)
 
     def save(self, model_dir: Path | str) -> None:
@@ -151,8 +151,8 @@ class Abacus:
     ) -> None:
         """Learn from worked answers, of which only the number after #### counts.
 
-        Each question pulls towards the programs that give its number, in proportion to what the model
-        thinks of them already; a question that no program solves is left out.
+        Each question raises the programs that give its number, in proportion to their current probability;
+        a question that no program solves is left out.
         """
         readings = [ParsedQuestion.from_question(question) for question in questions]
         pairs = zip(readings, answers, strict=True)
@@ -208,8 +208,8 @@ class Abacus:
                 progress(step + 1, float(rewards.mean()))
 
     def _compute_probabilities(self, inputs: Doubles, readings: Sequence[ParsedQuestion]) -> Doubles:
-        """The probability of each program, for readings that allow at least one; in double precision,
-        where finite weights cannot overflow."""
+        """Return the probability of each program, for readings that allow at least one. It uses double
+        precision, in which finite weights cannot overflow."""
         logits = inputs @ self.weight.T.astype(np.float64) + self.bias
         logits[~np.array([reading.allowed for reading in readings])] = -np.inf
         chances: Doubles = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -223,12 +223,13 @@ class Abacus:
 
 
 def solver(model_dir: Path) -> Callable[[Chat], str]:
-    """For the scripted engine: answers the last user message of a chat."""
+    """Load the model for the scripted engine; it answers the last user message of a chat."""
     try:
         abacus = Abacus.load(model_dir)
     except ValueError as error:
         raise GradingError(
-            f"The model does not load: {error}.", "Save it with Abacus.save, and see that training is stable."
+            f"The model cannot be loaded: {error}.",
+            "Save it with Abacus.save, and check that training is stable.",
         ) from error
 
     def answer(chat: Chat) -> str:
@@ -269,7 +270,7 @@ def _apply_sign(left: Fraction, sign: str, right: Fraction) -> Fraction:
 
 
 def _build_inputs(readings: Sequence[ParsedQuestion]) -> Doubles:
-    """One row a reading: its features, scaled so that long questions weigh no more than short ones."""
+    """Return one row per reading: its features, scaled so that long questions weigh no more than short."""
     matrix = np.zeros((len(readings), FEATURES))
     for row, reading in zip(matrix, readings, strict=True):
         row[list(reading.features)] = len(reading.features) ** -0.5

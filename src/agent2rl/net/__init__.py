@@ -1,1 +1,1 @@
-"""Small network parts that several packages share."""
+"""Network helpers that several packages share."""

@@ -1,7 +1,7 @@
-"""What a grading child may ask the harness for: searches, pages, a judge's word.
+"""Client of the grading proxy, which gives a grading child searches, pages and a judge.
 
-The child has neither network nor keys. The harness has a desk for it (`grading.desk`), on a unix socket in a
-directory that the child sees. What cannot be answered is a `WorldError` with the reason.
+The child has neither network nor API keys. The harness serves a proxy (the desk) for it on a unix socket, in
+a directory that the child sees. A request that fails raises a `WorldError` with the reason.
 """
 
 import os
@@ -16,28 +16,28 @@ from agent2rl.core.errors import WorldError
 from agent2rl.core.records import Record
 
 MOUNT_NAME = "desk"
-"""Where the child sees the socket's directory, in its workspace."""
+"""Directory of the socket in the child's workspace."""
 SOCKET = "http.sock"
 PROXY_VARIABLE = "AGENT2RL_DESK"
-"""Names that directory to whoever grades."""
+"""Environment variable with the path of that directory."""
 TIMEOUT_SECONDS = 3600.0
-"""The harness has its own, shorter limits for everything that it asks."""
+"""The harness has its own, shorter timeouts for everything that it requests."""
 
 
 class ProxyInfo(Record):
-    """What the desk has to offer."""
+    """The services that the proxy offers."""
 
     search: str | None = None
     record_sha256: str | None = None
-    """Of the file that searches are kept in or answered from, as it is now."""
+    """Hash of the file that searches are recorded in or answered from, as it is now."""
     corpus_sha256: str | None = None
-    """Of the documents that are searched, where they are the user's own."""
+    """Hash of the searched documents, if they are the user's own."""
     judge: str | None = None
 
 
 class SearchReply(Record):
     results: tuple[tuple[str, str, str], ...]
-    """Id, title and snippet of each."""
+    """Id, title and snippet of each result."""
 
 
 class PageReply(Record):
@@ -48,22 +48,22 @@ class JudgeQuestion(Record):
     """A question to the judge."""
 
     messages: tuple[tuple[Literal["system", "user", "assistant"], str], ...]
-    """Role and content of each."""
+    """Role and content of each message."""
     max_tokens: int = Field(default=1024, ge=1, le=8192)
     attempt: int = 0
-    """The same question with another number is put anew; with the same one it is answered as before."""
+    """The same question with a new number is asked again; with the same number the answer is cached."""
     choices: tuple[str, ...] = ()
-    """What the answer may begin with, where one of these is wanted: then it is said how likely each is."""
+    """Possible first tokens of the answer. If set, the reply includes the probability of each."""
 
 
 class JudgeReply(Record):
     text: str
     likely: dict[str, float] | None = None
-    """The probability of each choice that the judge gives any; None where that is not known."""
+    """The probability of each choice for which the judge reports one; None if unknown."""
 
 
 class ProxyError(WorldError):
-    """The desk has no answer. `kind` tells one sort of failure from another."""
+    """A request to the proxy failed. `kind` is the type of failure."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -71,11 +71,11 @@ class ProxyError(WorldError):
 
 
 class GradingProxyClient:
-    """The child's side. May be asked by many threads at once."""
+    """The child's side of the proxy. Thread-safe."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket.resolve()  # a socket's path must be short, and a link to it need not be
-        # A connection for each question: the desk is near, and nothing is left open.
+        # One connection per request: it is cheap on a local socket, and none stays open.
         limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
         transport = httpx.HTTPTransport(uds=str(self._socket), limits=limits)
         self._client = httpx.Client(
@@ -91,31 +91,32 @@ class GradingProxyClient:
     def open(self, id: str) -> PageReply:  # noqa: A002
         return PageReply.model_validate(self._send_request("POST", "/open", {"id": id}))
 
-    def ask_judge(self, asked: JudgeQuestion) -> JudgeReply:
-        return JudgeReply.model_validate(self._send_request("POST", "/chat", asked.model_dump(mode="json")))
+    def ask_judge(self, question: JudgeQuestion) -> JudgeReply:
+        reply = self._send_request("POST", "/chat", question.model_dump(mode="json"))
+        return JudgeReply.model_validate(reply)
 
-    def keep_reply(self, asked: JudgeQuestion) -> None:
-        """What the judge has said to this can be read: it need not be asked again."""
-        self._send_request("POST", "/keep", asked.model_dump(mode="json"))
+    def keep_reply(self, question: JudgeQuestion) -> None:
+        """Mark the judge's reply as parseable, so that the question need not be asked again."""
+        self._send_request("POST", "/keep", question.model_dump(mode="json"))
 
     def _send_request(self, method: str, path: str, body: Any = None) -> Any:
         if not self._socket.exists():
-            raise ProxyError("the harness cannot be asked (it is not there)")
+            raise ProxyError("the harness cannot be reached (its socket does not exist)")
         try:
-            answer = self._client.request(method, path, json=body)
-            said = answer.json()
+            response = self._client.request(method, path, json=body)
+            payload = response.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise ProxyError(f"the harness cannot be asked ({type(error).__name__})") from error
-        if answer.status_code != 200:
-            told = said if isinstance(said, dict) else {}
-            raise ProxyError(str(told.get("error", "no reason given")), str(told.get("kind", "")))
-        return said
+            raise ProxyError(f"the harness cannot be reached ({type(error).__name__})") from error
+        if response.status_code != 200:
+            problem = payload if isinstance(payload, dict) else {}
+            raise ProxyError(str(problem.get("error", "no reason given")), str(problem.get("kind", "")))
+        return payload
 
 
 def find_grading_proxy() -> GradingProxyClient | None:
-    """The desk of this grading, the same each time; None where there is none."""
-    place = os.environ.get(PROXY_VARIABLE)
-    return _connect_to(Path(place).absolute() / SOCKET) if place else None
+    """Return the client of this grading's proxy, the same each time; None if there is no proxy."""
+    directory = os.environ.get(PROXY_VARIABLE)
+    return _connect_to(Path(directory).absolute() / SOCKET) if directory else None
 
 
 @cache

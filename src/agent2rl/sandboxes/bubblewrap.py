@@ -1,13 +1,14 @@
 """The default sandbox: namespaces, a system-call filter and a file system built from nothing, by bubblewrap.
 
-Two profiles, because a process that is uid 0 outside can write the kernel's settings from any user namespace:
+There are two profiles, because a process that is uid 0 outside can write kernel settings from any user
+namespace:
 
-    harness is an ordinary user   a user namespace, in which it is uid 1000 without capabilities
-    harness is root               no user namespace; the innermost step drops to a uid that nobody else has
-                                  and that was given all that the command may write
+    harness is an ordinary user   a user namespace, in which the command is uid 1000 without capabilities
+    harness is root               no user namespace; the innermost step drops to a uid that nothing else uses
+                                  and that owns everything the command may write
 
-There is no network but the doors. Processes, memory and disk are watched from outside. Not covered: the CPU
-time and the disk bandwidth it takes from others, and bugs of the kernel itself.
+There is no network except the doors. Processes, memory and disk are watched from outside. Not covered: the
+CPU time and disk bandwidth that it takes from others, and kernel bugs.
 """
 
 import functools
@@ -42,12 +43,12 @@ FLAGS = (
 )
 DROP = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--")
 ROLES = get_args(Role)
-OWN_PROCESSES = 2  # bwrap's first process in there, and inside.py
+OWN_PROCESSES = 2  # bwrap's first process inside, and inside.py
 SECONDS_TO_DIE = 30.0
 
 
 class BubblewrapSandbox:
-    def workspace(self, workspace: Path) -> PurePosixPath:  # noqa: ARG002 (the same for all)
+    def workspace(self, workspace: Path) -> PurePosixPath:  # noqa: ARG002 (always the same)
         return view.WORKSPACE
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
@@ -63,9 +64,9 @@ class BubblewrapSandbox:
         with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
             doors = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
             filter_file = seen.open_memory_file(seccomp.build_filter())
-            speaking = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
-            flags = (*FLAGS, *user.make_bwrap_flags(program), *speaking)
-            # Through a file, because bwrap's own command line is shown inside as that of process 1.
+            descriptor_flags = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
+            flags = (*FLAGS, *user.make_bwrap_flags(program), *descriptor_flags)
+            # In a file, because the sandbox can read bwrap's command line as that of process 1.
             arguments = seen.open_memory_file(
                 b"".join(os.fsencode(part) + b"\0" for part in (*flags, *seen.arguments))
             )
@@ -93,7 +94,7 @@ class BubblewrapSandbox:
 
 @dataclass(frozen=True)
 class SandboxUser:
-    """Who the command is: its uid inside, and whether a root harness drops to it."""
+    """The command's user: its uid inside, and whether a root harness drops to it."""
 
     uid: int
     dropped: bool
@@ -111,7 +112,8 @@ class SandboxUser:
 
 
 def choose_user(role: Role) -> SandboxUser:
-    """As root, a uid of this harness process and role alone, so that neither files nor process limits mix."""
+    """Return the sandbox's user. For root, its uid is unique to this harness process and role, so that
+    neither files nor process limits are shared."""
     if os.geteuid() != 0:
         return SandboxUser(1000, dropped=False)
     number, roles = ROLES.index(role), len(ROLES)
@@ -119,7 +121,7 @@ def choose_user(role: Role) -> SandboxUser:
         if _is_mapped("uid_map", uid) and _is_mapped("gid_map", uid):
             return SandboxUser(uid, dropped=True)
     raise MachineError(
-        "The harness is root of a user namespace that has no user id to spare for the sandbox.",
+        "The harness is root of a user namespace that has no free user id for the sandbox.",
         "Run it as an ordinary user, or map at least 65536 ids into the namespace.",
     )
 
@@ -135,7 +137,7 @@ def _find_program(program: str, package: str) -> str:
     if path is None:
         raise MachineError(
             f"{program} is not installed.",
-            f"Install it: `apt-get install {package}` or `dnf install {package}`.",
+            f"Install it with `apt-get install {package}` or `dnf install {package}`.",
         )
     return path
 
@@ -146,19 +148,19 @@ def _read_help(program: str) -> str:
 
 
 def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: SandboxUser) -> None:
-    """Make the places that will be mounted or mounted upon, and give a dropped user what it may write."""
+    """Create mount sources and mount points, and make a dropped user the owner of all it may write."""
     writable = [enclosure.workspace, enclosure.scratch]
     for name in ("home", "tmp"):
         (enclosure.scratch / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for mount in mounts:
         target = view.WORKSPACE / mount.target
-        given = target.is_relative_to(view.WORKSPACE)
-        if given:
+        in_workspace = target.is_relative_to(view.WORKSPACE)
+        if in_workspace:
             supervise.make_mountpoint(enclosure.workspace, target.relative_to(view.WORKSPACE), mount.source)
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
-            _require_readable(mount.source, view.resolve_existing(enclosure.hidden), whole=given)
+            _require_readable(mount.source, view.resolve_existing(enclosure.hidden), recursive=in_workspace)
     if user.dropped:
         for path in writable:
             _change_owner(path, user.uid)
@@ -166,18 +168,22 @@ def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: Sandbox
             os.lchown(door.socket, user.uid, user.uid)
 
 
-def _require_readable(source: Path, hidden: Iterable[Path], whole: bool) -> None:
-    """What is given is read whole, but for what is hidden; code is not, and may have secrets beside it."""
-    below = [path for path in hidden if view.real_path(source) in path.parents]
-    given = [path for path in source.rglob("*") if path.exists()] if whole else []
-    for path in (source, *given):
-        if below and any(view.real_path(path).is_relative_to(place) for place in below):
+def _require_readable(source: Path, hidden: Iterable[Path], recursive: bool) -> None:
+    """Check that other users can read a mount.
+
+    Mounts in the workspace are checked recursively, except for hidden paths. Other mounts hold code: not all
+    of it is read, and there may be secrets next to it.
+    """
+    hidden_below = [path for path in hidden if view.real_path(source) in path.parents]
+    contents = [path for path in source.rglob("*") if path.exists()] if recursive else []
+    for path in (source, *contents):
+        if hidden_below and any(view.real_path(path).is_relative_to(other) for other in hidden_below):
             continue
         needed = 0o005 if path.is_dir() else 0o004
         if path.stat().st_mode & needed != needed:
             raise MachineError(
-                f"{path} is to be read in the sandbox, but only root can read it.",
-                f"`chmod -R o+rX {source}`; its parent directories may stay closed.",
+                f"The sandbox must read {path}, but only root can read it.",
+                f"Run `chmod -R o+rX {source}`; its parent directories may stay closed.",
             )
 
 
@@ -189,9 +195,10 @@ def _change_owner(tree: Path, uid: int) -> None:
 
 
 def _make_rlimits(processes: int) -> dict[str, int]:
-    """Threads count as processes here, so this is generous: it bounds a fork bomb between two looks."""
-    crowd = 4 * processes + 512 * (os.cpu_count() or 1)
-    return {"RLIMIT_NPROC": crowd, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
+    """Return the rlimits. RLIMIT_NPROC counts threads too, so it is generous: it only has to stop a fork
+    bomb between two limit checks."""
+    threads = 4 * processes + 512 * (os.cpu_count() or 1)
+    return {"RLIMIT_NPROC": threads, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
 
 
 def _list_members(started: int) -> list[Process]:
@@ -199,34 +206,36 @@ def _list_members(started: int) -> list[Process]:
 
 
 class BwrapStatus:
-    """What bwrap says of itself, a line of JSON at a time: above all which process is the sandbox's first."""
+    """Reads bwrap's status output (JSON lines), above all the pid of the sandbox's first process."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._said = b""
+        self._status = b""
 
     def kill_sandbox(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill bwrap, and with it everything in its pid namespace; wait until the last of it is gone.
+        """Kill bwrap and with it everything in its pid namespace, and wait until all of it is gone.
 
-        The first process dies with bwrap only once it is set up, so bwrap must have named it before.
+        The first process dies with bwrap only once it is set up, so wait for bwrap to report its pid first.
         """
-        limit = time.monotonic() + SECONDS_TO_DIE
-        while self._read_first_pid() is None and process.poll() is None and time.monotonic() < limit:
+        deadline = time.monotonic() + SECONDS_TO_DIE
+        while self._read_first_pid() is None and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         process.kill()
         process.wait()
         while (first := self._read_first_pid()) is not None and _is_bwrap(first):
             with suppress(ProcessLookupError):
                 os.kill(first, signal.SIGKILL)
-            if time.monotonic() > limit:
-                raise MachineError(f"The sandbox's first process {first} does not die.", "Look at `dmesg`.")
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    f"The sandbox's first process {first} cannot be killed.", "Look at the output of `dmesg`."
+                )
             time.sleep(0.005)
 
     def _read_first_pid(self) -> int | None:
         with suppress(BlockingIOError):
-            self._said += os.read(self._reader, 1 << 16)
-        line, end, _ = self._said.partition(b"\n")
+            self._status += os.read(self._reader, 1 << 16)
+        line, end, _ = self._status.partition(b"\n")
         return int(json.loads(line)["child-pid"]) if end else None
 
     def __enter__(self) -> "BwrapStatus":
@@ -238,7 +247,7 @@ class BwrapStatus:
 
 
 def _is_bwrap(pid: int) -> bool:
-    """By name, because its pid could by now be somebody else's."""
+    """Check by name, because another process could have got its pid by now."""
     process = resource_limits.read_process(pid)
     return process is not None and process.name == "bwrap"
 

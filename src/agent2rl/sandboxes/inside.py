@@ -1,24 +1,25 @@
 """The first program inside a sandbox: it sets limits, opens the doors, starts the command and stops it.
 
-Started by path as `python -I -S inside.py`, so it is the standard library only, and as little of it as will
-do: the command waits for these imports. One line of JSON on stdin says what to do (on stdin and not in the
-arguments, because everybody on the machine can read those):
+It is started by path as `python -I -S inside.py`, so it imports only the standard library, and as little of
+it as possible: the command waits for these imports. It gets its plan as one line of JSON on stdin (not in
+the arguments, because everybody on the machine can read those):
 
     argv          the command
-    environment   its whole environment, to which each door's URL is added
-    files         path -> text: written before it starts
-    input         what it reads from stdin
-    interrupt     who hears the interrupt: `group`, or the `leader` alone
-    doors         variable -> the unix socket that answers behind it
+    environment   its full environment, to which each door's URL is added
+    files         path -> text: files to write before it starts
+    input         text for its stdin
+    interrupt     which processes get SIGINT: the `group`, or the `leader` alone
+    doors         variable -> unix socket of the service behind it
     limits        name of an rlimit -> value
-                  `{{VARIABLE}}` in arguments, environment, files and input becomes that door's URL
-    ready         a descriptor that gets one byte when all stands and the command is about to start
+    ready         a descriptor that gets one byte when everything is set up and the command is about to start
 
-Afterwards a line `stop` on stdin interrupts the command, and the end of stdin means that the harness is gone.
-The exit code is the command's own, 128 + n where signal n ended it, 127 where it could not be started.
+`{{VARIABLE}}` in argv, environment, files and input is replaced with that door's URL.
 
-It runs with the command's own rights, so the command can kill it; that ends the sandbox and nothing else.
-SIGINT, SIGTERM and SIGHUP are survived: an agent that clears the table with `pkill python` keeps its doors.
+Afterwards a line `stop` on stdin interrupts the command, and EOF means that the harness is gone. The exit
+code is the command's own, 128 + n if signal n ended it, 127 if it could not be started.
+
+It runs with the command's own privileges, so the command can kill it; that ends the sandbox and nothing
+else. It survives SIGINT, SIGTERM and SIGHUP, so that an agent that runs `pkill python` keeps its doors.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def main() -> int:
     _write_kernel_setting("/proc/self/comm", "agent2rl-inside")
     _write_kernel_setting(
         "/proc/self/oom_score_adj", "1000"
-    )  # if the kernel must kill somebody, then somebody in here
+    )  # make this sandbox the kernel's first choice for an out-of-memory kill
     _set_rlimits(plan["limits"])
     doors = [(variable, _open_listener(), path) for variable, path in plan["doors"].items()]
     urls = {variable: _make_url(listener) for variable, listener, _ in doors}
@@ -69,14 +70,14 @@ def main() -> int:
 
 
 def _harness_is_gone() -> bool:
-    """Whether the other end of stdin is closed: if the harness died during set-up, nothing must begin."""
+    """Check whether stdin is closed: if the harness died during set-up, nothing must start."""
     control = select.poll()
     control.register(0, 0)
     return bool(control.poll(0))
 
 
 def _write_kernel_setting(path: str, text: str) -> None:
-    """As far as the kernel lets us: these are courtesies, not promises."""
+    """Write a kernel setting if the kernel allows it: these are best effort, not promises."""
     with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
         file.write(text)
 
@@ -90,7 +91,7 @@ def _set_rlimits(limits: dict[str, int]) -> None:
 
 
 def _open_listener() -> socket.socket:
-    """A loopback port that the kernel chose. Connections queue from now on until forwarding runs."""
+    """Listen on a free loopback port. Connections queue from now on until forwarding runs."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
     listener.listen(1024)
@@ -102,7 +103,7 @@ def _make_url(listener: socket.socket) -> str:
 
 
 def _fill_door_urls(part: "Any", urls: dict[str, str]) -> "Any":
-    """The same with every door's mark replaced by its URL."""
+    """Replace every door's placeholder with its URL."""
     if isinstance(part, dict):
         return {name: _fill_door_urls(value, urls) for name, value in part.items()}
     if isinstance(part, list):
@@ -113,7 +114,7 @@ def _fill_door_urls(part: "Any", urls: dict[str, str]) -> "Any":
 
 
 def _write_files(files: dict[str, str]) -> None:
-    """Whatever an agent that is started again left there gives way."""
+    """Write files; replace what an agent that is restarted left there."""
     for path, text in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (pathlib is slow to import)
         with contextlib.suppress(FileNotFoundError):
@@ -126,30 +127,33 @@ def _open_stdin(text: str) -> int:
     if not text:
         return os.open(os.devnull, os.O_RDONLY)
     file = os.memfd_create("stdin")
-    with open(file, "wb", closefd=False) as all_of_it:
-        all_of_it.write(text.encode())
+    with open(file, "wb", closefd=False) as stdin:
+        stdin.write(text.encode())
     os.lseek(file, 0, os.SEEK_SET)
     return file
 
 
 def _start_command(argv: list[str], environment: dict[str, str], text: str) -> int:
-    """In a process group of its own. By hand, because importing subprocess would double the start-up."""
+    """Start the command in its own process group.
+
+    It uses fork and exec, because importing subprocess would double the start-up time.
+    """
     child = os.fork()
     if child:
-        with contextlib.suppress(OSError):  # both sides do it, and the child may be faster, or over
+        with contextlib.suppress(OSError):  # both sides do it; the child may be faster, or gone
             os.setpgid(child, child)
         return child
     try:
         os.setpgid(0, 0)
         os.umask(0o022)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect not to
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect the default
             signal.signal(number, signal.SIG_DFL)
         os.dup2(_open_stdin(text), 0)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        os.write(2, f"{argv[0]}: cannot be started: {error.strerror}\n".encode())
+        os.write(2, f"{argv[0]}: cannot start: {error.strerror}\n".encode())
     finally:
         os._exit(NOT_STARTED)
 
@@ -168,11 +172,11 @@ def _send_signal(send: "Callable[[int, int], None]", target: int, number: int) -
 
 
 def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
-    """Carry bytes between the loopback ports and the unix sockets, for ever."""
-    import asyncio  # here, because it takes longer than all the rest and the command need not wait for it
+    """Copy bytes between the loopback ports and the unix sockets, forever."""
+    import asyncio  # here, because it is slow to import and the command need not wait for it
     import functools
 
-    links: set[object] = set()  # asyncio itself holds running connections by weak references only
+    links: set[object] = set()  # asyncio itself keeps only weak references to running connections
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 18):
@@ -188,11 +192,11 @@ def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
             writers.append(far_writer)
             await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
         except OSError:
-            pass  # either side hung up: so does the other
+            pass  # one side hung up: close the other too
         finally:
             links.discard(asyncio.current_task())
-            for each in writers:
-                each.close()
+            for open_writer in writers:
+                open_writer.close()
 
     async def serve() -> None:
         for listener, path in routes:

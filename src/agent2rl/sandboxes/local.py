@@ -1,8 +1,9 @@
 """No isolation at all: the command runs as you, sees what you see and reaches what you reach.
 
-For machines without bubblewrap and for code you trust; the result records it. Limits, deadline, stop, doors
-and the clean environment are as in the real sandbox. The end is best effort: processes are found by descent
-and by a mark in their environment, so one that clears its environment and leaves its parents survives.
+For machines without bubblewrap and for code you trust; the result records that it was used. Limits, deadline,
+stop, doors and the clean environment are as in the real sandbox. Killing is best effort: processes are found
+by descent and by a variable in their environment, so a process that clears its environment and leaves its
+parents survives.
 """
 
 import os
@@ -34,7 +35,7 @@ class LocalSandbox:
     def workspace(self, workspace: Path) -> PurePosixPath:
         return PurePosixPath(workspace.resolve())
 
-    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:  # noqa: ARG002 (it hides nothing)
+    def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:  # noqa: ARG002 (nothing is hidden)
         return Isolation(sandbox="local", isolates=False)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
@@ -51,7 +52,7 @@ class LocalSandbox:
             plan={
                 **make_inside_plan(marked, str(home), str(temporary)),
                 "doors": {door.variable: str(door.socket.resolve()) for door in enclosure.doors},
-                "limits": {"RLIMIT_CORE": 0},  # the others count what else this user runs
+                "limits": {"RLIMIT_CORE": 0},  # other limits would count this user's other processes too
             },
             members=family.list_members,
             end=family.kill_all,
@@ -61,44 +62,44 @@ class LocalSandbox:
 
 
 def _link_mount(mount: Mount, workspace: Path) -> None:
-    """A link in the workspace stands for a mount below it; a mount elsewhere must be there already."""
+    """Link a mount in the workspace to its source; a target elsewhere must exist already."""
     target, source = PurePosixPath(mount.target), mount.source.resolve()
-    place = workspace / target
-    if place.resolve() == source or (target.is_absolute() and place.exists()):
+    link = workspace / target
+    if link.resolve() == source or (target.is_absolute() and link.exists()):
         return
     if target.is_absolute():
         raise UserError(
             f"The local sandbox cannot show {source} at {target}.",
-            "Use --sandbox bubblewrap, or make that path yourself.",
+            "Use --sandbox bubblewrap, or create that path yourself.",
         )
     with supervise.open_parent(workspace, target) as directory:
         try:
             os.symlink(source, target.name, dir_fd=directory)
         except FileExistsError:
-            raise UserError(f"{place} is in the way of a link to {source}.", "Move it away.") from None
+            raise UserError(f"{link} exists, but must be a link to {source}.", "Move it away.") from None
 
 
 class _ProcessFamily:
-    """The processes of one run: those below its first, those that carry its mark, and those below them."""
+    """The processes of one run: descendants of its first, marked ones, and descendants of those."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
 
     def list_members(self, first: int) -> list[Process]:
         everyone = resource_limits.list_processes()
-        below = resource_limits.find_descendants({first}, everyone)
-        known = {first} | {each.pid for each in below}
-        astray = {pid for pid in everyone.keys() - known if self._is_marked(pid)}
-        lost = resource_limits.find_descendants(astray, everyone)
-        return [*below, *(everyone[pid] for pid in astray), *lost]
+        descendants = resource_limits.find_descendants({first}, everyone)
+        known = {first} | {process.pid for process in descendants}
+        orphans = {pid for pid in everyone.keys() - known if self._is_marked(pid)}
+        below_orphans = resource_limits.find_descendants(orphans, everyone)
+        return [*descendants, *(everyone[pid] for pid in orphans), *below_orphans]
 
     def kill_all(self, process: "subprocess.Popen[bytes]") -> None:
-        limit = time.monotonic() + SECONDS_TO_DIE
+        deadline = time.monotonic() + SECONDS_TO_DIE
         process.kill()
-        while (alive := self.list_members(process.pid)) and time.monotonic() < limit:
-            for each in alive:
+        while (alive := self.list_members(process.pid)) and time.monotonic() < deadline:
+            for member in alive:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.kill(each.pid, signal.SIGKILL)
+                    os.kill(member.pid, signal.SIGKILL)
             time.sleep(0.005)
         process.wait()
 

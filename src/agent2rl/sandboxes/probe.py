@@ -1,6 +1,6 @@
-"""Runs in a sandbox and tries to break each of its promises; prints what it found as one line of JSON.
+"""Runs in a sandbox and tries to break each of its promises; prints its findings as one line of JSON.
 
-Standard library only. The one argument says, as JSON, what the harness has laid out for it:
+It uses the standard library only. Its one argument is a JSON object with the set-up of the test:
 
     secret         a file outside that must not be seen
     shared         a directory of the host that must be seen
@@ -26,33 +26,33 @@ PTRACE_TRACEME = 0
 AF_VSOCK = 40
 SIOCGIFFLAGS = 0x8913
 IFF_UP = 1
-# Of a range that is never given to anybody (RFC 5737), so that a broken sandbox bothers no stranger.
+# In a range that is never assigned (RFC 5737), so that a broken sandbox contacts no real host.
 SOMEWHERE = ("192.0.2.1", 80)
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    found = {
+    setup = json.loads(sys.argv[1])
+    findings = {
         "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
         "no-capabilities": not any(_read_capabilities()),
         "workspace": _is_writable(Path.cwd()) and _is_writable(Path.home()) and _is_writable(Path("/tmp")),
         "read-only": not any(
-            _is_writable(Path(place)) for place in (told["read_only"], "/", "/usr", "/etc", "/run")
+            _is_writable(Path(place)) for place in (setup["read_only"], "/", "/usr", "/etc", "/run")
         ),
-        "files": not Path(told["secret"]).exists(),
-        "hidden": Path(told["shared"]).is_dir() and not any(_is_shown(*place) for place in told["hidden"]),
-        "environment": set(os.environ) <= set(told["variables"]),
+        "files": not Path(setup["secret"]).exists(),
+        "hidden": Path(setup["shared"]).is_dir() and not any(_is_shown(*place) for place in setup["hidden"]),
+        "environment": set(os.environ) <= set(setup["variables"]),
         "kernel-settings": not _can_open("/proc/sys/kernel/core_pattern")
         and not _can_open("/proc/sysrq-trigger"),
         "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
-        "door": _ask_door(os.environ["DOOR"]) == told["word"],
+        "door": _ask_door(os.environ["DOOR"]) == setup["word"],
         "network": _interfaces_up() == {"lo"} and not _can_connect(),
         "vsock": not _has_socket(AF_VSOCK),
         "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
         "tracing": not _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
     }
     _leave_daemon()
-    print(json.dumps(found), flush=True)
+    print(json.dumps(findings), flush=True)
 
 
 def _read_capabilities() -> list[int]:
@@ -71,7 +71,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _is_shown(path: str, device: int, inode: int) -> bool:
-    """Whether the very thing is there: an empty directory in its place is another."""
+    """Check whether this exact file is there; an empty directory in its place has another inode."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -80,7 +80,7 @@ def _is_shown(path: str, device: int, inode: int) -> bool:
 
 
 def _can_open(path: str) -> bool:
-    """Whether it can be opened for writing; nothing is written."""
+    """Check whether it can be opened for writing; nothing is written."""
     try:
         os.close(os.open(path, os.O_WRONLY))
     except OSError:
@@ -93,9 +93,9 @@ def _list_visible_pids() -> set[int]:
 
 
 def _ask_door(url: str) -> str:
-    place = urlsplit(url)
+    address = urlsplit(url)
     try:
-        with socket.create_connection((place.hostname, place.port), timeout=5) as link:
+        with socket.create_connection((address.hostname, address.port), timeout=5) as link:
             link.sendall(b"GET / HTTP/1.0\r\n\r\n")
             answer = link.makefile("rb").read()
     except OSError:
@@ -104,17 +104,17 @@ def _ask_door(url: str) -> str:
 
 
 def _interfaces_up() -> set[str]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         names = [name for _, name in socket.if_nameindex()]
-        asked = [
-            fcntl.ioctl(anything, SIOCGIFFLAGS, struct.pack("16sh14x", name.encode(), 0)) for name in names
+        answers = [
+            fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sh14x", name.encode(), 0)) for name in names
         ]
-    flags = [struct.unpack("16sh14x", answer)[1] for answer in asked]
+    flags = [struct.unpack("16sh14x", answer)[1] for answer in answers]
     return {name for name, flag in zip(names, flags, strict=True) if flag & IFF_UP}
 
 
 def _can_connect() -> bool:
-    """Whether there is a way out. Only an error at once is a no: silence may be a firewall of today."""
+    """Check whether there is a route out. Only an immediate error means no: a timeout may be a firewall."""
     try:
         socket.create_connection(SOMEWHERE, timeout=1).close()
     except TimeoutError:
@@ -133,7 +133,7 @@ def _has_socket(family: int) -> bool:
 
 
 def _call_succeeds(name: str, *arguments: int) -> bool:
-    """Whether the C library's function returns 0, tried in a child that bears the consequences."""
+    """Check whether a C library function returns 0; it runs in a child because it may change the process."""
     child = os.fork()
     if child == 0:
         os._exit(getattr(ctypes.CDLL(None), name)(*arguments) != 0)
@@ -141,7 +141,7 @@ def _call_succeeds(name: str, *arguments: int) -> bool:
 
 
 def _leave_daemon() -> None:
-    """Leave a process behind, in a session of its own, that holds a lock as long as it lives."""
+    """Start a daemon in its own session that holds a lock as long as it lives."""
     ready, ready_daemon = os.pipe()
     if os.fork() == 0:
         os.setsid()

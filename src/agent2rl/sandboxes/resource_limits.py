@@ -1,11 +1,11 @@
-"""Measures a sandbox's processes, memory and disk from outside, and says when it exceeds its limits.
+"""Measures a sandbox's processes, memory and disk from outside, and reports when it exceeds its limits.
 
-It needs no cgroup, no privilege and no help from the measured. It is asked a few times a second, spends at
-most a twentieth of the time on processes and a fifth on the disk, which it reads in slices. Growth between
-two looks can overshoot; it cannot stay. Many small files make a look at the disk slow, so their number is
-limited too. Mounts are not counted, not even writable ones. Not seen: memory that is resident in no process
-(/dev/shm, memfd, System V segments, pipe buffers; the kernel's OOM killer is pointed at the sandbox for
-that), and deleted files that are still open (the floor under the file system's free space is for that).
+It needs no cgroup, no privilege and no cooperation of the sandbox. It is polled a few times a second and
+spends at most a twentieth of the time on processes and a fifth on the disk, which it walks in slices. Usage
+can exceed a limit between two checks, but not for longer. Many small files make the disk walk slow, so their
+number is limited too. Mounts are not counted, not even writable ones. Not seen: memory that is resident in no
+process (/dev/shm, memfd, System V segments, pipe buffers; for these the kernel's OOM killer prefers the
+sandbox), and deleted files that are still open (for these there is a minimum of free disk space).
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Literal
 from agent2rl.core.errors import MachineError
 from agent2rl.core.sandbox import Enclosure, Process
 
-# Measures what a sandbox uses, from outside: its processes, their memory, its disk.
+# Measuring processes, memory and disk
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -30,7 +30,7 @@ DEEPEST = 256
 
 
 def read_process(pid: int) -> Process | None:
-    """A process that is alive; None for one that is gone or a zombie."""
+    """Return a live process; None if it is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -53,26 +53,28 @@ def read_process(pid: int) -> Process | None:
 
 
 def list_processes() -> dict[int, Process]:
-    """All that are alive on this machine."""
-    found = (read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
-    return {each.pid: each for each in found if each is not None}
+    """Return all live processes of this machine by pid."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208 (names only)
+    return {pid: process for pid in pids if (process := read_process(pid)) is not None}
 
 
 def find_descendants(roots: set[int], everyone: dict[int, Process]) -> list[Process]:
-    """All below `roots`. In a pid namespace this is complete: orphans are given to its first process."""
+    """Return all descendants of `roots`. In a pid namespace this is complete, because its first process
+    adopts orphans."""
     children: dict[int, list[Process]] = {}
-    for each in everyone.values():
-        children.setdefault(each.parent, []).append(each)
-    found, waiting = [], list(roots)
-    while waiting:
-        below = [each for each in children.get(waiting.pop(), ()) if each.pid not in roots]
-        found += below
-        waiting += [each.pid for each in below]
-    return found
+    for process in everyone.values():
+        children.setdefault(process.parent, []).append(process)
+    descendants, pending = [], list(roots)
+    while pending:
+        below = [process for process in children.get(pending.pop(), ()) if process.pid not in roots]
+        descendants += below
+        pending += [process.pid for process in below]
+    return descendants
 
 
 def read_proportional_bytes(member: Process) -> int:
-    """Its memory, shared pages divided among their users; where that cannot be read, its resident memory."""
+    """Return its proportional set size (shared pages are divided among their users); if that cannot be read,
+    its resident memory."""
     with suppress(OSError):
         for line in Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
             if line.startswith("Pss:"):
@@ -85,9 +87,9 @@ class TreeTooDeep(Exception):
 
 
 def walk_allocated_bytes(roots: tuple[Path, ...]) -> Generator[int, None, None]:
-    """The allocated bytes of every file and directory below, one by one, so that the caller can pause.
+    """Yield the allocated bytes of every file and directory below, so that the caller can pause.
 
-    No link is followed, and a file with several names counts once.
+    It follows no links, and counts a file with several hard links once.
     """
     linked: set[tuple[int, int]] = set()
     for root in roots:
@@ -123,7 +125,7 @@ def _walk_directory(
 
 @contextmanager
 def _open_directory(name: str, parent: int | None) -> Iterator[int | None]:
-    """A directory, or None if it is gone. Made readable if its owner may not: nothing hides by `chmod 0`."""
+    """Open a directory; None if it is gone. It is made readable first, so that `chmod 0` hides nothing."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(name, flags | os.O_PATH, dir_fd=parent)
@@ -142,7 +144,7 @@ def _open_directory(name: str, parent: int | None) -> Iterator[int | None]:
 
 
 def _open_readable(handle: int) -> int | None:
-    """The directory behind a handle, opened; None where its owner closes it again as fast as we open it."""
+    """Open the directory behind a handle; None if its owner revokes access as fast as we restore it."""
     itself = f"/proc/self/fd/{handle}"
     for _ in range(3):
         if os.fstat(handle).st_mode & 0o500 != 0o500:
@@ -152,7 +154,7 @@ def _open_readable(handle: int) -> int | None:
     return None
 
 
-# Says when a sandbox uses more than its limits: processes, memory, disk.
+# Enforcing limits on processes, memory and disk
 
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
 SHARE, DISK_SHARE = 20, 5
@@ -169,13 +171,13 @@ class LimitBreach:
 
 
 class LimitGuard:
-    """Holds one sandbox to its limits."""
+    """Checks one sandbox against its limits."""
 
     def __init__(self, enclosure: Enclosure, own_processes: int) -> None:
         self.pause = SHORTEST_PAUSE_SECONDS
-        """How long to wait before the next look."""
+        """How long to wait before the next check."""
         self.peak_memory_bytes = 0
-        """The most seen so far, as it was held against the limit."""
+        """Peak memory so far, counted as for the limit."""
         self._own_processes = own_processes
         self._limits = enclosure.limits
         self._seen = enclosure.seen
@@ -191,9 +193,9 @@ class LimitGuard:
         return breach or self._disk.check_disk(self.pause / DISK_SHARE)
 
     def _report_processes(self, alive: list[Process]) -> None:
-        """The sandbox's own processes are older than all of the command's."""
+        """Report the command's processes; the sandbox's own are the oldest ones."""
         if self._seen:
-            by_age = sorted(alive, key=lambda each: (each.began, each.pid))
+            by_age = sorted(alive, key=lambda process: (process.began, process.pid))
             self._seen(by_age[self._own_processes :], self._disk.bytes)
 
     def _check_processes(self, members: list[Process]) -> LimitBreach | None:
@@ -202,7 +204,7 @@ class LimitGuard:
             return LimitBreach("processes", detail)
         limit = self._limits.memory_bytes
         used = sum(member.resident_bytes for member in members)
-        # A shared page is resident in each process that shares it; before anything is ended, count it once.
+        # A shared page is resident in each process that shares it; before killing anything, count it once.
         used = used if used <= limit else sum(map(read_proportional_bytes, members))
         self.peak_memory_bytes = max(self.peak_memory_bytes, used)
         if used <= limit:
@@ -213,10 +215,9 @@ class LimitGuard:
 
 
 class _DiskMeter:
-    """Adds up what the sandbox's directories hold, a slice at a time.
+    """Sums up the disk usage of the sandbox's directories, a slice at a time.
 
-    A file that is moved while the sum is made can be counted twice, so two sums in a row must be over the
-    limit.
+    A file that is moved during the walk can be counted twice, so two sums in a row must be over the limit.
     """
 
     def __init__(self, enclosure: Enclosure) -> None:
@@ -225,19 +226,20 @@ class _DiskMeter:
         self._walk: Generator[int, None, None] | None = None
         self._sum = self._files = 0
         self.bytes: int | None = None
-        """The last whole sum; None until there is one."""
+        """The last complete sum; None until there is one."""
         self._over = False
         self._next = 0.0
         if (free := self._count_free_bytes()) < FREE_BYTES:
             raise MachineError(
-                f"Only {_format_gib(free)} of disk are free where {enclosure.workspace} lies.",
-                f"Free some: a sandbox is ended when less than {_format_gib(FREE_BYTES)} are left.",
+                f"Only {_format_gib(free)} of disk space are free at {enclosure.workspace}.",
+                f"Free some: a sandbox is killed when less than {_format_gib(FREE_BYTES)} are free.",
             )
 
     def check_disk(self, seconds: float) -> LimitBreach | None:
         if self._count_free_bytes() < FREE_BYTES or self._count_free_files() < FREE_FILES:
             return LimitBreach(
-                "disk", f"It left less than {_format_gib(FREE_BYTES)} or too few files of the disk free."
+                "disk",
+                f"Less than {_format_gib(FREE_BYTES)} of disk space, or too few inodes, were left free.",
             )
         try:
             if not self._continue_sum(seconds):
@@ -255,7 +257,7 @@ class _DiskMeter:
         return None
 
     def _continue_sum(self, seconds: float) -> bool:
-        """Go on adding for a while; True once the sum is complete, or over the limit."""
+        """Continue the walk for some time; return True once the sum is complete or over the limit."""
         until = time.monotonic() + seconds
         if self._walk is None:
             if time.monotonic() < self._next:
@@ -273,7 +275,7 @@ class _DiskMeter:
         return True
 
     def _count_free_files(self) -> int:
-        """Some file systems do not count them, and say 0 of 0."""
+        """Return the number of free inodes. Some file systems do not count them and report 0 of 0."""
         systems = [os.statvfs(root) for root in self._roots]
         return min(system.f_favail if system.f_files else FREE_FILES for system in systems)
 

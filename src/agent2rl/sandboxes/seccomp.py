@@ -1,12 +1,12 @@
-"""The system-call filter of the sandbox, as the bytes that `bwrap --seccomp` wants.
+"""The sandbox's system-call filter, as the bytes that `bwrap --seccomp` takes.
 
-A namespace hides things; it does not take system calls away. This refuses what a training job never needs
-and what has led out of sandboxes: other processes' memory, mounts, new namespaces, modules, clocks,
-io_uring, bpf, file handles, and socket families that no network namespace covers (AF_VSOCK reaches the
-hypervisor).
+A namespace hides things; it does not take system calls away. This filter refuses what a training job never
+needs and what has been used in sandbox escapes: other processes' memory, mounts, new namespaces, modules,
+clocks, io_uring, bpf, file handles, and socket families that no network namespace covers (AF_VSOCK reaches
+the hypervisor).
 
-It is a list of refusals, not of permissions: a new harmless system call works, a new dangerous one must be
-added here. It does not look behind pointers, so paths and addresses are the business of the namespaces.
+It is a denylist: a new harmless system call works, a new dangerous one must be added here. It cannot
+dereference pointers, so namespaces must restrict paths and addresses.
 """
 
 import errno
@@ -32,7 +32,7 @@ COMMON = {
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
-    "memfd_secret": 447,  # memory that nobody else can count
+    "memfd_secret": 447,  # memory that no other process can measure
     "open_tree_attr": 467,
 }
 X86_64 = COMMON | {
@@ -158,14 +158,14 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 F_SETLEASE = 1024
-"""A lease on a file makes others wait that open it: the harness among them, where it is the same user."""
+"""A lease on a file blocks others that open it, including the harness if it is the same user."""
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000
 
 
 def make_refusal(error: int) -> int:
-    """The filter's answer that makes a system call fail with `error`."""
+    """Return the filter's action that makes a system call fail with `error`."""
     return 0x00050000 | error
 
 
@@ -176,7 +176,8 @@ NUMBER, ARCHITECTURE = 0, 4
 
 
 def _get_argument_offset(index: int) -> int:
-    """Where the low half of an argument lies (little-endian); of those tested the kernel reads no more."""
+    """Return the offset of an argument's low half (little-endian); the kernel ignores the high half of those
+    that are tested here."""
     return 16 + 8 * index
 
 
@@ -185,7 +186,7 @@ def _answer_when(test: int, value: int, answer: int) -> list[Instruction]:
 
 
 def _match_call(number: int, body: list[Instruction]) -> list[Instruction]:
-    """`body` decides this call, and must end in an answer."""
+    """Apply `body` to this call; it must end in an action."""
     return [(EQUAL, 0, len(body), number), *body]
 
 
@@ -218,7 +219,7 @@ def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
         code += _answer_when(AT_LEAST, machine.foreign, make_refusal(errno.ENOSYS))
     for number in sorted(machine.refused.values()):
         code += _answer_when(EQUAL, number, denied)
-    # Its flags lie behind a pointer; ENOSYS makes every C library fall back to clone.
+    # Its flags are behind a pointer; ENOSYS makes every C library fall back to clone.
     code += _answer_when(EQUAL, CLONE3, make_refusal(errno.ENOSYS))
     flags: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
     code += _match_call(machine.clone, [flags, *_answer_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
@@ -226,18 +227,18 @@ def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
     refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT))
     code += _match_call(machine.socketpair, [*_allow_families((AF_UNIX,)), refusal])
     request: Instruction = (LOAD, 0, 0, _get_argument_offset(1))
-    typing_for_others = _answer_when(EQUAL, TIOCSTI, denied) + _answer_when(EQUAL, TIOCLINUX, denied)
-    code += _match_call(machine.ioctl, [request, *typing_for_others, allow])
+    terminal_input = _answer_when(EQUAL, TIOCSTI, denied) + _answer_when(EQUAL, TIOCLINUX, denied)
+    code += _match_call(machine.ioctl, [request, *terminal_input, allow])
     code += _match_call(machine.fcntl, [request, *_answer_when(EQUAL, F_SETLEASE, denied), allow])
     return [*code, allow]
 
 
 def build_filter(machine: str = platform.machine()) -> bytes:
-    """The filter for a machine, as an array of the kernel's `struct sock_filter`."""
+    """Return the filter for an architecture, as an array of the kernel's `struct sock_filter`."""
     if machine not in MACHINES:
         raise MachineError(
             f"There is no system-call filter for {machine!r} machines.",
-            f"Use one of {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
+            f"Use a machine with {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
         )
     return b"".join(
         struct.pack("=HBBI", *instruction) for instruction in _build_instructions(MACHINES[machine])

@@ -1,6 +1,6 @@
-"""The sandbox's self-test: a hostile probe in a real enclosure, and its findings as promises kept or broken.
+"""The sandbox's self-test: run a hostile probe in a real sandbox and report which promises hold.
 
-It shows that the promises hold on this machine today. It does not show that no other way out exists.
+It shows that the promises hold on this machine today. It does not show that there is no other way out.
 """
 
 import fcntl
@@ -53,9 +53,9 @@ CONTAINER = (
 
 
 def run_self_test(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolation:
-    """One promise each; where nothing could be tried, only that the sandbox starts, which it does not.
+    """Return every promise with its result; if the sandbox does not start, only that broken promise.
 
-    `hidden` are places of this machine that must not be shown either.
+    `hidden` are paths of this machine that must not be visible either.
     """
     try:
         findings = _run_probe(sandbox, hidden)
@@ -73,9 +73,9 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
     with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
         root = Path(name).resolve()
         shared, private = root / "shared", root / "shared" / "private"
-        for place in (*(root / part for part in PARTS), shared, private):
-            place.mkdir()
-            place.chmod(0o755)  # whatever the umask
+        for directory in (*(root / part for part in PARTS), shared, private):
+            directory.mkdir()
+            directory.chmod(0o755)  # whatever the umask
         with _serve_word(root / "door"):
             enclosure = Enclosure(
                 role="agent",
@@ -89,7 +89,7 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 doors=(Door("DOOR", root / "door"),),
                 grace_seconds=1,
             )
-            told = {
+            setup = {
                 "secret": str(root / "secret"),
                 "shared": str(shared),
                 "hidden": _list_inodes((private, *hidden)),
@@ -97,25 +97,25 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 "word": WORD,
                 "variables": VARIABLES,
             }
-            command = Command((sys.executable, "-I", str(PROBE), json.dumps(told)))
+            command = Command((sys.executable, "-I", str(PROBE), json.dumps(setup)))
             exit_ = sandbox.run(command, enclosure, threading.Event())
-        said = enclosure.log.read_text(encoding="utf-8", errors="replace")
+        output = enclosure.log.read_text(encoding="utf-8", errors="replace")
         if exit_.code != 0:
-            raise MachineError(f"The self-test did not come to its end ({exit_.reason}): {said[-1000:]}")
+            raise MachineError(f"The self-test did not finish ({exit_.reason}): {output[-1000:]}")
         lock = enclosure.workspace / "daemon.lock"
         outside = {"owner": lock.stat().st_uid != 0, "daemon": _is_unlocked(lock)}
-        inside: dict[str, bool] = json.loads(said.splitlines()[-1])
+        inside: dict[str, bool] = json.loads(output.splitlines()[-1])
         return inside | outside
 
 
-def _list_inodes(places: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Each that exists, by both of its paths, with what the kernel knows it by: device and inode."""
-    found = []
-    for path in {each for place in places for each in (place, Path(os.path.realpath(place)))}:
+def _list_inodes(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Return device and inode of each path that exists, by its given and its real path."""
+    inodes = []
+    for path in {alias for given in paths for alias in (given, Path(os.path.realpath(given)))}:
         with suppress(OSError):
             status = path.stat()
-            found.append((str(path), status.st_dev, status.st_ino))
-    return found
+            inodes.append((str(path), status.st_dev, status.st_ino))
+    return inodes
 
 
 def _is_unlocked(path: Path) -> bool:
@@ -135,7 +135,7 @@ class _WordHandler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def _serve_word(path: Path) -> Iterator[None]:
-    """A unix socket behind which something says the word."""
+    """Serve the test word on a unix socket."""
     with socketserver.UnixStreamServer(str(path), _WordHandler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -147,7 +147,7 @@ def _serve_word(path: Path) -> Iterator[None]:
 
 
 def _suggest_fix(error: Agent2RLError) -> str:
-    """What happened, and what is known to forbid sandboxes on this machine; else the error's own hint."""
+    """Return the error with fixes for known causes on this machine, or else with its own hint."""
     hints = []
     if os.geteuid() != 0:
         for path, (bad, good) in FORBIDDING.items():

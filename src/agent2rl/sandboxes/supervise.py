@@ -1,18 +1,19 @@
 """Runs a sandbox from start to end: mount points, output, limits, deadline, stop. Shared by all sandboxes.
 
 One thread does it all, because the kernel ties a sandbox to the *thread* that started it, which must
-outlive it. How a sandbox is started and ended, and which processes are its own, `SandboxStart` says.
+outlive it. `SandboxStart` defines how a sandbox is started and ended, and which processes are its own.
 
     harness                pipes                    sandbox
     supervise   --  plan, then "stop"   -->  stdin  inside.py, which starts the command
                 <--  one byte           --   ready
     log         <--  capped             --   stdout and stderr of all
 
-Mount points are made in the workspace without following links: it may hold what an earlier run of an agent
-left, and `models -> /etc` must not lead the harness out.
+Mount points are created in the workspace without following links: it may hold files of an earlier run of an
+agent, and a link such as `models -> /etc` must not lead the harness out of it.
 """
 
 import json
+import logging
 import os
 import select
 import subprocess
@@ -29,30 +30,32 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Mount, Process, Role
 from agent2rl.sandboxes.resource_limits import LimitGuard
 
-# Makes the places in a workspace where mounts will appear, without following a link that lies in it.
+logger = logging.getLogger(__name__)
+
+# Mount points in the workspace
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def resolve_enclosure(enclosure: Enclosure) -> Enclosure:
-    """The same with real paths of its directories, so that nothing later need follow a link to them."""
+    """Return the enclosure with real paths of its directories, so that later steps follow no links."""
     workspace, scratch = enclosure.workspace.resolve(strict=True), enclosure.scratch.resolve()
     return replace(enclosure, workspace=workspace, scratch=scratch)
 
 
 def collect_mounts(command: Command, enclosure: Enclosure) -> tuple[Mount, ...]:
-    """The enclosure's and the command's own, each with a source that exists."""
+    """Return the enclosure's and the command's mounts; raise UserError if one is invalid."""
     mounts = (*enclosure.mounts, *command.mounts)
     for mount in mounts:
         if not mount.source.exists():
-            raise UserError(f"{mount.source} does not exist, but is to be mounted at {mount.target}.")
+            raise UserError(f"Cannot mount {mount.source} at {mount.target}: it does not exist.")
         if ".." in PurePosixPath(mount.target).parts:
-            raise UserError(f"The mount target {mount.target!r} contains '..'.", "Name the place itself.")
+            raise UserError(f"The mount target {mount.target!r} contains '..'.", "Write the path without it.")
     return mounts
 
 
 def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> None:
-    """An empty directory or file below the workspace, as `source` is one, unless it is there already."""
+    """Create an empty directory or file below the workspace, like `source`, unless it exists."""
     with open_parent(workspace, target) as directory, _refuse_links(target):
         if source.is_dir():
             with suppress(FileExistsError):
@@ -65,7 +68,7 @@ def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> Non
 
 @contextmanager
 def open_parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
-    """The directory below the workspace that holds `target`, made where it is missing."""
+    """Open the directory below the workspace that holds `target`; create it if it is missing."""
     directory = os.open(workspace, DIRECTORY)
     try:
         with _refuse_links(target):
@@ -86,10 +89,12 @@ def _refuse_links(target: PurePosixPath) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"In the workspace something stands where {target} is to be mounted: {error.strerror}.",
+            f"Cannot mount {target} in the workspace, because something else is there: {error.strerror}.",
             "Move it away.",
         ) from error
 
+
+# Running and supervising
 
 INSIDE = Path(__file__).with_name("inside.py")
 LOG_BYTES = 256 << 20
@@ -100,18 +105,18 @@ MOST_CHUNKS_AT_THE_END = 64
 
 @dataclass(frozen=True)
 class SandboxStart:
-    """How one sandbox is started, counted and ended."""
+    """How to start, measure and end one sandbox."""
 
     argv: tuple[str, ...]
-    """Leads to `make_inside_command.py`."""
+    """Command that ends up running `inside.py`."""
     plan: Mapping[str, object]
-    """What `make_inside_command.py` is told, but for `ready`."""
+    """The plan for `inside.py`, without `ready`."""
     members: Callable[[int], list[Process]]
-    """The processes whose memory counts, given the pid of the started one."""
+    """Returns the processes that count towards the limits, given the pid of the started one."""
     end: Callable[["subprocess.Popen[bytes]"], None]
-    """Kills what is still alive, and waits until it is gone."""
+    """Kills all remaining processes and waits until they are gone."""
     own_processes: int = 0
-    """How many of the members are the sandbox's, not the command's."""
+    """How many of the members belong to the sandbox, not to the command."""
     descriptors: tuple[int, ...] = ()
     directory: Path | None = None
 
@@ -123,17 +128,17 @@ class SandboxEnding:
 
 
 SPIN = "1000"
-"""Rounds that a thread of OpenMP waits busily for the others. By default it waits for milliseconds, and where
-other programs want the cores too, a training in several threads becomes several times slower."""
+"""Busy-wait rounds of an OpenMP thread. By default it spins for milliseconds, which makes multi-threaded
+training several times slower when other programs compete for the cores."""
 
 
 def make_inside_command(role: Role) -> tuple[str, ...]:
-    """The first command in a sandbox."""
+    """Return the first command in a sandbox."""
     return (BARE_PYTHON if role == "program" else sys.executable, "-I", "-S", str(INSIDE))
 
 
 def make_inside_plan(command: Command, home: str, temporary: str) -> dict[str, object]:
-    """What `make_inside_command.py` is told of a command."""
+    """Return the part of the plan for `inside.py` that describes a command."""
     return {
         "argv": command.argv,
         "environment": _make_environment(command, home, temporary),
@@ -144,7 +149,7 @@ def make_inside_plan(command: Command, home: str, temporary: str) -> dict[str, o
 
 
 def _make_environment(command: Command, home: str, temporary: str) -> dict[str, str]:
-    """The command's whole environment but for the doors, built from nothing."""
+    """Return the command's full environment without the doors; nothing is inherited."""
     base = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
@@ -159,9 +164,9 @@ def _make_environment(command: Command, home: str, temporary: str) -> dict[str, 
 
 
 def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading.Event) -> Exit:
-    """Run to the end. Afterwards nothing of the sandbox is alive and no descriptor of it is open.
+    """Run a sandbox to its end. Afterwards none of its processes is alive and none of its descriptors open.
 
-    The exit code is the command's own, 128 + n where signal n ended it.
+    The exit code is the command's own, 128 + n if signal n ended it.
     """
     began = time.monotonic()
     guard = LimitGuard(enclosure, start.own_processes)
@@ -176,16 +181,21 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
             if enclosure.seen:
                 enclosure.seen((), None)
     if ending.reason == "exited" and not sandbox.stood:
-        reason = log.head.decode(errors="replace").strip() or "it said nothing."
-        raise MachineError(f"The sandbox did not start: {reason}", "`agent2rl check` names the known causes.")
+        reason = log.head.decode(errors="replace").strip() or "it printed no reason."
+        raise MachineError(
+            f"The sandbox did not start: {reason}", "Run `agent2rl check`, which detects the known causes."
+        )
     code = sandbox.process.returncode if ending.reason == "exited" else None
-    return Exit(ending.reason, code, time.monotonic() - began, ending.detail, guard.peak_memory_bytes)
+    seconds = time.monotonic() - began
+    logger.debug("%s sandbox ended after %.1f s: %s, code %s", enclosure.role, seconds, ending.reason, code)
+    return Exit(ending.reason, code, seconds, ending.detail, guard.peak_memory_bytes)
 
 
 def _watch_until_end(
     sandbox: "_LiveSandbox", guard: LimitGuard, enclosure: Enclosure, stop: threading.Event
 ) -> SandboxEnding:
-    """Watch until it ends or must be ended. At the deadline and at a stop it is asked first, with grace."""
+    """Watch until it ends or must be killed. At the deadline or a stop it first gets an interrupt and a
+    grace period."""
     due = time.monotonic() + enclosure.wall_seconds
     ending: SandboxEnding | None = None
     while True:
@@ -194,18 +204,18 @@ def _watch_until_end(
             return ending or SandboxEnding("exited")
         if breach := guard.check_limits(sandbox.list_members):
             return ending or SandboxEnding(breach.reason, breach.detail)
-        late = time.monotonic() >= due
-        if ending is None and (late or stop.is_set()):
+        is_due = time.monotonic() >= due
+        if ending is None and (is_due or stop.is_set()):
             ending = SandboxEnding("stopped" if stop.is_set() else "deadline")
             due = time.monotonic() + enclosure.grace_seconds
             sandbox.send_line(b"stop\n")
-        elif ending is not None and late:
-            grace = f"It went on for {enclosure.grace_seconds:g} s after the interrupt and was killed."
-            return SandboxEnding(ending.reason, grace)
+        elif ending is not None and is_due:
+            detail = f"It kept running for {enclosure.grace_seconds:g} s after the interrupt and was killed."
+            return SandboxEnding(ending.reason, detail)
 
 
 class _CappedLog:
-    """A log file that takes so much and no more, however much there is to take."""
+    """A log file with a maximum size; further output is dropped."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -219,7 +229,7 @@ class _CappedLog:
         self._file.write(chunk[: self._room])
         self._room -= len(chunk)
         if self._room < 0:
-            self._file.write(b"\n[agent2rl: the log is full; what came after this was dropped]\n")
+            self._file.write(b"\n[agent2rl: the log is full; further output was dropped]\n")
 
 
 class _LiveSandbox:
@@ -229,7 +239,7 @@ class _LiveSandbox:
         self._start = start
         self._log = log
         self.stood = False
-        """Whether it came as far as starting the command; known once closed."""
+        """Whether set-up reached the start of the command; known once closed."""
         self._ready, ready_inside = os.pipe()
         try:
             self.process = subprocess.Popen(
@@ -255,13 +265,13 @@ class _LiveSandbox:
 
     def send_plan(self) -> None:
         plan = {**self._start.plan, "ready": self._ready_inside}
-        with suppress(BrokenPipeError):  # it has just ended, as the caller will see
+        with suppress(BrokenPipeError):  # it has just ended; the caller will notice
             self._control.write(json.dumps(plan).encode() + b"\n")
             self._control.flush()
         os.set_blocking(self._control.fileno(), False)
 
     def send_line(self, line: bytes) -> None:
-        """As far as it listens: whoever stops reading or fills the pipe is killed when its grace is over."""
+        """Send a control line, best effort: a sandbox that does not read is killed after its grace period."""
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._control.fileno(), line)
 
@@ -269,16 +279,16 @@ class _LiveSandbox:
         return self._start.members(self.process.pid)
 
     def pump_output(self, until: float) -> None:
-        """Carry output to the log until then, or until the end."""
-        while (left := until - time.monotonic()) > 0 and self.process.poll() is None:
+        """Copy output to the log until that time, or until the end."""
+        while (seconds_left := until - time.monotonic()) > 0 and self.process.poll() is None:
             if self._silent:
                 with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(left)
+                    self.process.wait(seconds_left)
             else:
-                self._carry_chunk(left)
+                self._carry_chunk(seconds_left)
 
     def _carry_chunk(self, seconds: float) -> bool:
-        """One chunk to the log, if one comes in time."""
+        """Copy one chunk to the log, if one arrives in time."""
         waiting = select.poll()
         waiting.register(self._output, select.POLLIN)
         if not waiting.poll(1000 * seconds):
@@ -289,10 +299,10 @@ class _LiveSandbox:
         return not self._silent
 
     def close(self) -> None:
-        """End it, keep its last words, and give every descriptor back."""
+        """Kill it, log its remaining output and close every descriptor."""
         try:
             self._start.end(self.process)
-            # A bound, because where nothing isolates a survivor may write for ever.
+            # Bounded, because without isolation a surviving process may write forever.
             for _ in range(MOST_CHUNKS_AT_THE_END):
                 if not self._carry_chunk(0):
                     break

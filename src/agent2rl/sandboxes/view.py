@@ -1,21 +1,21 @@
-"""What a command sees in the bubblewrap sandbox: a file system built from nothing, as bwrap's arguments.
+"""The file system that a command sees in the bubblewrap sandbox, as arguments of bwrap.
 
     /usr /bin /lib ...            the host's programs                             read-only
-    /etc                          a few shared files, and users, hosts of its own read-only
+    /etc                          a few shared files, and its own users and hosts read-only
     this Python, this package     at their own paths, wherever those are          read-only
     /proc /dev                    of its own namespaces                           /proc/sys read-only
-    /run/doors/N.sock             the sockets it may talk to
+    /run/doors/N.sock             the sockets it may connect to
     /workspace                    the workspace                                   writable
     /home/agent /tmp              directories of the scratch                      writable
-    mounts                        what the caller adds
+    mounts                        added by the caller
 
-A program (as a role) sees less: of /usr the libraries alone, no settings, no GPU, and of Python the bare
-interpreter.
-Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the sandbox
-starts, so they must not be under the command's control.
+The role `program` sees less: only the libraries of /usr, no settings, no GPU, and only the bare Python
+interpreter. Everything else is absent, and the rest of the tree is read-only. Sources are resolved when the
+sandbox starts, so they must not be under the command's control.
 
-What the enclosure hides is covered in whatever would show it: by an empty directory or an empty file. A mount
-from inside it still appears, and a grader's mount of the very place; an agent's is refused.
+Hidden paths of the enclosure are covered, wherever they would be visible, by an empty directory or file. A
+mount from inside one still appears. A grader's mount of the hidden path itself appears too; an agent's is
+refused.
 """
 
 import os
@@ -50,13 +50,13 @@ SETTINGS = (
 LOADER = ("/etc/ld.so.cache",)
 PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 MOST_SHARED_MEMORY_BYTES = 2 << 30
-SHOWN_EVERYWHERE = "every sandbox shows it, because programs or Python lie there"
+SHOWN_EVERYWHERE = "every sandbox shows it, because it holds programs or Python"
 
 
 class FileSystemView:
-    """Collects arguments, and the open files they speak of, which are closed at the end of its context.
+    """Collects bwrap arguments and the files they refer to, which are closed when the context ends.
 
-    Every parent is made first and 0755: those that bwrap makes by itself are 0700.
+    Every parent directory is created explicitly with mode 0755, because bwrap itself would use 0700.
     """
 
     def __init__(self, hidden: Iterable[Path]) -> None:
@@ -70,16 +70,16 @@ class FileSystemView:
         self.arguments += [os.fspath(argument) for argument in arguments]
 
     def make_directory(self, path: PurePosixPath) -> None:
-        for each in (*reversed(path.parents), path):
-            if each not in self._made:
-                self._made.add(each)
-                self.add_arguments("--perms", "0755", "--dir", each)
+        for directory in (*reversed(path.parents), path):
+            if directory not in self._made:
+                self._made.add(directory)
+                self.add_arguments("--perms", "0755", "--dir", directory)
 
     def bind_path(self, source: Path, target: PurePosixPath, option: str = "--ro-bind") -> None:
-        """Show `source` at `target`, with what is to be hidden below it covered."""
+        """Show `source` at `target`, and cover the hidden paths below it."""
         self.make_directory(target.parent)
         self.add_arguments(option, source, target)
-        # What was made or covered there before is not seen any more.
+        # The mount replaces what was created or covered there before.
         self._made = {path for path in self._made if not path.is_relative_to(target)}
         self._covers = [path for path in self._covers if not path.is_relative_to(target)]
         shown = real_path(source)
@@ -89,7 +89,7 @@ class FileSystemView:
                 self._cover_path(target / path.relative_to(shown), path)
 
     def share_path(self, source: Path) -> None:
-        """Show a place of the host that every sandbox shows, under its own name."""
+        """Show a path of the host at the same path; for paths that every sandbox shows."""
         require_other_place(source, self.hidden, SHOWN_EVERYWHERE)
         self.bind_path(source, PurePosixPath(source))
 
@@ -105,7 +105,7 @@ class FileSystemView:
         self.add_arguments("--perms", "0644", "--file", self.open_memory_file(content.encode()), target)
 
     def open_memory_file(self, content: bytes) -> str:
-        """An open file with this content; what bwrap calls a FD."""
+        """Return the descriptor of an open file with this content, which bwrap calls FD."""
         descriptor = os.memfd_create("agent2rl")
         self.descriptors.append(descriptor)
         os.write(descriptor, content)
@@ -113,9 +113,9 @@ class FileSystemView:
         return str(descriptor)
 
     def make_read_only(self) -> None:
-        """Last of all: what was made here becomes read-only."""
-        for each in (*self._covers, PurePosixPath("/")):
-            self.add_arguments("--remount-ro", each)
+        """Make everything that was created here read-only. Call this last."""
+        for path in (*self._covers, PurePosixPath("/")):
+            self.add_arguments("--remount-ro", path)
 
     def __enter__(self) -> Self:
         return self
@@ -126,30 +126,30 @@ class FileSystemView:
 
 
 def real_path(path: Path) -> Path:
-    """Without links, also where it does not exist or may not be looked at."""
+    """Resolve links; works for paths that do not exist or are not readable too."""
     return Path(os.path.realpath(path))
 
 
 def resolve_existing(paths: Iterable[Path]) -> list[Path]:
-    """The real paths of those that exist, parents first."""
+    """Return the real paths of those that exist, parents first."""
     return sorted({real_path(path) for path in paths if os.path.lexists(real_path(path))})
 
 
 def require_other_place(source: Path, hidden: Iterable[Path], reason: str) -> None:
-    """Refuse to show a place whose whole content is to be hidden."""
+    """Raise UserError if a path to be shown is itself hidden."""
     if real_path(source) in hidden:
         raise UserError(
-            f"{source} holds what the sandbox must hide, but {reason}.",
+            f"The sandbox must hide {source}, but {reason}.",
             "Keep runs (AGENT2RL_RUNS), the cache (AGENT2RL_CACHE), task folders (AGENT2RL_TASKS) and data "
             "(--data-dir) in directories of their own.",
         )
 
 
 def require_hideable(hidden: Iterable[Path]) -> None:
-    """Refuse places that cannot be hidden from anybody: what every sandbox shows."""
-    places = resolve_existing(hidden)
-    for shown in (*map(Path, (*SYSTEM, *SETTINGS)), *list_python_places(places)):
-        require_other_place(shown, places, SHOWN_EVERYWHERE)
+    """Raise UserError for paths that cannot be hidden, because every sandbox shows them."""
+    hidden_paths = resolve_existing(hidden)
+    for shown in (*map(Path, (*SYSTEM, *SETTINGS)), *list_python_places(hidden_paths)):
+        require_other_place(shown, hidden_paths, SHOWN_EVERYWHERE)
 
 
 def add_system_directories(view: FileSystemView, names: Iterable[str]) -> None:
@@ -168,7 +168,7 @@ def add_etc_files(view: FileSystemView, names: Iterable[str]) -> None:
 
 
 def add_accounts(view: FileSystemView, uid: int) -> None:
-    """Users, hosts and where to look them up: no host's own, and nothing that asks the network."""
+    """Add files for users, hosts and name lookup: none of the host's, and no lookup over the network."""
     files = {
         "passwd": f"root:x:0:0::/nonexistent:/bin/false\nagent:x:{uid}:{uid}::{HOME}:/bin/bash\n",
         "group": f"root:x:0:\nagent:x:{uid}:\n",
@@ -181,7 +181,7 @@ def add_accounts(view: FileSystemView, uid: int) -> None:
 
 
 def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> None:
-    """/proc and /dev. bwrap leaves /proc/sys as it is, and there file owner 0 is enough to write."""
+    """Add /proc and /dev. bwrap leaves /proc/sys writable for files' owner 0, so it is mounted read-only."""
     view.add_arguments("--proc", "/proc")
     for name in PROC_READ_ONLY:
         if Path(name).exists():
@@ -189,7 +189,7 @@ def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> Non
     view.add_arguments("--dev", "/dev")
     shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
     view.add_arguments("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
-    if gpus and Path("/dev/nvidiactl").exists():  # the agent is told which of them are its own
+    if gpus and Path("/dev/nvidiactl").exists():  # an environment variable names the agent's own
         for device in sorted(Path("/dev").glob("nvidia*")):
             view.add_arguments("--dev-bind", device, device)
         view.add_arguments("--ro-bind", "/sys", "/sys")
@@ -197,48 +197,49 @@ def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> Non
 
 
 def list_python_places(hidden: Sequence[Path] = ()) -> list[Path]:
-    """Where this interpreter, its libraries and this package lie outside /usr, links on the way included."""
-    places = {Path(place) for place in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
-    return _select_outside({*places, PACKAGE, *_follow_links(Path(sys.executable))}, SYSTEM, hidden)
+    """Return paths outside /usr of this interpreter, its libraries and this package, including links."""
+    prefixes = {Path(path) for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
+    return _select_outside({*prefixes, PACKAGE, *_follow_links(Path(sys.executable))}, SYSTEM, hidden)
 
 
 def list_interpreter_places(hidden: Sequence[Path] = ()) -> list[Path]:
-    """Where the bare interpreter and its standard library lie."""
+    """Return the paths of the bare interpreter and its standard library."""
     libraries = {Path(sys.base_prefix) / "lib", Path(sys.base_exec_prefix) / sys.platlibdir}
     return _select_outside({*libraries, *_follow_links(Path(BARE_PYTHON))}, LIBRARIES, hidden)
 
 
 def _follow_links(path: Path) -> list[Path]:
-    """The path and what it leads to, a link at a time."""
-    found = [path]
+    """Return the path and each target of its chain of links."""
+    chain = [path]
     while path.is_symlink():
         path = Path(os.path.normpath(path.parent / path.readlink()))
-        found.append(path)
-    return found
+        chain.append(path)
+    return chain
 
 
-def _select_outside(places: set[Path], known: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
-    """Those that are not in what is shown anyway, each once, parents first."""
+def _select_outside(paths: set[Path], shown: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
+    """Return the paths that are not already visible below `shown`, each once, parents first."""
 
-    def is_seen(place: Path, other: Path) -> bool:
-        return place.is_relative_to(other) and not _is_covered(place, other, hidden)
+    def is_visible(path: Path, other: Path) -> bool:
+        return path.is_relative_to(other) and not _is_covered(path, other, hidden)
 
-    new = {place for place in places if not any(is_seen(place, Path(name)) for name in known)}
-    return sorted(place for place in new if not any(is_seen(place, other) for other in new - {place}))
+    new = {path for path in paths if not any(is_visible(path, Path(name)) for name in shown)}
+    return sorted(path for path in new if not any(is_visible(path, other) for other in new - {path}))
 
 
-def _is_covered(place: Path, shown: Path, hidden: Iterable[Path]) -> bool:
-    """Whether something that is hidden below `shown` hides the place."""
-    top, bottom = real_path(shown), real_path(place.parent) / place.name
-    return any(top in path.parents and bottom.is_relative_to(path) for path in hidden)
+def _is_covered(path: Path, shown: Path, hidden: Iterable[Path]) -> bool:
+    """Check whether a hidden path below `shown` covers this path."""
+    top, bottom = real_path(shown), real_path(path.parent) / path.name
+    return any(top in other.parents and bottom.is_relative_to(other) for other in hidden)
 
 
 def build_view(
     view: FileSystemView, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The whole view, in an order in which later things may lie inside earlier ones. Returns the doors.
+    """Build the whole view and return the doors' sockets.
 
-    `tools` are programs that the sandbox itself needs in there.
+    Later entries may lie inside earlier ones, so the order matters. `tools` are programs that the sandbox
+    itself needs inside.
     """
     bare = enclosure.role == "program"
     add_system_directories(view, LIBRARIES if bare else SYSTEM)
@@ -248,13 +249,13 @@ def build_view(
     view.bind_path(enclosure.scratch / "tmp", TEMPORARY, "--bind")
     view.bind_path(enclosure.scratch / "home", HOME, "--bind")
     view.bind_path(enclosure.workspace, WORKSPACE, "--bind")
-    # What the sandbox needs comes after the interpreter's libraries, of which a part may be hidden.
-    bare_places = (*list_interpreter_places(view.hidden), INSIDE, *map(Path, tools))
-    for place in bare_places if bare else list_python_places(view.hidden):
-        view.share_path(place)
+    # The sandbox's own files come after the interpreter's libraries, of which a part may be hidden.
+    bare_paths = (*list_interpreter_places(view.hidden), INSIDE, *map(Path, tools))
+    for path in bare_paths if bare else list_python_places(view.hidden):
+        view.share_path(path)
     for mount in sorted(mounts, key=lambda mount: len((WORKSPACE / mount.target).parts)):  # parents first
         if enclosure.role == "agent":
-            require_other_place(mount.source, view.hidden, f"the agent is to see it at {mount.target}")
+            require_other_place(mount.source, view.hidden, f"the agent must see it at {mount.target}")
         view.bind_path(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
     doors = {door.variable: DOORS / f"{number}.sock" for number, door in enumerate(enclosure.doors)}
     for door in enclosure.doors:

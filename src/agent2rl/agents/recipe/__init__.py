@@ -8,7 +8,7 @@ from agent2rl.core.sandbox import Command
 
 STAGES = ("sft", "grpo")
 ALLOWED = {"sft-only": ("sft",), "rl-only": ("grpo",)}
-"""What a mode permits, where that is not everything."""
+"""Stages that a mode permits, if not all."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,12 @@ class Recipe:
     secrets: tuple[str, ...] = ()
 
     def command(self, brief: Brief) -> Command:
-        """The program is part of the package, which every agent's Python has."""
+        """Run the training program, which is part of the package in every agent's Python."""
         stages = [stage for stage in self.stages if stage in ALLOWED.get(brief.mode, STAGES)]
         if not stages:
-            raise UserError(f"recipe:{self.stages[0]} has nothing to do in the mode {brief.mode!r}.")
+            raise UserError(
+                f"The mode {brief.mode!r} does not allow recipe:{self.stages[0]}.", "Choose another mode."
+            )
         return Command(("python", "-m", "agent2rl.agents.recipe.train", *stages), brief.environment)
 
 

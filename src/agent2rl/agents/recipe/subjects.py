@@ -1,8 +1,8 @@
-"""What the recipe learns from, questions or games, and the training rounds that it learns in.
+"""The recipe's training subjects, questions or games, and its training rounds.
 
-Questions have one answer each, and their rewards are `eval.py` on training data; without one there is only
-SFT. Games are the run's world (`data/world.json`), put to the model by the `EVALUATOR` of `eval.py`: first
-the expert's games, where the run shows any, then the model's own. Their rewards are the world's.
+Questions have one answer each, and `eval.py` on training data gives their rewards; without it there is only
+SFT. Games are the run's world (`data/world.json`), presented to the model by the `EVALUATOR` of `eval.py`:
+first the expert's games, if the run has any, then the model's own. The world gives their rewards.
 """
 
 import json
@@ -32,10 +32,10 @@ from agent2rl.training.rollouts import Arena, demonstrations, grpo_in_world
 from agent2rl.training.sampling import PolicySampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, imitate, sft
 
-# What the parts of the recipe's program tell each other: a round, who learns in it, and what from.
+# Rounds, learners and the protocol of subjects
 
 ATTEMPTS_PER_PROMPT = 8
-"""Attempts at a question or a game in GRPO."""
+"""GRPO group size: attempts at one question or game."""
 
 
 @dataclass(frozen=True)
@@ -52,43 +52,46 @@ class TrainingRound:
     number: int
     stage: str
     start: Path
-    """The model that it goes on from."""
+    """The model that it starts from."""
     path: Path
-    """Where it leaves its own."""
+    """Where it saves the trained model."""
     seconds: float
     factor: float
-    """Of the usual learning rate."""
+    """Factor on the usual learning rate."""
     seed: int
     log: Path
-    """Where it says how it goes."""
+    """Progress log."""
 
     @property
     def progress(self) -> TrainingProgress:
         return TrainingProgress(self.stage, self.log)
 
-    def plan_grpo(self, seconds: float, each: float, rate: float, **more: Any) -> GrpoSettings | None:
-        """GRPO that fits, where the attempts at one question or game take `each`; None where no step does."""
-        if seconds <= 0 or plan.count_grpo_steps(seconds, each) < 1:
+    def plan_grpo(
+        self, seconds: float, group_seconds: float, rate: float, **options: Any
+    ) -> GrpoSettings | None:
+        """Return settings that fit, if the attempts at one question or game take `group_seconds`; None if no
+        step fits."""
+        if seconds <= 0 or plan.count_grpo_steps(seconds, group_seconds) < 1:
             return None
-        shape = GrpoSettings(
+        settings = GrpoSettings(
             learning_rate=self.factor * rate,
             steps=10**6,
             seconds=seconds,
-            prompts=plan.choose_prompts_per_step(seconds, each),
+            prompts=plan.choose_prompts_per_step(seconds, group_seconds),
             group=ATTEMPTS_PER_PROMPT,
             seed=self.seed,
-            **more,
+            **options,
         )
-        print(f"grpo: {shape.prompts} a step, rate {shape.learning_rate:.1e}", flush=True)
-        return shape
+        print(f"grpo: {settings.prompts} a step, rate {settings.learning_rate:.1e}", flush=True)
+        return settings
 
 
 class TrainingSubject(Protocol):
-    """What there is to learn from: questions, or games. Each stage trains the learner and gives the seconds
-    that it took; None where there is not time for a step."""
+    """Training data: questions or games. Each stage trains the learner and returns the seconds that it took;
+    None if there is no time for a step."""
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
-        """Those that are possible; an error where none is."""
+        """Return the wanted stages that are possible; raise UserError if none is."""
         ...
 
     def sft(self, now: TrainingRound, learner: PolicyLearner) -> float | None: ...
@@ -98,8 +101,7 @@ class TrainingSubject(Protocol):
     ) -> float | None: ...
 
 
-# Learning from questions with one answer each. Rewards are `eval.py` on training data; without one there
-# is only SFT.
+# Questions
 
 
 @dataclass(frozen=True)
@@ -116,22 +118,24 @@ class QuestionSubject:
         return [_to_text(row["answer"]) for row in self.rows]
 
     def render_prompts(self, tokenizer: Any) -> list[str]:
-        """The text that the model reads for each training question."""
+        """Return the prompt text of each training question."""
         return [prompts.render(tokenizer, build_chat(row)) for row in self.rows]
 
     def compute_reward(self, index: int, text: str) -> float:
-        """What a text is worth as the answer to a training question."""
+        """Return the reward of a text as the answer to a training question."""
         row = self.rows[index]
-        more = {key: row[key] for key in row.keys() - {"id", "question", "answer", "prompt"}}
+        extra = {key: row[key] for key in row.keys() - {"id", "question", "answer", "prompt"}}
         assert self.evaluate is not None
         return float(
-            self.evaluate(question=row["question"], model_answer=text, reference_answer=row["answer"], **more)
+            self.evaluate(
+                question=row["question"], model_answer=text, reference_answer=row["answer"], **extra
+            )
         )
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
         possible = [stage for stage in wanted if stage == "sft" or self.evaluate]
         if not possible:
-            raise UserError("This task shows no eval.py, so there is no reward.", "Try recipe:sft.")
+            raise UserError("This task has no eval.py, so there is no reward.", "Use recipe:sft.")
         return possible
 
     def sft(self, now: TrainingRound, learner: PolicyLearner) -> float:
@@ -144,32 +148,35 @@ class QuestionSubject:
         self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
     ) -> float | None:
         model, tokenizer = learner.model, learner.tokenizer
-        asked = self.render_prompts(tokenizer)
+        texts = self.render_prompts(tokenizer)
         lengths = [len(tokens) for tokens in prompts.encode_answers(tokenizer, self.answers)]
         sampling = SampleSettings(max_tokens=plan.limit_answer_tokens(lengths), seed=now.seed)
-        probe, each = measure_sampling_speed(model, tokenizer, asked[: plan.FEWEST_PROMPTS], sampling)
+        probe, group_seconds = measure_sampling_speed(
+            model, tokenizer, texts[: plan.FEWEST_PROMPTS], sampling
+        )
         seconds = now.seconds - probe
-        rate = learner.choose_learning_rate("grpo") * plan.scale_rate_to_steps(seconds, each)
-        shape = now.plan_grpo(seconds, each, rate, max_tokens=sampling.max_tokens)
-        if shape is None:
+        rate = learner.choose_learning_rate("grpo") * plan.scale_rate_to_steps(seconds, group_seconds)
+        settings = now.plan_grpo(seconds, group_seconds, rate, max_tokens=sampling.max_tokens)
+        if settings is None:
             return None
-        return grpo(model, tokenizer, asked, self.compute_reward, shape, now.progress, look).seconds + probe
+        result = grpo(model, tokenizer, texts, self.compute_reward, settings, now.progress, look)
+        return result.seconds + probe
 
 
 def measure_sampling_speed(
-    model: Any, tokenizer: Any, asked: Sequence[str], sampling: SampleSettings
+    model: Any, tokenizer: Any, texts: Sequence[str], sampling: SampleSettings
 ) -> tuple[float, float]:
-    """Seconds that finding out took, and that sampling one question's answers takes in GRPO."""
+    """Return the seconds of this measurement, and of sampling one question's answers in GRPO."""
     began = time.monotonic()
-    sample(model, tokenizer, asked[:1], sampling, ATTEMPTS_PER_PROMPT)  # what is set up on first use
+    sample(model, tokenizer, texts[:1], sampling, ATTEMPTS_PER_PROMPT)  # warm up
     warm = time.monotonic()
-    sample(model, tokenizer, asked, sampling, ATTEMPTS_PER_PROMPT)
+    sample(model, tokenizer, texts, sampling, ATTEMPTS_PER_PROMPT)
     end = time.monotonic()
-    return end - began, (end - warm) / len(asked) / count_workers(model)
+    return end - began, (end - warm) / len(texts) / count_workers(model)
 
 
 def build_chat(row: dict[str, Any]) -> Chat:
-    """What the model is asked; the bare question where the task does not say."""
+    """Return the prompt of a row; the bare question if the row has none."""
     messages = row.get("prompt")
     if not isinstance(messages, list):
         return (ChatMessage("user", row["question"]),)
@@ -177,7 +184,7 @@ def build_chat(row: dict[str, Any]) -> Chat:
 
 
 def _load_evaluate(path: Path) -> Callable[..., float] | None:
-    """The task's scoring function, where it is shown."""
+    """Return the task's scoring function, if the workspace has it."""
     if not path.is_file():
         return None
     evaluate: Callable[..., float] = runpy.run_path(str(path))["evaluate"]
@@ -185,7 +192,7 @@ def _load_evaluate(path: Path) -> Callable[..., float] | None:
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """One a line; lines end in \\n alone, since a question may hold what else Unicode calls a line's end."""
+    """Read one row per line; only \\n ends a line, because a question may hold Unicode's other line ends."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [json.loads(line) for line in file]
 
@@ -194,10 +201,10 @@ def _to_text(answer: object) -> str:
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
-# Learning from games: first the expert's, where the run shows one, then the model's own.
+# Games
 
 DEMONSTRATION_SHARE = 1 / 4
-"""The share of an SFT round in which the expert may play."""
+"""Maximum share of an SFT round for collecting expert games."""
 
 
 @dataclass(frozen=True)
@@ -208,16 +215,16 @@ class WorldSubject:
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
-        told = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind)
-        return cls(world, Arena(world.environment, *told))
+        parts = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind)
+        return cls(world, Arena(world.environment, *parts))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
-        """All of them, if there is an expert."""
+        """Return the wanted stages; SFT only if there is an expert."""
         possible = [stage for stage in wanted if stage != "sft" or self.world.expert]
         if not possible:
-            raise UserError("Nobody shows how to play, so SFT has nothing to learn from.", "Try recipe:grpo.")
+            raise UserError("There are no expert games, so SFT is not possible.", "Use recipe:grpo.")
         if len(possible) < len(wanted):
-            print("nobody shows how to play: SFT has nothing to learn from, and is left out", flush=True)
+            print("skipping SFT: there are no expert games", flush=True)
         return possible
 
     def sft(self, now: TrainingRound, learner: PolicyLearner) -> float | None:
@@ -226,7 +233,7 @@ class WorldSubject:
         spent = time.monotonic() - began
         print(f"sft: {len(rows)} rows of the expert's games, in {spent:.0f} s", flush=True)
         if not rows:
-            raise UserError("The expert won none of the games that there was time for.")
+            raise UserError("The expert won no game in the available time.")
         rate = now.factor * learner.choose_learning_rate("imitation")
         seconds = now.seconds - spent
         settings = SftSettings(
@@ -235,16 +242,16 @@ class WorldSubject:
         return spent + imitate(learner.model, rows, settings, now.progress).seconds
 
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
-        """Games in random order, as many as there is time for."""
+        """Collect expert games in random order, as many as there is time for."""
         assert self.world.expert is not None
         end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []
-        with suppress(StepsUsedUp):  # what was shown before is there to learn from
-            for found in demonstrations(
+        with suppress(StepsUsedUp):  # train on the games collected so far
+            for sequences in demonstrations(
                 learner.model, learner.tokenizer, self.arena, self.world.expert, games
             ):
-                rows += found
+                rows += sequences
                 if time.monotonic() > end:
                     break
         return rows
@@ -252,18 +259,19 @@ class WorldSubject:
     def grpo(
         self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
     ) -> float | None:
-        probe, each = self._measure_play_speed(now, learner)
-        # An episode that fails is several times as long as one that wins: each is to weigh the same. And few
-        # steps are taken at the usual rate: three did 14 points of good (docs/design/training.md).
-        shape = now.plan_grpo(now.seconds - probe, each, learner.choose_learning_rate("play"), level=True)
-        if shape is None:
+        probe, group_seconds = self._measure_play_speed(now, learner)
+        rate = learner.choose_learning_rate("play")
+        # A failed episode is several times as long as a won one, so `level` gives each the same weight. Even
+        # few steps use the usual rate: three of them gained 14 points (docs/design/training.md).
+        settings = now.plan_grpo(now.seconds - probe, group_seconds, rate, level=True)
+        if settings is None:
             return None
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
-        result = grpo_in_world(model, tokenizer, self.arena, games, shape, now.progress, look)
+        result = grpo_in_world(model, tokenizer, self.arena, games, settings, now.progress, look)
         return result.seconds + probe
 
     def _measure_play_speed(self, now: TrainingRound, learner: PolicyLearner) -> tuple[float, float]:
-        """Seconds that finding out took, and that playing one game's episodes takes in GRPO."""
+        """Return the seconds of this measurement, and of playing one game's episodes in GRPO."""
         began = time.monotonic()
         sampler = PolicySampler(learner.model, learner.tokenizer)
         practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, ATTEMPTS_PER_PROMPT)
@@ -283,9 +291,9 @@ class WorldSubject:
 
 def _load_evaluator(path: Path) -> Episodes:
     try:
-        found = runpy.run_path(str(path))["EVALUATOR"]
+        evaluator = runpy.run_path(str(path))["EVALUATOR"]
     except (OSError, KeyError) as error:
-        raise UserError(f"{path.name} does not say how the world is put to a model: {error!r}.") from error
-    if not isinstance(found, Episodes):
+        raise UserError(f"Cannot load the EVALUATOR of {path.name}: {error!r}.") from error
+    if not isinstance(evaluator, Episodes):
         raise UserError(f"The EVALUATOR of {path.name} plays no episodes.")
-    return found
+    return evaluator

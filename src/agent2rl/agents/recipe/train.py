@@ -1,9 +1,9 @@
-"""The recipe's program: train, submit, read the score, keep the best, and go on from it until time is up.
+"""The recipe's program: train, submit, read the score, and continue from the best model until time is up.
 
-It runs inside the sandbox and has what any agent has: the workspace, the grading API and the Python beside
-it. A round is SFT or GRPO from the best model so far; GRPO also submits halfway. A model that does not
-improve is deleted, and after a round without improvement the next one of its kind learns at half the rate.
-`subjects` has what it learns from.
+It runs inside the sandbox and has what any agent has: the workspace, the grading API and this Python. A round
+is SFT or GRPO from the best model so far; GRPO also submits halfway. A model that does not improve is
+deleted, and after a round without improvement the next one of its kind uses half the learning rate.
+`subjects` has the training data.
 """
 
 import json
@@ -33,11 +33,11 @@ from agent2rl.environments.adapters.episodes import WORLD_FILE
 from agent2rl.training import models
 from agent2rl.training.optimizer import TrainingSchedule
 
-# The grading service, as the recipe's program asks it.
+# Client of the grading API
 
 
 def submit_model(path: Path) -> dict[str, Any]:
-    """The grader's answer; empty where it took no submission."""
+    """Submit a model and return the grader's answer; empty if the submission was refused."""
     try:
         answer = call_grading_api("/submit", {"model_path": str(path)})
     except urllib.error.HTTPError as error:
@@ -48,14 +48,14 @@ def submit_model(path: Path) -> dict[str, Any]:
 
 
 def fetch_remaining_seconds() -> float:
-    """Seconds until the end; none where no submission is left, or no step in the task's world."""
+    """Return the seconds until the end; 0 if no submission, or no step in the task's world, is left."""
     clock = call_grading_api("/time")
     spent = 0 in (clock["submissions_left"], clock["environment_steps_left"])
     return 0.0 if spent else float(clock["remaining"])
 
 
 def is_last_submission() -> bool:
-    """Whether one is left, and no more."""
+    """Check whether exactly one submission is left."""
     return bool(call_grading_api("/time")["submissions_left"] == 1)
 
 
@@ -66,20 +66,22 @@ def call_grading_api(path: str, body: dict[str, str] | None = None) -> dict[str,
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
+        answer: dict[str, Any] = json.load(response)
+        return answer
 
+
+# Rounds of training
 
 FIRST_COST = 0.1
-"""Of the budget: a guess at loading, saving and grading, until the first round has measured them."""
+"""Estimated share of the budget for loading, saving and grading, until the first round measures it."""
 HALF = 0.5
 SUBMISSIONS_PER_ROUND = {"sft": 1, "grpo": 2}
-"""Of a round: GRPO submits in its middle too."""
+"""GRPO also submits halfway."""
 
 
 @dataclass(frozen=True)
 class RecipeJob:
-    """What the workspace says."""
+    """The job, as the workspace and the environment describe it."""
 
     subject: TrainingSubject
     base: Path
@@ -116,14 +118,14 @@ class RecipeJob:
 
 @dataclass
 class BestModel:
-    """The best model so far: at first the untouched one, whose score the first answer tells."""
+    """The best model so far: at first the untouched one, with a score that the first answer reports."""
 
     job: RecipeJob
     path: Path
     score: float | None = None
 
     def submit_candidate(self, path: Path) -> None:
-        """Submit a model; it leads from now on if its score is higher, and is thrown away if not."""
+        """Submit a model; it becomes the best if its score is higher, and is deleted otherwise."""
         answer = submit_model(path)
         won = beats_best_score(answer, self.score)
         delete_checkpoint(self.path if won else path, self.job)
@@ -152,7 +154,7 @@ def main() -> None:
         began, before = time.monotonic(), leader.score
         trained = train_round(job.subject, now, leader)
         if trained is None:
-            print(f"round {number}: there is not time enough for a step", flush=True)
+            print(f"round {number}: not enough time for a step", flush=True)
             break
         if trained:
             leader.submit_candidate(now.path)
@@ -163,13 +165,13 @@ def main() -> None:
 
 
 def order_stages(wanted: Sequence[str], subject: TrainingSubject) -> Iterator[str]:
-    """Each stage once, then the last one again and again."""
+    """Yield each stage once, then repeat the last one."""
     possible = subject.stages(wanted)
     return chain(possible, repeat(possible[-1]))
 
 
 def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel) -> float | None:
-    """Train and save; the seconds that the training took, 0 where it came to nothing, None without time."""
+    """Train and save; return the training seconds, 0 if it failed, None if there was no time."""
     learner = PolicyLearner(*models.load(now.start))
     began = time.monotonic()
 
@@ -189,7 +191,7 @@ def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel)
         spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, look)
     except StepsUsedUp as error:
         print(f"round {now.number}: {error}", flush=True)
-        spent = time.monotonic() - began  # what was learnt until then stays
+        spent = time.monotonic() - began  # keep the model as trained so far
     except Agent2RLError as error:
         print(f"round {now.number}: {error}", flush=True)
         return 0.0
@@ -199,13 +201,13 @@ def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel)
 
 
 def delete_checkpoint(path: Path, job: RecipeJob) -> None:
-    """Make room: what was submitted has been copied."""
+    """Free disk space: submitted models have been copied."""
     if path != job.base and path.exists():
         shutil.rmtree(path)
 
 
 def beats_best_score(answer: dict[str, Any], score: float | None) -> bool:
-    """Whether what was submitted is better than the best before it, at first the untouched model."""
+    """Check whether a submission beats the best so far, which at first is the untouched model."""
     floor = answer.get("baseline_score") if score is None else score
     return floor is not None and answer.get("score") is not None and answer["score"] > floor
 

@@ -16,10 +16,10 @@ class ScriptAgent:
     secrets: tuple[str, ...] = ()
 
     def command(self, brief: Brief) -> Command:
-        """The script lies read-only in the workspace's `agent/`."""
-        seen = f"agent/{self.path.name}"
-        argv = (*INTERPRETERS.get(self.path.suffix, ()), str(brief.workspace / seen))
-        return Command(argv, brief.environment, (Mount(self.path, seen),))
+        """Mount the script read-only in `agent/` of the workspace, and run it."""
+        target = f"agent/{self.path.name}"
+        argv = (*INTERPRETERS.get(self.path.suffix, ()), str(brief.workspace / target))
+        return Command(argv, brief.environment, (Mount(self.path, target),))
 
 
 def parse(argument: str) -> ScriptAgent:
@@ -29,7 +29,7 @@ def parse(argument: str) -> ScriptAgent:
             f"There is no script {argument!r}.", "Give the path of a .py, .sh or executable file."
         )
     if path.suffix not in INTERPRETERS and not path.stat().st_mode & 0o111:
-        raise UserError(f"{argument!r} is neither .py nor .sh nor executable.", f"chmod +x {argument}")
+        raise UserError(f"{argument!r} is neither .py nor .sh nor executable.", f"Run `chmod +x {argument}`.")
     return ScriptAgent(path)
 
 

@@ -1,7 +1,7 @@
 """The shipped script: trains the miniature base model three times, on more data each time.
 
 It runs inside the sandbox and uses only what any agent has: the workspace, the published variables, the
-grading API and the Python beside it. Start here to write your own.
+grading API and this Python. Start here to write your own.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from agent2rl.models.abacus import Abacus
 
 STAGES = {"v1": 30, "v2": 120, "v3": 400}
-"""How many training problems each submission has seen."""
+"""Number of training problems of each submission."""
 
 
 def main() -> None:
@@ -21,15 +21,15 @@ def main() -> None:
     seed = json.loads((workspace / "run_meta.json").read_text())["seed"]
     lines = (Path(os.environ["DATA_PATH"]) / "train.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    for name, many in STAGES.items():
+    for name, count in STAGES.items():
         model = Abacus.load(Path(os.environ["MODEL_PATH"]))
-        seen = rows[:many]
-        model.fit([row["question"] for row in seen], [row["answer"] for row in seen], seed=seed)
+        problems = rows[:count]
+        model.fit([row["question"] for row in problems], [row["answer"] for row in problems], seed=seed)
         output = Path(os.environ["OUTPUT_DIR"]) / name
         output.mkdir()
         model.save(output)
         answer = submit_model(output)
-        print(f"{name}: {len(seen)} problems, {answer['verdict']}, score {answer['score']}", flush=True)
+        print(f"{name}: {len(problems)} problems, {answer['verdict']}, score {answer['score']}", flush=True)
 
 
 def submit_model(model: Path) -> Any:

@@ -1,21 +1,22 @@
-"""Any OpenAI-compatible chat endpoint: `openai-api:MODEL@URL`, or `openai-api:URL` where it has one model.
+"""Any OpenAI-compatible chat endpoint: `openai-api:MODEL@URL`, or `openai-api:URL` if it has one model.
 
     openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1
 
-The model is elsewhere, so this engine loads no directory and cannot grade submissions. A call keeps many
-requests in flight; what may pass by itself is tried again within bounds (see `endpoint`), and one chat that
-fails for good fails the call: no answer stands for a failure.
+The model is remote, so this engine loads no directory and cannot grade submissions. A call keeps many
+requests in flight. Transient failures are retried within limits (see `endpoint`). If one chat fails for good,
+the whole call fails: no answer stands for a failure.
 
-The key is AGENT2RL_API_KEY, else OPENAI_API_KEY, read when the engine is opened; this module is the one home
-of that. It is sent to the URL and shown nowhere.
+The key is AGENT2RL_API_KEY, else OPENAI_API_KEY, read when the engine is opened; only this module reads it.
+It is sent to the URL and never shown.
 
-A model that refuses `temperature` or `seed` is asked without, and one that refuses `max_tokens` with
-`max_completion_tokens` and room to think. `unix:PATH` in place of the URL is a server at a unix socket.
+If a model refuses `temperature` or `seed`, they are left out. If it refuses `max_tokens`, it gets
+`max_completion_tokens` with extra tokens for reasoning. `unix:PATH` in place of the URL is a unix socket.
 
 Not covered: streaming and tools.
 """
 
 import asyncio
+import logging
 import os
 import re
 import threading
@@ -38,7 +39,8 @@ from agent2rl.engines.openai_api.endpoint import (
     parse_weighed_reply,
 )
 
-# An event loop in a thread of its own: many requests at once behind a synchronous call.
+logger = logging.getLogger(__name__)
+# An event loop in its own thread, for parallel requests behind a synchronous call
 
 ResultT = TypeVar("ResultT")
 
@@ -58,7 +60,7 @@ class BackgroundEventLoop:
             raise
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel what is under way, do one last thing, and end."""
+        """Cancel all running tasks, run a last one, and stop."""
         self.run(self._cancel_tasks_and_finish(last))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -72,23 +74,25 @@ class BackgroundEventLoop:
         await last
 
 
+# The engine
+
 T = TypeVar("T")
 
 REMOTE: bool = True
-"""It loads no directory, so that the registry can say so without importing it."""
+"""Tells the registry, which does not import this module, that the engine loads no directory."""
 API_KEY_VARIABLES = ("AGENT2RL_API_KEY", "OPENAI_API_KEY")
 SOCKET_URL = "http://localhost/v1"
-"""What is asked for at a unix socket, which needs no key."""
+"""The URL for a unix socket, which needs no key."""
 IN_FLIGHT = 32
 CANDIDATES = 20
-"""First tokens that are asked for: the most that endpoints give."""
+"""Number of first tokens to request: the maximum of most endpoints."""
 LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
 OPTIONS = {LIMIT, "temperature", "seed"}
-"""What models that think before they answer may refuse; then it is left out."""
+"""Options that reasoning models may refuse; then they are left out."""
 THINKING_TOKENS = 4096
-"""Tokens for that, beyond those of the answer."""
+"""Extra tokens for reasoning, in addition to those of the answer."""
 LISTED = 10
-"""Models that an error names."""
+"""Maximum number of models that an error lists."""
 ENGINE_NAME_PATTERN = re.compile(r"(?:(?P<model>\S+?)@)?(?:(?P<url>https?://\S+)|unix:(?P<socket>/\S+))")
 ENGINE_NAME_HELP = "Write openai-api:MODEL@URL, e.g. openai-api:Qwen/Qwen3-8B@http://127.0.0.1:8000/v1."
 
@@ -107,7 +111,7 @@ class OpenAIApiEngine:
         self.in_flight = in_flight
         self._tells = True
         self.refused: set[str] = set()
-        """What the model does not take, as far as it has said so."""
+        """Options that the model has refused so far."""
         self._endpoint = ModelEndpoint(url, key, patience or EndpointRetryPolicy(), in_flight, socket)
         self._loop = BackgroundEventLoop()
         try:
@@ -117,18 +121,18 @@ class OpenAIApiEngine:
             raise
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
-        if sampling.max_tokens <= 0:  # which servers refuse
+        if sampling.max_tokens <= 0:  # servers refuse this
             return [Completion("", tokens=0) for _ in chats]
         return self._loop.run(self._request_all(chats, sampling, parse_completion))
 
     def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]:
-        """With the likeliest first tokens, where the endpoint tells them; some refuse to be asked."""
+        """Generate replies with the likeliest first tokens, if the endpoint supports that; some refuse."""
         if self._tells:
-            with suppress(UserError):  # if it is something else that is refused, the next line says so
+            with suppress(UserError):  # if it refuses something else, the next request fails too
                 return self._loop.run(self._request_all(chats, sampling, parse_weighed_reply, CANDIDATES))
         plain = self._loop.run(self._request_all(chats, sampling, parse_completion))
         self._tells = False
-        return [ReplyLogprobs(said.text, None) for said in plain]
+        return [ReplyLogprobs(completion.text, None) for completion in plain]
 
     def close(self) -> None:
         self._loop.close(self._endpoint.close())
@@ -145,24 +149,24 @@ class OpenAIApiEngine:
         names = parse_model_names(self._loop.run(self._endpoint.request_json("GET", "/models")))
         if len(names) == 1:
             return names[0]
-        more = ", …" if len(names) > LISTED else ""
+        ellipsis = ", …" if len(names) > LISTED else ""
         raise UserError(
-            f"The endpoint serves {len(names)} models: {', '.join(names[:LISTED])}{more}."
+            f"The endpoint serves {len(names)} models: {', '.join(names[:LISTED])}{ellipsis}."
             if names
-            else "The endpoint names no model.",
+            else "The endpoint lists no models.",
             f"Name one. {ENGINE_NAME_HELP}",
         )
 
     async def _request_all(
         self, chats: Sequence[Chat], sampling: Sampling, read: Callable[[object, Stops], T], first: int = 0
     ) -> list[T]:
-        places = asyncio.Semaphore(self.in_flight)
+        slots = asyncio.Semaphore(self.in_flight)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
                         self._request_reply(
-                            self._build_request_body(chat, sampling, index, first), sampling, places, read
+                            self._build_request_body(chat, sampling, index, first), sampling, slots, read
                         )
                     )
                     for index, chat in enumerate(chats)
@@ -172,14 +176,14 @@ class OpenAIApiEngine:
         return [task.result() for task in tasks]
 
     async def _request_reply(
-        self, body: Any, sampling: Sampling, places: asyncio.Semaphore, read: Callable[[object, Stops], T]
+        self, body: Any, sampling: Sampling, slots: asyncio.Semaphore, read: Callable[[object, Stops], T]
     ) -> T:
-        async with places:
+        async with slots:
             answer = await self._post_chat_completion(body)
         return read(answer, sampling.stop)
 
     async def _post_chat_completion(self, body: dict[str, Any]) -> Any:
-        """Without what the endpoint's model does not take, once it has said so."""
+        """Send a request; if the model refuses an option, send it again without that."""
         while True:
             sent = {name: value for name, value in body.items() if name not in self.refused}
             if LIMIT in self.refused:
@@ -187,16 +191,17 @@ class OpenAIApiEngine:
             try:
                 return await self._endpoint.request_json("POST", "/chat/completions", sent)
             except UserError as error:
-                named = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
-                if not named:
+                refused = {name for name in OPTIONS & sent.keys() if re.search(rf"\b{name}\b", error.message)}
+                if not refused:
                     raise
-                self.refused |= named
+                logger.debug("%s refuses %s, retrying without", self.model, ", ".join(sorted(refused)))
+                self.refused |= refused
 
     def _build_request_body(self, chat: Chat, sampling: Sampling, index: int, first: int) -> dict[str, Any]:
         stop = [text for text in sampling.stop if text]
         return {
             "model": self.model,
-            "messages": [{"role": said.role, "content": said.content} for said in chat],
+            "messages": [{"role": message.role, "content": message.content} for message in chat],
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "seed": sampling.derive_seed(index),
@@ -206,30 +211,30 @@ class OpenAIApiEngine:
 
 
 def read_api_key() -> str | None:
-    """The key that the user has set. One that no header can carry is refused here, without being shown."""
+    """Return the key that the user has set; raise UserError, without showing it, if it is invalid."""
     for name in API_KEY_VARIABLES:
         if key := os.environ.get(name, "").strip():
             if not re.fullmatch(r"[!-~]+", key):
-                raise UserError(f"{name} holds characters that no key has.", "Set it again.")
+                raise UserError(f"{name} has invalid characters.", "Set it again.")
             return key
     return None
 
 
 def parse(argument: str) -> OpenEngine:
-    """The engine of `MODEL@URL` or `URL`."""
+    """Return the engine of `MODEL@URL` or `URL`."""
     match = ENGINE_NAME_PATTERN.fullmatch(argument)
     if not match:
-        raise UserError("The endpoint has no URL that begins with http:// or https://.", ENGINE_NAME_HELP)
+        raise UserError("The endpoint's URL must start with http:// or https://.", ENGINE_NAME_HELP)
     if match["socket"]:
         return lambda _: OpenAIApiEngine(SOCKET_URL, match["model"], socket=match["socket"])
     try:
         url = httpx.URL(match["url"])
     except httpx.InvalidURL as error:
-        raise UserError(f"The endpoint's URL is none: {error}.", ENGINE_NAME_HELP) from None
+        raise UserError(f"Invalid endpoint URL: {error}.", ENGINE_NAME_HELP) from None
     if url.userinfo or url.query or url.fragment or not url.host:
         raise UserError(
-            "The endpoint's URL holds a user, a query or a fragment, or no host.",
-            f"A key belongs into {API_KEY_VARIABLES[0]}, where no record shows it. {ENGINE_NAME_HELP}",
+            "The endpoint's URL must have a host, and no user, query or fragment.",
+            f"Put a key into {API_KEY_VARIABLES[0]}, which is never recorded. {ENGINE_NAME_HELP}",
         )
 
     def open_engine(_: Path) -> OpenAIApiEngine:

@@ -3,12 +3,13 @@
 Transient failures (a busy server, a server error, a lost connection, silence) are retried with exponential
 backoff and jitter, or after the server's Retry-After if that is longer; attempts and total time are
 limited. Anything else is an error at once, in the server's words. An answer that cannot be parsed is a
-WorldError, never an empty reply. A reply without text is accepted only where the server says that it was
-cut off by its length: the model spent its tokens on hidden reasoning. Where a server counts no tokens,
+WorldError, never an empty reply. A reply without text is accepted only if the server says that it was
+cut off by its length: the model spent its tokens on hidden reasoning. If a server reports no tokens,
 words are counted.
 """
 
 import asyncio
+import logging
 import random
 import time
 from contextlib import suppress
@@ -29,29 +30,31 @@ from agent2rl.core.errors import (
     parse_retry_after,
 )
 
+logger = logging.getLogger(__name__)
+
 TRANSIENT_STATUS_CODES = {408, 409, 429}
-"""Besides all that begin with 5."""
+"""In addition to all 5xx."""
 MAX_ERROR_CHARACTERS = 300
-"""Characters of a server's error that are passed on."""
+"""Maximum characters of a server's error that are shown."""
 CONNECT_SECONDS = 10.0
 MAX_ANSWER_BYTES = 16 << 20
-"""Of an answer: no reply is so long, and memory has an end."""
+"""Maximum size of an answer, to limit memory; no real reply is this long."""
 
 
 @dataclass(frozen=True)
 class EndpointRetryPolicy:
     attempts: int = 8
     first_seconds: float = 0.5
-    """The first pause; each further one is twice as long, and each is shortened by up to a half at random."""
+    """First pause; it doubles each time, and jitter shortens each by up to a half."""
     longest_seconds: float = 60.0
     answer_seconds: float = 600.0
-    """The time of one attempt."""
+    """Timeout of one attempt."""
     total_seconds: float = 1800.0
-    """The time of all attempts, pauses included."""
+    """Timeout of all attempts together, including pauses."""
 
     def backoff_seconds(self, attempt: int) -> float:
-        whole = min(self.first_seconds * 2.0 ** (attempt - 1), self.longest_seconds)
-        return whole * random.uniform(0.5, 1.0)
+        longest = min(self.first_seconds * 2.0 ** (attempt - 1), self.longest_seconds)
+        return longest * random.uniform(0.5, 1.0)
 
 
 class ModelEndpoint:
@@ -76,7 +79,7 @@ class ModelEndpoint:
         )
 
     async def request_json(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON that the endpoint answers with, in the end."""
+        """Send a request with retries and return the answer's JSON."""
         begin = time.monotonic()
         for attempt in range(1, self._patience.attempts + 1):
             left = self._patience.total_seconds - (time.monotonic() - begin)
@@ -90,12 +93,14 @@ class ModelEndpoint:
             pause = max(self._patience.backoff_seconds(attempt), last.seconds)
             if attempt == self._patience.attempts or passed + pause >= self._patience.total_seconds:
                 break
+            logger.debug("Attempt %d failed (%s), retrying in %.1f s", attempt, last, pause)
             await asyncio.sleep(pause)
-        wish = f" It wants to be left alone for {last.seconds:g} s." if last.seconds else ""
-        tried = "once" if attempt == 1 else f"{attempt} times"
+        retry_after = f" It requests a pause of {last.seconds:g} s." if last.seconds else ""
+        times = "once" if attempt == 1 else f"{attempt} times"
         raise RetriesExhausted(
-            f"{self._client.base_url} was asked {tried} in {passed:.0f} s without success: {last}.{wish}",
-            "Is it up and at this address? Try again later.",
+            f"{self._client.base_url} was asked {times} in {passed:.0f} s without success: "
+            f"{last}.{retry_after}",
+            "Check that it runs at this address, or try again later.",
         )
 
     async def close(self) -> None:
@@ -130,52 +135,51 @@ class ModelEndpoint:
         return answer
 
     async def _read_response(self, method: str, path: str, body: Any) -> httpx.Response:
-        """Read to its end, or to where it is too long."""
-        said = bytearray()
+        """Read the whole answer; raise WorldError if it is too long."""
+        content = bytearray()
         async with self._client.stream(method, path, json=body) as response:
             async for part in response.aiter_bytes():
-                said += part
-                if len(said) > MAX_ANSWER_BYTES:
+                content += part
+                if len(content) > MAX_ANSWER_BYTES:
                     raise WorldError(f"The endpoint's answer is longer than {MAX_ANSWER_BYTES >> 20} MiB.")
         wait = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        return httpx.Response(response.status_code, headers=wait, content=bytes(said))
+        return httpx.Response(response.status_code, headers=wait, content=bytes(content))
 
     def _build_refusal_error(self, response: httpx.Response) -> Agent2RLError:
-        said = self._summarize_error(response)
+        reason = self._summarize_error(response)
         match response.status_code:
             case 401 | 403:
-                how = "the key" if self._key else "a request without a key"
+                refused = "the key" if self._key else "a request without a key"
                 return UserError(
-                    f"The endpoint refuses {how}: {said}.",
+                    f"The endpoint refuses {refused}: {reason}.",
                     "Set AGENT2RL_API_KEY or OPENAI_API_KEY to its key.",
                 )
             case 404:
                 return UserError(
-                    f"The endpoint does not find what it is asked for: {said}.",
-                    "Is the model's name right? The URL usually ends in /v1.",
+                    f"The endpoint does not find the model or the path: {reason}.",
+                    "Check the model's name and the URL, which usually ends in /v1.",
                 )
             case status if status >= 400:
-                return UserError(f"The endpoint refuses the request: {said}.")
+                return UserError(f"The endpoint refuses the request: {reason}.")
         return WorldError(
-            f"The endpoint answers with neither a reply nor an error: {said}.", "Is the URL the right one?"
+            f"The endpoint answers with neither a reply nor an error: {reason}.", "Check the URL."
         )
 
     def _summarize_error(self, response: httpx.Response) -> str:
-        """The status and what the server says, in one line of limited length."""
-        said: object = response.text
+        """Return the status and the server's message in one line of limited length."""
+        message: object = response.text
         with suppress(ValueError, RecursionError, TypeError, KeyError):
-            said = response.json()["error"]
-            said = said["message"] if isinstance(said, dict) else said
-        return f"{response.status_code} {self._redact_text(str(said))}".strip().rstrip(".")
+            message = response.json()["error"]
+            message = message["message"] if isinstance(message, dict) else message
+        return f"{response.status_code} {self._redact_text(str(message))}".strip().rstrip(".")
 
     def _redact_text(self, text: str) -> str:
-        """One line, not too long, without the key, which a server may well repeat."""
+        """Return one line of limited length without the key, which a server may repeat."""
         hidden = text.replace(self._key, "***") if self._key else text
         return " ".join(hidden.split())[:MAX_ERROR_CHARACTERS]
 
 
-# What the endpoint's answers say. One that does not say it is an error of the world, never an empty
-# reply.
+# Parsing answers: an invalid one is a WorldError, never an empty reply
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 Stops = tuple[str, ...]
@@ -189,11 +193,11 @@ class EndpointMessage(BaseModel):
 class TokenCandidate(BaseModel):
     token: str
     logprob: float = Field(le=1e-3)
-    """Rounded, a certain one may come out a little above 0."""
+    """Rounding may put a certain token a little above 0."""
 
 
 class TokenPosition(BaseModel):
-    """One place of a reply, and which tokens might have stood there."""
+    """One position of a reply, and the candidate tokens for it."""
 
     top_logprobs: list[TokenCandidate] = []
 
@@ -228,7 +232,7 @@ class EndpointModelList(BaseModel):
 def parse_completion(answer: object, stops: Stops) -> Completion:
     reply = _validate_answer(EndpointReply, answer)
     text = _extract_text(reply.choices[0])
-    # A lone surrogate cannot be written down as UTF-8.
+    # A lone surrogate cannot be encoded as UTF-8.
     text = text.encode("utf-8", errors="replace").decode("utf-8")
     for stop in filter(None, stops):  # some servers leave it in
         text = text.partition(stop)[0]
@@ -237,13 +241,14 @@ def parse_completion(answer: object, stops: Stops) -> Completion:
 
 
 def parse_weighed_reply(answer: object, stops: Stops) -> ReplyLogprobs:
-    """A server that does not tell first tokens leaves them out, or says something else in their place."""
+    """Parse a reply with first tokens; a server without them omits the field or sends something else."""
+    choice = _validate_answer(EndpointReply, answer).choices[0]
     try:
-        told = EndpointLogprobs.model_validate(_validate_answer(EndpointReply, answer).choices[0].logprobs)
+        logprobs = EndpointLogprobs.model_validate(choice.logprobs)
     except ValidationError:
-        told = EndpointLogprobs()
-    candidates = told.content[0].top_logprobs if told.content else []
-    first = {one.token: one.logprob for one in candidates}
+        logprobs = EndpointLogprobs()
+    candidates = logprobs.content[0].top_logprobs if logprobs.content else []
+    first = {candidate.token: candidate.logprob for candidate in candidates}
     return ReplyLogprobs(parse_completion(answer, stops).text, first or None)
 
 
@@ -252,9 +257,9 @@ def parse_model_names(answer: object) -> list[str]:
 
 
 def _extract_text(choice: EndpointChoice) -> str:
-    for said in (choice.message.content, choice.message.refusal):
-        if isinstance(said, str):
-            return said
+    for text in (choice.message.content, choice.message.refusal):
+        if isinstance(text, str):
+            return text
     if choice.message.content is not None:
         raise WorldError(f"The endpoint's reply is a {type(choice.message.content).__name__}, not text.")
     if choice.finish_reason == "length":
@@ -270,5 +275,5 @@ def _validate_answer(kind: type[AnswerT], answer: object) -> AnswerT:
         return kind.model_validate(answer)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        where = ".".join(str(part) for part in first["loc"]) or "the answer"
         raise WorldError(f"The endpoint's answer is malformed: {where}: {first['msg']}.") from None

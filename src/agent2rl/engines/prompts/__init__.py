@@ -1,12 +1,12 @@
-"""From chats to tokens, the same for every engine that runs a model directory. No engine itself.
+"""Turn chats into tokens, the same way for every engine that runs a model directory. Not an engine itself.
 
-Engines that read the same prompts and end replies at the same tokens give comparable scores. Whatever is
-wrong with a model directory is a GradingError that says what.
+Engines that read the same prompts and end replies at the same tokens give comparable scores. A fault of a
+model directory is a GradingError that describes it.
 
-A chat template is a program that the agent may have written. It is rendered in Jinja's sandbox, in a
-process of its own (`template_worker.py`) with limited memory, which is killed when it takes too long: a
-loop inside one Jinja operation cannot be interrupted in any other way. A model without a template gets
-plain text to continue.
+A chat template is a program that the agent may have written. It is rendered in Jinja's sandbox, in its own
+process (`template_worker.py`) with limited memory, which is killed if it takes too long: a loop inside one
+Jinja operation cannot be interrupted in any other way. A model without a template gets plain text to
+continue.
 """
 
 import json
@@ -24,18 +24,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from agent2rl.core.engine import CHAT_FORMAT_FILE, Chat, ChatFormat, render_plain_text
 from agent2rl.core.errors import GradingError
 
-# From chats to the text that a model reads.
+# Rendering chats as text
 
 RENDER_SECONDS = 5.0
 RENDER_SECONDS_PER_CHAT = 0.01
 START_SECONDS = 60.0
-"""Python and Jinja start within it on the busiest of machines."""
+"""Python and Jinja start within this time even on a busy machine."""
 WORKER = Path(__file__).with_name("template_worker.py")
-MEND = "Keep the base model's template, or try yours on a few chats with tokenizer.apply_chat_template."
+TEMPLATE_HINT = (
+    "Keep the base model's template, or try yours on a few chats with tokenizer.apply_chat_template."
+)
 
 
 class TemplateRenderer:
-    """Renders chats with one template, or plainly where there is none."""
+    """Renders chats with a template, or as plain text if there is none."""
 
     def __init__(self, template: str | None, tokens: dict[str, str]) -> None:
         self.template = template
@@ -45,12 +47,12 @@ class TemplateRenderer:
     def render(self, chats: Sequence[Chat]) -> list[str]:
         if self.template is None:
             return [render_plain_text(chat) for chat in chats]
-        # The first call alone waits for the process, so that its start does not count as the template's time.
+        # An empty first request waits for the process, so that its start does not count as rendering time.
         if self._process is None:
             self._start_worker()
             self._request_texts([], START_SECONDS)
-        question = [[{"role": said.role, "content": said.content} for said in chat] for chat in chats]
-        return self._request_texts(question, RENDER_SECONDS + RENDER_SECONDS_PER_CHAT * len(chats))
+        request = [[{"role": turn.role, "content": turn.content} for turn in chat] for chat in chats]
+        return self._request_texts(request, RENDER_SECONDS + RENDER_SECONDS_PER_CHAT * len(chats))
 
     def close(self) -> None:
         if self._process is not None:
@@ -59,7 +61,7 @@ class TemplateRenderer:
             self._process = None
 
     def _start_worker(self) -> None:
-        # Isolated from the user's variables and directories; the environment holds nothing it needs.
+        # Isolated from the user's environment and directories, of which it needs nothing.
         argv = [sys.executable, "-I", str(WORKER)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={})
         self._send_line({"template": self.template, "tokens": self.tokens})
@@ -70,9 +72,9 @@ class TemplateRenderer:
             answer = json.loads(self._read_line(time.monotonic() + seconds))
         except (OSError, ValueError):
             self.close()
-            raise GradingError("The chat template needs too much memory or crashes.", MEND) from None
+            raise GradingError("The chat template needs too much memory or crashes.", TEMPLATE_HINT) from None
         if "error" in answer:
-            raise GradingError(f"The chat template fails with {answer['error']}.", MEND)
+            raise GradingError(f"The chat template fails with {answer['error']}.", TEMPLATE_HINT)
         texts: list[str] = answer["texts"]
         return texts
 
@@ -91,20 +93,22 @@ class TemplateRenderer:
             ready, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 self.close()
-                raise GradingError("The chat template takes too long.", MEND)
+                raise GradingError("The chat template takes too long.", TEMPLATE_HINT)
             piece = os.read(stdout, 1 << 20)
             if not piece:
-                raise OSError("it ended")
+                raise OSError("the worker exited")
             pieces.append(piece)
         return b"".join(pieces)
 
 
+# Encoding text as tokens
+
 MAX_ERROR_CHARACTERS = 400
-"""Characters of a library's error that are passed on."""
+"""Maximum characters of a library's error that are shown."""
 
 
 class PromptEncoder:
-    """The tokens of chats and replies, for a model that knows so many and has room for so many."""
+    """Encodes chats and replies, and checks them against the model's vocabulary and context."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class PromptEncoder:
         self.vocabulary = vocabulary
         self.context = context
         self.chat_format = chat_format
-        """In place of the tokenizer's template, where there is one."""
+        """If set, it replaces the tokenizer's template."""
         template = tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
@@ -129,26 +133,26 @@ class PromptEncoder:
         return self.chat_format is not None or self._templates.template is not None
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
-        """The text that the model reads for each chat."""
+        """Return the text that the model reads for each chat."""
         return self.chat_format.render_chats(chats) if self.chat_format else self._templates.render(chats)
 
     def encode_chats(self, chats: Sequence[Chat]) -> list[list[int]]:
-        """The tokens that the model reads for each chat, none of which may be too long for it."""
+        """Return the tokens of each chat; raise GradingError if one is too long for the model."""
         return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats)]
 
     def encode_chats_unbounded(self, chats: Sequence[Chat]) -> list[list[int]]:
-        """The tokens of each chat, however many."""
+        """Return the tokens of each chat, of any length."""
         # A template writes the special tokens itself.
-        found = self._encode_texts(self.render(chats), special=not self.templated)
-        if not all(found):
-            raise GradingError("A chat without any token cannot be continued.", "Mend the chat template.")
-        return found
+        rows = self._encode_texts(self.render(chats), special=not self.templated)
+        if not all(rows):
+            raise GradingError("A chat without any token cannot be continued.", "Fix the chat template.")
+        return rows
 
     def encode_text(self, text: str) -> list[int]:
         return self._encode_texts([text], special=False)[0]
 
     def _encode_texts(self, texts: list[str], special: bool) -> list[list[int]]:
-        """All at once, which a tokenizer does on all cores."""
+        """Encode all texts in one call, so that the tokenizer uses all cores."""
         try:
             encoded = self.tokenizer(texts, add_special_tokens=special)["input_ids"] if texts else []
         except Exception as error:
@@ -166,7 +170,7 @@ class PromptEncoder:
         self._templates.close()
 
     def require_fitting(self, ids: list[int]) -> list[int]:
-        """The tokens themselves, if there is room for them and a reply."""
+        """Return the tokens; raise GradingError if there is no room for them and a reply."""
         if len(ids) >= self.context:
             raise GradingError(
                 f"A chat has {len(ids)} tokens; the model's context has {self.context}.",
@@ -185,27 +189,27 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 
 
 def load_chat_format(directory: Path) -> ChatFormat | None:
-    """The chat format that a model directory declares; None where it has none."""
+    """Return the chat format of a model directory; None if it has none."""
     path = directory / CHAT_FORMAT_FILE
     return ChatFormat.model_validate_json(path.read_bytes()) if path.is_file() else None
 
 
 def find_end_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The tokens that end a reply: the configuration's and the tokenizer's, not generation_config.json's."""
+    """Return the end tokens of the configuration and the tokenizer, not of generation_config.json."""
     return frozenset(_flatten_numbers([config.eos_token_id, tokenizer.eos_token_id]))
 
 
 def build_loading_error(what: str, error: Exception) -> GradingError:
-    said = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
+    message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
     return GradingError(
-        f"{what}: {type(error).__name__}: {said}",
-        "Save model and tokenizer with save_pretrained(path), and load them once with transformers to try.",
+        f"{what}: {type(error).__name__}: {message}",
+        "Save model and tokenizer with save_pretrained(path), and test that transformers can load them.",
     )
 
 
-def _flatten_numbers(found: Iterable[object]) -> Iterable[int]:
-    """The numbers among numbers, lists of numbers and nothing."""
-    for entry in found:
+def _flatten_numbers(values: Iterable[object]) -> Iterable[int]:
+    """Yield the numbers in a nested list of numbers and None."""
+    for entry in values:
         if isinstance(entry, int):
             yield entry
         elif isinstance(entry, list | tuple):

@@ -1,9 +1,9 @@
-"""The program that saves a model's configuration and tokenizer again, unchanged, as the library writes them.
+"""Program that saves a model's configuration and tokenizer again, unchanged, as the library writes them.
 
     python -m agent2rl.engines.prompts.resave MODEL TARGET
 
-What an agent saves after training has been through the library too: keys are added, renamed or left out. The
-grader holds a submission against both forms. Only the base model is read here, never a submission.
+The library also writes what an agent saves after training: keys are added, renamed or left out. The grader
+compares a submission with both forms. This program reads only the base model, never a submission.
 """
 
 import sys
@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 
 def resave(model: Path, target: Path) -> None:
-    """Save what can be saved; a model that the library does not know has no such form."""
+    """Save what can be saved; a model that the library does not know is skipped."""
 
     def save_config() -> None:
         AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False).save_pretrained(
@@ -30,7 +30,7 @@ def resave(model: Path, target: Path) -> None:
     for save in saves:
         try:
             save()
-        except Exception:  # a model can be unknown to the library in as many ways as it has errors
+        except Exception:  # the library raises many kinds of errors for unknown models
             traceback.print_exc()
 
 

@@ -1,8 +1,8 @@
-"""The program that renders chat templates: started as a script, in a process of its own.
+"""Program that renders chat templates; it is started as a script, in its own process.
 
-Reads lines of JSON: first the template with its special tokens, then lists of chats. Answers each list with
-a line, `{"texts": [...]}` or `{"error": the kind of error}`. The text of an error is never passed on: a
-template could put the chat into it. Imports nothing but Jinja, so that it starts fast.
+It reads lines of JSON: first the template with its special tokens, then lists of chats. It answers each list
+with a line, `{"texts": [...]}` or `{"error": the type of error}`. It never returns the text of an error,
+because a template could put the chat into it. It imports nothing but Jinja, so that it starts fast.
 """
 
 import json
@@ -19,11 +19,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY_BYTES = 1 << 30
 TODAY = datetime(2025, 1, 1)
-"""The same each day, so that a model's score is too."""
+"""Fixed, so that a model's score does not depend on the day."""
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant says, for training; here it is only its body."""
+    """`{% generation %}` marks the assistant's text for training; here it renders only its body."""
 
     tags = {"generation"}  # noqa: RUF012 (declared by Jinja)
 
@@ -41,14 +41,14 @@ def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False, 
 
 
 def build_environment() -> ImmutableSandboxedEnvironment:
-    """What chat templates expect to find."""
-    found = ImmutableSandboxedEnvironment(
+    """Return a Jinja environment with everything that chat templates expect."""
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
     )
-    found.filters["tojson"] = _to_json
-    found.globals["raise_exception"] = _raise_template_error
-    found.globals["strftime_now"] = TODAY.strftime
-    return found
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_template_error
+    environment.globals["strftime_now"] = TODAY.strftime
+    return environment
 
 
 def main() -> None:

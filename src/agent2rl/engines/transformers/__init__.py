@@ -1,10 +1,10 @@
 """Runs a model directory with transformers, on CPU (float32) or one GPU (bfloat16).
 
-Greedy replies in float32 are the same whatever the batch. Nothing in the directory is executed: weights are
+Greedy replies in float32 do not depend on the batch. Nothing in the directory is executed: weights are
 safetensors, remote code is never trusted, and the chat template runs in a sandbox (see `prompts`). Prompts
-that begin alike share one prefill; conversations keep their keys and values, so that a turn reads only what
-is new; the scorer sums the log-probabilities of given replies. Not covered: several GPUs, quantised
-weights, and models that keep a state instead of keys and values.
+with a common prefix share one prefill; conversations keep their KV cache, so that a turn processes only what
+is new; the scorer sums the log-probabilities of given replies. Not covered: several GPUs, quantized weights,
+and models with a recurrent state instead of keys and values.
 """
 
 import math
@@ -27,16 +27,16 @@ from agent2rl.engines.transformers.forward_pass import build_out_of_memory_error
 from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
 from agent2rl.engines.transformers.loading import LoadedModel, load_model
 
-# What several texts begin with is read once: instructions, worked examples, an earlier round of a game.
+# Shared prefixes: common instructions, worked examples or game history are processed once
 
 MIN_SHARED_TOKENS = 64
-"""Tokens in common from which it is worth a pass of its own."""
+"""Minimum common tokens that are worth a separate pass."""
 
 
 def find_shared_prefixes(
     requests: Sequence[GenerationRequest],
 ) -> Iterator[tuple[list[int], list[GenerationRequest]]]:
-    """The common beginning of texts that are alike so far, with those that have it; one token is left."""
+    """Yield common prefixes with the requests that have them; each request keeps at least one token."""
     alike: dict[tuple[int, ...], list[GenerationRequest]] = {}
     for request in requests:
         if request.prefix is None and len(request.ids) > MIN_SHARED_TOKENS:
@@ -47,7 +47,7 @@ def find_shared_prefixes(
             yield (
                 _find_common_prefix(min(texts), max(texts)),
                 group,
-            )  # what the extremes have in common, all have
+            )  # the common prefix of the smallest and the largest is common to all
 
 
 def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
@@ -55,10 +55,10 @@ def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
     return first[: next((place for place, (a, b) in pairs if a != b), min(len(first), len(last)))]
 
 
-# Conversations that keep their keys and values, so that a turn reads only what it adds.
+# Conversations with a KV cache, so that a turn processes only new tokens
 
 RunRequests = Callable[[Sequence[Chat], Sequence[GenerationRequest], Sampling], list[Completion]]
-"""Fills in the requests' tokens, runs them, and says what came of it."""
+"""Fills in the requests' tokens, runs them, and returns the completions."""
 
 
 class CachedConversations:
@@ -67,11 +67,11 @@ class CachedConversations:
         self._reply = reply
         self._tokens = tokens
         self._kept: dict[str, CachedPrefix] = {}
-        """In the order of use, the latest last."""
+        """In order of use, the most recent last."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
-        # A turn's random numbers depend on the conversation and how far it has come, not on the company.
+        # A turn's random numbers depend on the conversation and its length, not on the rest of the batch.
         requests = [
             GenerationRequest([], f"{sampling.seed}:{name}:{len(chat)}", self._kept.get(name), keep=True)
             for name, chat in chats.items()
@@ -95,7 +95,7 @@ class CachedConversations:
             del self._kept[next(iter(self._kept))]
 
 
-# How likely given texts are as replies: one pass over prompt and reply, no sampling.
+# Log-probabilities of given replies: one pass over prompt and reply, no sampling
 
 MAX_BATCH_LOGITS = 1 << 26
 """Numbers in one batch of logits."""
@@ -110,24 +110,25 @@ class LogprobScorer:
     def score_replies(self, prompts: Sequence[list[int]], replies: Sequence[list[int]]) -> list[float]:
         pairs = list(zip(prompts, replies, strict=True))
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]) + len(pairs[index][1]))
-        found = [0.0] * len(pairs)
+        scores = [0.0] * len(pairs)
         for group in self._group_by_length([index for index in order if pairs[index][1]], pairs):
             for index, value in zip(group, self._score_group([pairs[index] for index in group]), strict=True):
-                found[index] = value
-        return found
+                scores[index] = value
+        return scores
 
     def _group_by_length(
         self, order: list[int], pairs: Sequence[tuple[list[int], list[int]]]
     ) -> Iterator[list[int]]:
         group: list[int] = []
         for index in order:
-            tried = [*group, index]
-            read = max(sum(map(len, pairs[one])) for one in tried) * len(tried)
-            logits = max(len(pairs[one][1]) + 1 for one in tried) * len(tried) * self.model.vocabulary
-            if group and (read > self.decoder.room.read or logits > MAX_BATCH_LOGITS):
+            extended = [*group, index]
+            tokens = max(sum(map(len, pairs[member])) for member in extended) * len(extended)
+            longest = max(len(pairs[member][1]) + 1 for member in extended)
+            logits = longest * len(extended) * self.model.vocabulary
+            if group and (tokens > self.decoder.room.read or logits > MAX_BATCH_LOGITS):
                 yield group
-                tried = [index]
-            group = tried
+                extended = [index]
+            group = extended
         if group:
             yield group
 
@@ -151,7 +152,7 @@ class LogprobScorer:
         ids = torch.tensor([[0] * (columns - len(text)) + text for text in texts], device=self.model.device)
         keep = max(len(reply) for _, reply in pairs) + 1
         logits = self.decoder.forward(rows, ids, keep=keep)[:, :-1].float()
-        # The logits before a token are those that chose it.
+        # The logits at a position predict the next token.
         tokens = ids[:, -logits.shape[1] :]
         chosen = logits.gather(2, tokens[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
         sums = [float(chosen[row, -len(reply) :].double().sum()) for row, (_, reply) in enumerate(pairs)]
@@ -160,17 +161,19 @@ class LogprobScorer:
         return sums
 
 
+# The engine
+
 CPU_BYTES = 1 << 30
-"""Keys and values of the batch at work; conversations that wait may take as much again."""
+"""Memory for the KV cache of the running batch; waiting conversations may use as much again."""
 CUDA_SHARE = 0.4
-"""The same, of the GPU memory that is free once the model is loaded."""
+"""The same, as a share of the GPU memory that is free once the model is loaded."""
 MAX_ROWS = {"cpu": 256, "cuda": 512}
 MAX_PREFILL_TOKENS = {"cpu": 4096, "cuda": 32768}
-"""Tokens read at once: past this, more at a time is no faster."""
+"""Tokens per prefill pass; larger passes are no faster."""
 
 
 def measure_batch_limits(model: LoadedModel) -> BatchLimits:
-    """What fits into this machine's memory."""
+    """Return the batch limits that fit into this machine's memory."""
     kind = model.device.type
     memory = int(torch.cuda.mem_get_info()[0] * CUDA_SHARE) if kind == "cuda" else CPU_BYTES
     return BatchLimits(MAX_ROWS[kind], max(1, memory // model.token_bytes), MAX_PREFILL_TOKENS[kind])
@@ -194,7 +197,7 @@ class TransformersEngine:
     def run_requests(
         self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
-        """Let each request, which has no tokens yet, be the chat's, and run it."""
+        """Set each request's tokens to those of its chat, and run them all."""
         for request, ids in zip(requests, self._prompts.encode_chats_unbounded(chats), strict=True):
             request.ids = ids if request.keep else self._prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
@@ -211,7 +214,7 @@ class TransformersEngine:
         return CachedConversations(self.run_requests, self.limits.tokens)
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
-        """The text that the model reads for each chat."""
+        """Return the text that the model reads for each chat."""
         return self._prompts.render(chats)
 
     @property

@@ -17,29 +17,29 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-# Attention over rows of different lengths without padding or masks, by the flash kernels of a GPU.
+# Ragged attention: rows of different lengths without padding or masks, with flash kernels on a GPU
 
 MAX_HEAD_SIZE = 256
-"""Heads larger than this have no such kernel."""
+"""There is no flash kernel for larger heads."""
 
 
 @dataclass(frozen=True)
 class RaggedBounds:
-    """Which columns of the keys each row looks at. Every row has as many new tokens, the last at its end."""
+    """Which key columns each row attends to. All rows have the same number of new tokens, at their end."""
 
     starts: Tensor
     """The first column of each row, (rows,)."""
     used: Tensor
-    """How many columns from there on."""
+    """Number of columns of each row from there on."""
     tokens: int
-    """New ones in each row; those before the row's start look at nothing."""
+    """New tokens per row; those before the row's start attend to nothing."""
     columns: int
-    """No row has more."""
+    """Maximum number of columns of a row."""
     _places: dict[int, Tensor] = field(default_factory=dict)
     _queries: list[Tensor] = field(default_factory=list)
 
     def compute_row_offsets(self, row_tokens: int) -> Tensor:
-        """Where each row begins, if a row takes so much room. All layers share it."""
+        """Return the offset of each row if a row takes `row_tokens`. Cached, because all layers share it."""
         if row_tokens not in self._places:
             rows = torch.arange(len(self.starts) + 1, device=self.starts.device) * row_tokens
             rows[:-1] += self.starts
@@ -62,7 +62,8 @@ def can_use_flash_kernel(query: Tensor) -> bool:
 def attend_ragged(
     query: Tensor, key: Tensor, value: Tensor, ragged: RaggedBounds, scale: float | None
 ) -> Tensor:
-    """(rows, tokens, heads, size); keys and values as `kv_cache` lays them, (rows, heads, columns, size)."""
+    """Return (rows, tokens, heads, size). Keys and values are laid out as in `kv_cache`: (rows, heads,
+    columns, size)."""
     rows, heads, tokens, size = query.shape
     output: Tensor = torch.ops.aten._flash_attention_forward(
         query.transpose(1, 2).reshape(rows * tokens, heads, size),
@@ -82,17 +83,19 @@ def attend_ragged(
 
 
 def _flatten_rows(held: Tensor) -> Tensor:
-    """One long row of tokens, in which the rows begin at their places: a view, nothing is copied."""
+    """Return a view of all rows as one long row of tokens, without copying."""
     rows, heads, _, size = held.shape
     row, head = held.stride(0) // size, held.stride(1) // size
     return held.as_strided((rows * row - (heads - 1) * head, heads, size), (size, held.stride(1), 1))
 
 
+# Registration with the library
+
 NAME = "agent2rl"
 FEW_TOKENS_FACTOR = 8
-"""New tokens are few where there are so many times as many to look at."""
+"""New tokens count as few if there are at least this many times as many columns to attend to."""
 UNUSUAL_OPTIONS = ("softcap", "s_aux", "position_bias")
-"""What a few models add to attention; the library's function knows whether it can."""
+"""Attention options of a few models, which are left to the library's function."""
 
 
 def grouped_query_attention(

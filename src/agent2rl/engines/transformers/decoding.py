@@ -1,16 +1,17 @@
-"""The generation loop: many requests, one batch that is kept full, one token for each row at a time.
+"""The generation loop: continuous batching of many requests, with one token per row and step.
 
-Requests are sorted by what is left to read and join the batch in groups of similar length, left-padded, as
-far as rows and tokens allow. When a quarter of the rows have ended, the rest and the next in line are
-copied into a new batch. When memory runs out, all requests are queued again with what they have said so
-far, and the batch is half as large from then on.
+Requests are sorted by their tokens left to prefill and join the batch in groups of similar length,
+left-padded, as far as rows and tokens allow. When a quarter of the rows have ended, the rest and the next
+requests are copied into a new batch. When memory runs out, all requests are queued again with their replies
+so far, and the batch is half as large from then on.
 
 The next token depends on the text alone and not on the batch: sampling adds Gumbel noise that is a function
-of the request, the step and the token, and where the best two sums are closer than float32 rounding, the
-row is run alone. bfloat16 rounds too coarsely for that and may differ across batches.
+of the request, the step and the token, and if the best two sums are closer than float32 rounding, the row is
+run alone. bfloat16 rounds too coarsely for that and may differ across batches.
 """
 
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,15 +29,16 @@ from agent2rl.engines.transformers.forward_pass import (
 from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
 from agent2rl.engines.transformers.loading import LoadedModel
 
-# Choosing the next token, so that the choice depends on the text alone and not on the batch it is in.
+logger = logging.getLogger(__name__)
+# Choosing the next token, independent of the batch
 
 ROUNDING = 5e-5
-"""Of the largest logit: over ten times the differences seen in float32."""
+"""Tolerance relative to the largest logit: over ten times the differences seen in float32."""
 MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1))
 STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)
 """The shifts, factors and stride of SplitMix64, as signed numbers."""
 FRACTION = 23
-"""Bits of a uniform number: odd multiples of 2**-24, so that float32 holds each exactly and never 0 or 1."""
+"""Bits of a uniform number: odd multiples of 2**-24, which float32 represents exactly and never 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class TokenChoice:
 
 
 def choose_tokens(logits: Tensor, temperature: float, keys: list[int]) -> TokenChoice:
-    """One token for each row of logits."""
+    """Choose one token for each row of logits."""
     if temperature <= 0:
         scores, scale = logits, 1.0
     else:
@@ -68,18 +70,18 @@ def choose_tokens(logits: Tensor, temperature: float, keys: list[int]) -> TokenC
 def build_non_finite_error() -> GradingError:
     return GradingError(
         "The model's output is not a number (NaN or infinity).",
-        "Its weights hold such numbers, or values so large that they overflow: train with a lower rate.",
+        "Its weights contain such numbers or overflow. Train with a lower learning rate.",
     )
 
 
 def derive_noise_key(seed: str, step: int) -> int:
-    """The key of a step's noise: any 64 bits, as a signed number."""
+    """Return the key of a step's noise: 64 bits as a signed number."""
     digest = hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def compute_gumbel_noise(keys: Tensor, size: int) -> Tensor:
-    """Standard Gumbel noise, (keys, size)."""
+    """Return standard Gumbel noise, (keys, size)."""
     bits = keys[:, None] + torch.arange(1, size + 1, device=keys.device) * STRIDE
     for shift, factor in MIX:
         bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * factor
@@ -87,25 +89,27 @@ def compute_gumbel_noise(keys: Tensor, size: int) -> Tensor:
     return -(-uniform.log()).log()
 
 
+# Batching
+
 REFILL_SHARE = 0.75
-"""A batch with a smaller share of living rows is built anew, if others wait to join it."""
+"""A batch with a smaller share of live rows is rebuilt if requests are waiting."""
 COMPACT_SHARE = 0.4
-"""The same where nobody waits: copying a row costs as much as some of its steps."""
+"""The same if no requests are waiting: copying a row costs as much as some of its steps."""
 ALIKE_LENGTH_SHARE = 0.5
-"""The shortest of a group that is read together has at least this share of the longest."""
+"""In a prefill group, the shortest text has at least this share of the longest."""
 SHORT_TEXT_TOKENS = 32
-"""Texts of so few tokens are alike."""
+"""Texts up to this length may always be grouped."""
 
 
 @dataclass
 class BatchLimits:
-    """How much fits into a batch; shrinks where it proves too much."""
+    """Maximum size of a batch; halved when memory runs out."""
 
     rows: int
     tokens: int
-    """Rows times the longest text that they may become."""
+    """Rows times the maximum length of a text with its reply."""
     read: int
-    """Rows times the longest text that is read at once."""
+    """Rows times the longest text in one prefill."""
 
     def halve_limits(self) -> None:
         self.rows, self.tokens, self.read = (max(1, n // 2) for n in (self.rows, self.tokens, self.read))
@@ -113,15 +117,15 @@ class BatchLimits:
 
 @dataclass(eq=False)
 class GenerationRequest:
-    """A text to be continued, and how far it has come."""
+    """A text to continue, and its reply so far."""
 
     ids: list[int]
     seed: str
-    """Names its random numbers."""
+    """Seed of its random numbers."""
     prefix: CachedPrefix | None = None
-    """Kept from an earlier request."""
+    """KV cache of an earlier request."""
     keep: bool = False
-    """Leave in `prefix` what has been read, once the reply has ended."""
+    """Whether to store the KV cache in `prefix` once the reply has ended."""
     reply: list[int] = field(default_factory=list)
     ended: bool = False
 
@@ -134,19 +138,19 @@ class GenerationRequest:
 
     @property
     def kept(self) -> int:
-        """Tokens that need not be read again."""
+        """Number of tokens that are in the cache already."""
         return self.prefix.count_shared_tokens(self.text) if self.prefix else 0
 
 
 @dataclass
 class DecodeBatch:
-    """Requests and their rows, those that have ended too; `alive` are the rows of those that have not."""
+    """Requests and their rows, including ended ones; `alive` are the rows of those that have not ended."""
 
     requests: list[GenerationRequest]
     rows: BatchKVCache
     alive: list[int] = field(init=False)
     _left: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    """Of those that ended and are to be kept: row, the column it ended before, tokens."""
+    """Ended requests to keep: row, end column (exclusive), tokens."""
 
     def __post_init__(self) -> None:
         self.alive = [row for row, request in enumerate(self.requests) if not request.ended]
@@ -161,7 +165,7 @@ class DecodeBatch:
         self.alive = [row for row in self.alive if not self.requests[row].ended]
 
     def keep_prefixes(self) -> None:
-        """Copy what is to be kept of those that ended; the batch itself is used no more."""
+        """Extract the caches of ended requests; the batch itself must not be used afterwards."""
         for (row, _, _), prefix in zip(self._left, self.rows.extract_prefixes(self._left), strict=True):
             self.requests[row].prefix = prefix
         self._left = []
@@ -175,7 +179,7 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def run(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> None:
-        """Give each request its reply."""
+        """Generate the reply of each request."""
         queue = deque(sorted(requests, key=lambda request: len(request) - request.kept, reverse=True))
         ending = StopCriteria(self.model, sampling)
         batch: DecodeBatch | None = None
@@ -190,7 +194,7 @@ class BatchDecoder:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                # Left before it is mended: the error holds on to the tensors of the frames it came through.
+                # Recover outside this block: the error keeps the tensors of its stack frames alive.
                 fits = False
             if not fits:
                 queue.extendleft([batch.requests[row] for row in reversed(batch.alive)] if batch else [])
@@ -201,12 +205,13 @@ class BatchDecoder:
         if self.room.rows == 1:
             raise build_out_of_memory_error()
         self.room.halve_limits()
+        logger.debug("Out of memory: continuing with batches of up to %d rows", self.room.rows)
         self.forward.release_memory()
 
     def _refill_batch(
         self, batch: DecodeBatch | None, queue: deque[GenerationRequest], ending: "StopCriteria"
     ) -> DecodeBatch | None:
-        """The living rows of a batch, and as many newcomers as there is room for."""
+        """Return a batch of the live rows and as many new requests as there is room for."""
         if batch:
             batch.keep_prefixes()
         parts = [(batch.rows, batch.alive)] if batch else []
@@ -229,7 +234,7 @@ class BatchDecoder:
     def _take_prefill_groups(
         self, queue: deque[GenerationRequest], present: list[GenerationRequest], sampling: Sampling
     ) -> Iterator[list[GenerationRequest]]:
-        """Take newcomers from the line, in groups to be read together."""
+        """Take new requests from the queue, in groups for one prefill each."""
         rows, longest = len(present), max(map(len, present), default=0)
         while queue:
             group: list[GenerationRequest] = []
@@ -250,7 +255,7 @@ class BatchDecoder:
             yield group
 
     def _prefill_group(self, group: list[GenerationRequest], ending: "StopCriteria") -> DecodeBatch:
-        """Read the group's texts and choose the first token of each reply."""
+        """Prefill the group's texts and choose the first token of each reply."""
         texts = [(request.prefix, request.kept, len(request) - request.kept) for request in group]
         rows, columns = BatchKVCache.from_prefixes(self.model.depth, self.model.device, texts)
         unread = [request.text[used:] for request, (_, used, _) in zip(group, texts, strict=True)]
@@ -284,7 +289,7 @@ class BatchDecoder:
         batch.finish_requests(ending.find_ended_requests([requests[row] for row in batch.alive]))
 
     def _choose_token_alone(self, request: GenerationRequest, sampling: Sampling) -> int:
-        """The next token, read from the text in a batch of one: what decides where rounding could."""
+        """Choose the next token in a batch of one, if rounding could change the choice."""
         rows, _ = BatchKVCache.from_prefixes(self.model.depth, self.model.device, [(None, 0, len(request))])
         logits = self.forward(rows, torch.tensor([request.text], device=self.model.device))
         return choose_tokens(
@@ -293,13 +298,13 @@ class BatchDecoder:
 
 
 class StopCriteria:
-    """Whether a reply has ended: an end token, a stop string, the limit of tokens, or a full context."""
+    """Decides when a reply has ended: an end token, a stop string, the token limit, or a full context."""
 
     def __init__(self, model: LoadedModel, sampling: Sampling) -> None:
         self.model = model
         self.sampling = sampling
         self.stops = tuple(filter(None, sampling.stop))
-        # Enough tokens to hold any stop string that the newest one can complete, as each has a byte or more.
+        # Enough tokens for any stop string that the newest token can complete: each has at least a byte.
         self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
 
     def find_ended_requests(self, requests: Sequence[GenerationRequest]) -> set[GenerationRequest]:

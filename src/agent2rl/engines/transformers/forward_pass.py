@@ -1,8 +1,8 @@
 """One pass of the network over a batch: from the next tokens of each row to logits.
 
 On CUDA a step of one token per row is recorded once as a graph and replayed: a model of half a billion
-parameters otherwise spends most of a step starting some thousand small kernels. A recording belongs to one
-batch at one capacity and is made anew when either changes.
+parameters otherwise spends most of a step launching some thousand small kernels. A recording belongs to one
+batch at one capacity and is recorded again when either changes.
 """
 
 import gc
@@ -16,19 +16,19 @@ from agent2rl.engines.transformers.kv_cache import BatchKVCache
 from agent2rl.engines.transformers.loading import LoadedModel
 
 MAX_ERROR_CHARACTERS = 200
-"""Characters of the library's error that are passed on; it speaks of shapes, never of the text."""
+"""Maximum characters of the library's error that are shown; it is about shapes, never about the text."""
 
 
 class ForwardPass:
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.ragged = model.device.type == "cuda" and not model.windowed
-        """Whether attention is told of rows by their bounds; by a mask as well, for models that want one."""
+        """Whether attention gets the bounds of rows; it gets a mask too, for models that need one."""
         self._graph: _DecodeGraph | None = None
         self._warm: set[int] = set()
 
     def __call__(self, rows: BatchKVCache, ids: Tensor, keep: int = 1) -> Tensor:
-        """The logits after the last `keep` tokens: (rows, vocabulary), or (rows, keep, vocabulary)."""
+        """Return the logits after the last `keep` tokens: (rows, vocabulary) or (rows, keep, vocabulary)."""
         columns = ids.shape[1]
         rows.reserve_columns(columns)
         mask = (
@@ -42,7 +42,7 @@ class ForwardPass:
         return logits[:, -1] if keep == 1 else logits
 
     def decode_step(self, rows: BatchKVCache, ids: Tensor) -> Tensor:
-        """The logits after one more token of each row."""
+        """Return the logits after one more token of each row."""
         if self.model.device.type != "cuda" or self.model.windowed:
             return self(rows, ids)
         if rows.reserve_columns(1) or self._graph is None or self._graph.rows is not rows:
@@ -50,17 +50,17 @@ class ForwardPass:
         return self._graph.replay_step(ids)
 
     def mark_warmed_up(self, rows: int) -> bool:
-        """Whether a step of so many rows was taken before; libraries set things up on first use."""
-        was = rows in self._warm
+        """Return whether a step of so many rows ran before; libraries initialize themselves on first use."""
+        was_warm = rows in self._warm
         self._warm.add(rows)
-        return was
+        return was_warm
 
     def clamp_positions(self, positions: Tensor) -> Tensor:
-        """Positions that the model knows: rows that have ended go on, and what they say does not count."""
+        """Clamp positions to the context: ended rows continue, but their output is ignored."""
         return positions.clamp(max=self.model.context - 1)
 
     def release_memory(self) -> None:
-        """Give back what memory can be given back."""
+        """Release cached memory."""
         self._graph = None
         gc.collect()
         if self.model.device.type == "cuda":
@@ -89,23 +89,23 @@ class ForwardPass:
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
-            said = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
+            message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
             raise GradingError(
-                f"The model fails on its input: {type(error).__name__}: {said}",
-                "Check config.json against the base model's.",
+                f"The model fails on its input: {type(error).__name__}: {message}",
+                "Compare config.json with the base model's.",
             ) from error
         logits: Tensor = output.logits
         return logits
 
 
 class _DecodeGraph:
-    """A recorded step. Its tensors stay where they are; a replay fills in tokens and the column."""
+    """A recorded step. Its tensors keep their addresses; a replay fills in tokens and the column."""
 
     def __init__(self, forward: ForwardPass, rows: BatchKVCache, last: "_DecodeGraph | None") -> None:
-        """In the memory of the last recording, which is used no more."""
+        """Record a step; it reuses the memory of the last recording, which must not be used any more."""
         self.rows = rows
         if last is not None:
-            last.rows = rows  # what it held on to may go
+            last.rows = rows  # release the cache that it refers to
         self.column = torch.tensor([rows.span.width], device=rows.starts.device)
         self.every = torch.arange(rows.span.capacity, device=rows.starts.device)
         self.ids = torch.zeros((len(rows.starts), 1), dtype=torch.long, device=rows.starts.device)
@@ -113,13 +113,13 @@ class _DecodeGraph:
         rows.span.column = self.column
         try:
             if not forward.mark_warmed_up(len(rows.starts)):
-                self._run_step(forward)  # what is set up on first use must not be recorded
+                self._run_step(forward)  # initialization on first use must not be recorded
             self._record_graph(forward, last)
         finally:
             rows.span.column = None
 
     def _record_graph(self, forward: ForwardPass, last: "_DecodeGraph | None") -> None:
-        """Unlike `torch.cuda.graph`, without giving free memory back first: to get it again takes long."""
+        """Record without releasing free memory first, unlike `torch.cuda.graph`: reallocation is slow."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
@@ -146,13 +146,13 @@ class _DecodeGraph:
 
 
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""What torch says with the system's allocator, and with its own on ARM."""
+"""Messages of torch with the system's allocator, and with its own on ARM."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a smaller batch may do; on CPU only the message tells."""
+    """Check whether memory ran out, so that a smaller batch may work; on CPU only the message shows it."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        each in str(error) for each in OUT_OF_MEMORY_MESSAGES
+        message in str(error) for message in OUT_OF_MEMORY_MESSAGES
     )
 
 

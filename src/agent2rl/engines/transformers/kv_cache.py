@@ -1,4 +1,4 @@
-"""The keys and values of a batch whose rows have different lengths.
+"""The KV cache of a batch with rows of different lengths.
 
 All rows end at the same column, so padding is on the left and a step writes one column for all:
 
@@ -6,9 +6,9 @@ All rows end at the same column, so padding is on the left and a step writes one
     row 0       a b c d e f g |            starts at 0
     row 1       . . . h i j k |            starts at 3; its token at column c has position c - 3
 
-Rows of several batches can be joined, and rows can be kept and loaded again; both only copy, many rows at
-once: on a GPU a copy for each row and layer would take longer than the step. Memory is taken in steps of
-COLUMNS, since most replies end long before they may.
+Rows of several batches can be joined, and rows can be stored and loaded again; both only copy, many rows at
+once: on a GPU a copy for each row and layer would take longer than the step. Memory is allocated in steps of
+COLUMN_STEP, because most replies end long before their limit.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from agent2rl.engines.transformers.attention import RaggedBounds
 
 COLUMN_STEP = 128
 KEEP_WHOLE_SHARE = 0.75
-"""A batch of which a larger share is kept is kept whole."""
+"""If a larger share of a batch's rows is stored, the whole batch is stored."""
 
 
 @dataclass(frozen=True, eq=False)
 class CacheBlock:
-    """Rows that were kept together: keys and values of each layer, (rows, heads, columns, size)."""
+    """Rows that are stored together: keys and values of each layer, (rows, heads, columns, size)."""
 
     layers: list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class CachedPrefix:
-    """One row's tokens, and where their keys and values are: from a column of a block's row on."""
+    """One row's tokens, and the location of their keys and values: block, row and first column."""
 
     tokens: list[int]
     block: CacheBlock
@@ -43,7 +43,7 @@ class CachedPrefix:
     start: int
 
     def count_shared_tokens(self, tokens: list[int]) -> int:
-        """How many tokens a text has in common with this one; at least one of its own is left to be fed."""
+        """Count the tokens of a common prefix; at least one token of the text is left to be fed."""
         most = min(len(self.tokens), len(tokens) - 1)
         if self.tokens[:most] == tokens[:most]:
             return most
@@ -52,7 +52,7 @@ class CachedPrefix:
 
 @dataclass
 class _CacheSpan:
-    """What all layers of a batch share."""
+    """State that all layers of a batch share."""
 
     width: int
     capacity: int
@@ -123,11 +123,11 @@ class BatchKVCache(Cache):
     def from_prefixes(
         cls, depth: int, device: torch.device, texts: Sequence[tuple[CachedPrefix | None, int, int]]
     ) -> tuple["BatchKVCache", int]:
-        """Rows about to be fed, and how many columns that takes.
+        """Return rows that are ready to be fed, and the number of columns to feed.
 
-        Each text is what is kept of it (or nothing), how many of those tokens to use, and how many are to be
-        fed. A row's new tokens follow its old ones without a gap, so old ones may reach into the columns
-        that others are fed in: `fed` protects them.
+        Each text is its stored prefix (or None), how many of those tokens to use, and how many are to be fed.
+        A row's new tokens follow its old ones without a gap, so old ones may reach into the columns in which
+        others are fed: `fed` protects them.
         """
         feeds = [fed for _, _, fed in texts]
         most = max(feeds)
@@ -141,7 +141,7 @@ class BatchKVCache(Cache):
         return rows, most
 
     def _copy_prefixes(self, texts: Sequence[tuple[CachedPrefix | None, int, int]]) -> None:
-        """Copy what is kept to where the rows start; what lies around it is masked, or will be written."""
+        """Copy stored prefixes to the rows' starts; everything around them is masked or written later."""
         members: dict[CacheBlock, list[tuple[int, int, int]]] = {}
         for row, (prefix, used, _) in enumerate(texts):
             if prefix is not None and used:
@@ -160,7 +160,7 @@ class BatchKVCache(Cache):
 
     @classmethod
     def concatenate_rows(cls, parts: Sequence[tuple["BatchKVCache", list[int]]]) -> "BatchKVCache":
-        """One batch of the chosen rows, in order, without the columns that none of them needs."""
+        """Return one batch of the chosen rows, in order, without columns that none of them needs."""
         chosen = [(rows, torch.tensor(picks, device=rows.starts.device)) for rows, picks in parts if picks]
         lengths = [rows.span.width - rows.starts[picks] for rows, picks in chosen]
         width = max(int(length.max()) for length in lengths)
@@ -181,9 +181,9 @@ class BatchKVCache(Cache):
         return joined
 
     def extract_prefixes(self, ended: Sequence[tuple[int, int, list[int]]]) -> list[CachedPrefix]:
-        """Some rows for later: each is its number, the column that it ended before, and its tokens.
+        """Store rows for later: each is its number, its end column (exclusive), and its tokens.
 
-        Copied, where they are few: a batch of which most is kept stays as it is, and is used no more.
+        Few rows are copied. If most are stored, the batch itself is kept and must not be used any more.
         """
         if not ended:
             return []
@@ -204,7 +204,7 @@ class BatchKVCache(Cache):
         return [CachedPrefix(text, block, row, 0) for row, text in enumerate(texts)]
 
     def reserve_columns(self, columns: int) -> bool:
-        """Make room for more columns; whether that moved anything."""
+        """Make room for more columns; return whether memory was reallocated."""
         needed = self.span.width + columns
         if needed <= self.span.capacity:
             return False
@@ -218,28 +218,28 @@ class BatchKVCache(Cache):
         self.span.fed = None
 
     def compute_positions(self, columns: int) -> Tensor:
-        """The position in its text of each token about to be fed."""
+        """Return the position of each token about to be fed."""
         return (self._list_new_columns(columns) - self.starts[:, None]).clamp(min=0)
 
     def mark_present_columns(self, columns: int) -> Tensor:
-        """Which columns hold tokens once these are fed, (rows, columns)."""
+        """Return which columns hold tokens once these are fed, (rows, columns)."""
         return torch.arange(self.span.width + columns, device=self.starts.device) >= self.starts[:, None]
 
     def build_attention_mask(self, columns: int) -> Tensor:
-        """What each token about to be fed may look at, (rows, 1, columns, all columns)."""
+        """Return what each token about to be fed attends to, (rows, 1, columns, all columns)."""
         now = self._list_new_columns(columns)[:, None]
         every = torch.arange(self.span.width + columns, device=self.starts.device)
-        # Padding looks at itself alone: a softmax over nothing would be no number.
+        # Padding attends to itself alone, because a softmax over nothing would be NaN.
         seen = (every <= now) & (every >= self.starts[:, None, None]) | (every == now)
         return seen[:, None]
 
     def ragged_bounds(self, columns: int) -> RaggedBounds:
-        """The same as bounds."""
+        """Return the attention mask as bounds."""
         width = self.span.width + columns
         return RaggedBounds(self.starts, (width - self.starts).int(), columns, width)
 
     def ragged_bounds_at(self, column: Tensor) -> RaggedBounds:
-        """For a recorded step of one token, which stands at any column."""
+        """Return the bounds of a recorded step of one token, at a column given as a tensor."""
         return RaggedBounds(self.starts, (column + 1 - self.starts).int(), 1, self.span.capacity)
 
     def _list_new_columns(self, columns: int) -> Tensor:
@@ -247,11 +247,11 @@ class BatchKVCache(Cache):
 
 
 def _gather_columns(held: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Of some rows some columns, which may differ from row to row; those beyond either end are anything."""
+    """Gather columns, which may differ per row, of some rows; columns out of range have any value."""
     _, heads, width, size = held.shape
     first = rows[:, None] * heads + torch.arange(heads, device=held.device)
     index = first[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-    # Whole vectors by one index each: several times as fast as an index for each axis.
+    # One index per vector is several times as fast as an index per axis.
     picked = held.reshape(-1, size).index_select(0, index.flatten())
     return picked.view(*index.shape, size)
 

@@ -1,7 +1,7 @@
-"""Opens a model directory: safetensors weights, a tokenizer, and no code of its own.
+"""Loads a model directory: safetensors weights and a tokenizer, without running code from it.
 
-The grader has built the directory of the base model's files and checked tensors. Whatever is wrong with it is
-a GradingError that says what. A generation_config.json is not obeyed: the evaluator decides how to decode.
+The grader has built the directory from the base model's files and checked tensors. A fault in it is a
+GradingError that describes it. A generation_config.json is ignored: the evaluator decides how to decode.
 """
 
 import platform
@@ -24,7 +24,7 @@ SUPPORTED_ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attentio
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A loaded model and what the rest needs to know of it."""
+    """A loaded model and its properties."""
 
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class LoadedModel:
     depth: int
     vocabulary: int
     context: int
-    """Tokens that fit into it, prompt and reply together."""
+    """Maximum tokens, prompt and reply together."""
     ends: frozenset[int]
     """Tokens that end a reply."""
     windowed: bool
@@ -40,7 +40,7 @@ class LoadedModel:
     token_bytes: int
     """Memory of one token's keys and values."""
     chat_format: ChatFormat | None = None
-    """In place of the tokenizer's chat template, where there is one."""
+    """If set, it replaces the tokenizer's chat template."""
 
 
 def load_model(directory: Path) -> LoadedModel:
@@ -51,17 +51,17 @@ def load_model(directory: Path) -> LoadedModel:
 
 
 def disable_onednn_on_arm() -> None:
-    """On ARM, have OpenBLAS multiply matrices, in this process.
+    """On ARM, use OpenBLAS for matrix products in this process.
 
-    There torch leaves the products of a linear layer to oneDNN, which spends 0.6 ms on each before it begins
-    (torch 2.13): seven times as long as a small one takes. Large ones take the same time either way.
+    There torch uses oneDNN for linear layers, which has an overhead of 0.6 ms per product (torch 2.13): seven
+    times as long as a small product takes. Large ones take the same time either way.
     """
     if platform.machine() in ("aarch64", "arm64"):
         torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
 
 
 def describe_model(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
-    """A model from its parts, already where it is to run."""
+    """Return a loaded model from its parts, which are already on their device."""
     if network.config._attn_implementation == "sdpa":
         network.set_attn_implementation(attention.NAME)
     config = network.config.get_text_config()
@@ -90,12 +90,12 @@ def _load_network(directory: Path, device: torch.device) -> PreTrainedModel:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         network, info = _read_weights(directory, device)
-    except Exception as error:  # a file can be broken in as many ways as the library has errors
+    except Exception as error:  # the library raises many kinds of errors for broken files
         raise build_loading_error("The weights cannot be loaded", error) from error
     if missing := sorted(info["missing_keys"]):
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GradingError(
-            f"The weights lack {', '.join(missing[:3])}{more}.",
+            f"The weights lack {', '.join(missing[:3])}{others}.",
             "Save the whole model with model.save_pretrained(path).",
         )
     return network
@@ -110,7 +110,7 @@ def _read_weights(directory: Path, device: torch.device) -> tuple[PreTrainedMode
         "output_loading_info": True,
     }
     try:
-        # Named, so that config.json cannot name another: the library would fetch and run it.
+        # Set explicitly, because the library would download and run one that config.json names.
         loaded: Any = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="sdpa", **options)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):

@@ -39,7 +39,7 @@ ERROR_TYPES = {
 }
 STATUSES = {"overloaded": 529, "context-too-long": 400}
 SYSTEM_REMINDER = "<system-reminder>"
-"""What Claude Code adds to the user's words by itself begins so."""
+"""Claude Code's own additions to user messages start like this."""
 
 
 class AnthropicMessages:
@@ -99,7 +99,7 @@ class AnthropicMessages:
 
 
 def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
-    """Thoughts are not told apart."""
+    """Return the usage; this format does not report reasoning separately."""
     return tokens.model_copy(update={"reasoning": 0})
 
 

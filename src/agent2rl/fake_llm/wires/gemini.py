@@ -93,12 +93,12 @@ class GeminiGenerateContent:
 
 
 def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
-    """What is written to the cache is not told apart."""
+    """Return the usage; this format does not report cache writes separately."""
     return tokens.model_copy(update={"written": 0, "written_hour": 0})
 
 
 def _get_field(value: Mapping[str, Any], name: str) -> Any:
-    """Names with capitals may be written with underscores too."""
+    """Read a field by its camelCase or its snake_case name."""
     return value.get(name, value.get(re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", name)))
 
 
@@ -149,7 +149,7 @@ def _render_parts(reply: LlmReply) -> Iterator[dict[str, Any]]:
 
 
 def _split_part(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Texts come in pieces, calls whole."""
+    """Split texts into chunks; calls stay whole."""
     if "text" not in part:
         yield part
     for piece in split_text(part.get("text", "")):

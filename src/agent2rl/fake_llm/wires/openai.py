@@ -30,7 +30,7 @@ from agent2rl.fake_llm.messages import (
     split_text,
 )
 
-# OpenAI Chat Completions, and the errors that both of OpenAI's wire formats have.
+# Chat Completions, and the errors of both wire formats
 
 ERROR_TYPES = {
     400: ("invalid_request_error", None),
@@ -112,7 +112,7 @@ def render_openai_error(trouble: ProviderError) -> tuple[int, dict[str, Any]]:
 
 
 def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
-    """What is written to the cache is not told apart."""
+    """Return the usage; this format does not report cache writes separately."""
     return tokens.model_copy(update={"written": 0, "written_hour": 0})
 
 
@@ -185,7 +185,7 @@ def _render_chat_usage(told: TokenCounts) -> dict[str, Any]:
 CHAT_FORMAT: WireFormat = ChatCompletions()
 
 
-# OpenAI Responses.
+# Responses
 
 RESULTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 
@@ -307,7 +307,7 @@ def _render_response(asked: LlmRequest, reply: LlmReply) -> dict[str, Any]:
 
 
 def _render_outputs(reply: LlmReply) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each item of an answer, and what a stream says of it between its beginning and its end."""
+    """Yield each item of an answer, and its stream events between start and end."""
     if reply.think:
         part = {"type": "summary_text", "text": reply.think}
         name, place = "response.reasoning_summary", {"summary_index": 0}
@@ -356,7 +356,7 @@ def _render_response_call(call: WireToolCall, name: str) -> tuple[dict[str, Any]
 
 
 def _empty_fields(item: dict[str, Any]) -> dict[str, Any]:
-    """What an item has not yet when it begins."""
+    """Return empty values for the fields that are still empty when an item starts."""
     empty: dict[str, Any] = {"content": [], "summary": [], "arguments": "", "input": ""}
     return {key: empty[key] for key in item if key in empty}
 

@@ -43,7 +43,7 @@ class GgufSource:
 
 TEMPLATE = "chat_template.jinja"
 CONTROL = 3
-"""The type of a token that no text is split into: <|im_end|> and the like."""
+"""Type of control tokens such as <|im_end|>, which are never part of a text."""
 TEXTS = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
     "It's 3.14 × 10^5 = 314,000 — don't you think?  Two  spaces,\ttabs\r\nand\n\n\nlines.",
@@ -64,7 +64,7 @@ CHATS = (
 
 
 def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json, out of the file's own vocabulary and merges."""
+    """Build tokenizer.json and tokenizer_config.json from the file's own vocabulary and merges."""
     tokens, pre = source["tokenizer.ggml.tokens"], source["tokenizer.ggml.pre"]
     assert (source["tokenizer.ggml.model"], pre) == ("gpt2", "smollm"), "the file is pinned by its hash"
     vocabulary = {
@@ -75,7 +75,7 @@ def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
             _describe_added_token(number, tokens[number]) for number in _find_control_tokens(source)
         ],
         "normalizer": None,
-        # What `smollm` stands for: digits apart, then as GPT-2.
+        # The pre-tokenizer `smollm`: split digits, then as GPT-2.
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [{"type": "Digits", "individual_digits": True}, _describe_byte_level()],
@@ -109,7 +109,7 @@ def build_tokenizer_files(source: GgufSource) -> dict[str, dict[str, Any]]:
 
 
 def find_tokenizer_faults(source: GgufSource, model_dir: Path, rows: int) -> Iterator[str]:
-    """In what the tokenizer, as transformers loads it, differs from the file's."""
+    """Describe how the tokenizer that transformers loads differs from the file's."""
     loaded: Any = AutoTokenizer.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
     tokens: list[str] = source["tokenizer.ggml.tokens"]
     if not len(loaded) == len(tokens) == rows:
@@ -168,7 +168,7 @@ NAMES = {
 
 
 def convert(path: Path, model_dir: Path, sha256: str) -> None:
-    """Write the model into an empty directory, or say what is wrong with the file."""
+    """Write the model into an empty directory; raise UserError if the file is wrong."""
     if (found := sha256_file(path)) != sha256:
         raise UserError(
             f"{path} has the sha256 {found[:12]}…, not {sha256[:12]}…: it is damaged or another model.",
@@ -211,9 +211,9 @@ def build_config(source: GgufSource) -> dict[str, Any]:
         "num_hidden_layers": source["llama.block_count"],
         "num_key_value_heads": source["llama.attention.head_count_kv"],
         "pad_token_id": source["tokenizer.ggml.padding_token_id"],
-        # A float of 32 bits: to seven digits it is the number that was meant.
+        # A 32-bit float: rounded to seven digits it is the intended number.
         "rms_norm_eps": float(f"{source['llama.attention.layer_norm_rms_epsilon']:.7g}"),
-        # Twice, because transformers before 5 reads the one and later versions the other.
+        # Both, because transformers before 5 reads one and later versions the other.
         "rope_theta": source["llama.rope.freq_base"],
         "rope_parameters": {"rope_theta": source["llama.rope.freq_base"], "rope_type": "default"},
         # The file has no output.weight: the embedding is used twice.
@@ -223,7 +223,7 @@ def build_config(source: GgufSource) -> dict[str, Any]:
 
 
 def convert_tensors(source: GgufSource) -> Iterator[tuple[str, Floats]]:
-    """Every tensor under its Hugging Face name, its rows in Hugging Face's order."""
+    """Return every tensor under its Hugging Face name, with rows in Hugging Face's order."""
     heads = {
         "attn_q": source["llama.attention.head_count"],
         "attn_k": source["llama.attention.head_count_kv"],
@@ -238,7 +238,7 @@ def convert_tensors(source: GgufSource) -> Iterator[tuple[str, Floats]]:
 
 
 def _unpair_rotary_rows(values: Floats, heads: int) -> Floats:
-    """Two rows that a rotation mixes are neighbours in GGUF and half a head apart in Hugging Face's order."""
+    """Reorder rows: two rows that RoPE rotates together are adjacent in GGUF, half a head apart in HF."""
     rows, columns = values.shape
     pairs = values.reshape(heads, rows // heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
