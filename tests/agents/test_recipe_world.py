@@ -22,7 +22,8 @@ from agent2rl.core.engine import Sampling
 from agent2rl.evaluators.episodes import Episodes
 from tests.helpers.stairs_environment import STAIRS_PROMPT, StairsEnvironment
 
-EVALUATOR = Episodes("stairs-1", StairsEnvironment, STAIRS_PROMPT, sampling=Sampling(max_tokens=8, stop=("\\n",)))
+SAMPLING = Sampling(max_tokens=8, stop=("\\n",))
+EVALUATOR = Episodes("stairs-1", StairsEnvironment, STAIRS_PROMPT, sampling=SAMPLING)
 """
 
 

@@ -160,7 +160,7 @@ def test_a_task_without_a_world_names_those_that_have_one() -> None:
 
 def test_the_help_says_that_only_training_games_are_played() -> None:
     said = CliRunner().invoke(play_command, ["--help"]).output
-    assert "feedback and held-out games are never played" in said
+    assert "training games only, never feedback or held-out games" in said
 
 
 def read(terminal: int, until: bytes) -> bytes:
