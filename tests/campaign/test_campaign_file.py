@@ -104,7 +104,7 @@ def test_a_wrong_file_is_an_error_that_says_where(wrong: str, says: str) -> None
 def test_a_billion_combinations_are_refused_at_once() -> None:
     axis = json.dumps([f"v{number}" for number in range(1000)])
     text = f'name = "n"\n[axes]\ntask = {axis}\nagent = {axis}\nmodel = {axis}\n'
-    with pytest.raises(UserError, match="1,000,000,000 combinations are more than"):
+    with pytest.raises(UserError, match="1,000,000,000 combinations"):
         expand_cells(parse_campaign(text, "n"))
 
 

@@ -183,7 +183,10 @@ class JobWorker:
         logger.debug("%s exited with %d after %.0f s", self._job.label, code, time.monotonic() - began)
         result = _read_result(output)
         if result and compute_experiment_id(result.spec) != self._job.experiment:
-            message = f"{result.run_id} is not the requested experiment: this machine resolves its options differently."
+            message = (
+                f"{result.run_id} is not the requested experiment: "
+                "this machine reads its options differently."
+            )
             return JobOutcome(kind="broken", run_id=result.run_id, message=message), code
         if result:
             kind: Literal["ran", "stopped"] = "stopped" if result.ending == "interrupted" else "ran"
