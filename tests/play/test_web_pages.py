@@ -129,7 +129,7 @@ def test_a_purchase_is_made_by_clicking_and_its_reward_explained(webshop: World)
     assert f"Attributes {', '.join(goal.attributes)} {hits} of {hits}" in said
     assert f"{' '.join(goal.options[-1]).replace(' ', ': ', 1)} {options} of {options}" in said
     assert re.search(rf"Price at most \${goal.price_upper:.2f} 1 of 1 \(\$\d", said)
-    assert f"Type {goal.product_category} × 1: the kind of thing that was wanted" in said
+    assert f"Type {goal.product_category} × 1: the requested kind of product" in said
     assert f"({hits} + {options} + 1) / {hits + options + 1} × 1 = 1" in said
     assert "The game is over. Play it again, or the next one." in person.post("act", action="look").text
     person.post("next")
@@ -147,7 +147,7 @@ def test_a_poor_purchase_shows_what_it_lacks() -> None:
     said = person.text
     assert "Over, not won. Reward 0 " in said
     assert re.search(r"Price\s+any\s+1 of 1", said)
-    assert "× 0: another kind of thing" in said
+    assert "× 0: another kind of product" in said
 
 
 def test_the_model_sees_the_very_text_that_the_page_shows_beside_it(webshop: World) -> None:

@@ -258,7 +258,7 @@ class TestPrompts:
             ("chat = 3", "chat"),
             ("words = 'no'", "words"),
             ("chat =", "is not TOML"),
-            ("", "holds no words"),
+            ("", "has no prompt"),
         ],
     )
     def test_a_file_that_holds_no_prompts_is_refused(self, text: str, said: str, tmp_path: Path) -> None:
