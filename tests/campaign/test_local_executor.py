@@ -146,9 +146,9 @@ def test_what_run_refuses_is_refused_before_anything_is_begun(bench: RunLauncher
     assert wrong.returncode == 2
     assert "small, task=gsm8k-mini agent=nop seed=0: No such option '--bugdet'" in wrong.stderr
     for setting, says in (
-        ("max-usd = inf", "'inf' is no sum"),
+        ("max-usd = inf", "'inf' is not a valid amount"),
         ('budget = "9999999999999h"', "longer than ten years"),
-        ('samples = ["1", "2"]', "samples has one value"),
+        ('samples = ["1", "2"]', "samples takes only one value"),
         ('sandbox = "cardboard"', "There is no sandbox named 'cardboard'"),
     ):
         wrong = bench.cli("campaign", "plan", write_campaign(bench, ["nop"], more=f"{setting}\n"))

@@ -53,7 +53,7 @@ def test_a_budget_that_is_none_says_how_to_write_one(bench: RunLauncher, text: s
             "cannot load what agents submit",
         ),
         (["--task", "gsm8k-mini", "--agent", "nop", "--budget", "soon"], "not a duration"),
-        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "nan"], "no temperature"),
+        (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "nan"], "not a valid temperature"),
         (["--task", "gsm8k-mini", "--agent", "nop", "--temperature", "-1"], "--temperature"),
         (["--task", "gsm8k-mini", "--agent", "nop", "--samples", "0"], "--samples"),
         (
@@ -309,7 +309,7 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: RunL
     )
     assert "\x1b" not in bench.cli("show", run.result.run_id).stdout
     loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
-    assert "taken in" in loud.stderr
+    assert "submission 1 accepted" in loud.stderr
     assert "\x1b" not in loud.stderr
     report = bench.report(run)
     assert "<script>" not in report
@@ -368,3 +368,12 @@ def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert said in shown
     assert "I [b]go[/b]\n> go\\\\\\\n[/b]\n" in shown
     assert "[/a ] :warning: [bold red]" in shown
+
+
+def test_verbose_logs_to_stderr_with_level_and_logger_name(bench: RunLauncher) -> None:
+    quiet, info, debug = (bench.cli(*flags, "show", "nowhere") for flags in ((), ("-v",), ("-vv",)))
+    assert quiet.stderr.startswith("error: ")
+    assert " INFO agent2rl.cli.main: agent2rl " in info.stderr
+    assert "DEBUG" not in info.stderr
+    assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
+    assert quiet.stdout == info.stdout == debug.stdout == ""

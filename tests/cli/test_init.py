@@ -29,7 +29,7 @@ def test_init_touches_nothing_that_is_there(bench: RunLauncher) -> None:
     (bench.home / "campaign.toml").write_text("mine")
     done = bench.cli("init")
     assert done.returncode == 2
-    assert "campaign.toml is there already" in done.stderr
+    assert "campaign.toml already exists" in done.stderr
     assert (bench.home / "campaign.toml").read_text() == "mine"
     assert not (bench.home / "tasks").exists()
     assert bench.cli("init", "--only", "task").returncode == 0

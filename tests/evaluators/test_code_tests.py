@@ -438,5 +438,5 @@ def test_a_program_cannot_send_the_tests_inside_where_the_reference_is_plain(san
     [{}, {"entry_point": "solve"}, {"entry_point": "1; x", "test": ""}, {"entry_point": 3, "test": ""}],
 )
 def test_an_example_without_tests_is_the_tasks_fault(meta: dict[str, object]) -> None:
-    with pytest.raises(GradingError, match=r"e1.*Mend the task"):
+    with pytest.raises(GradingError, match=r"e1.*Fix the task"):
         evaluator.build_job(Example("e1", "def solve(x):\n", "    return x\n", meta), "")  # type: ignore[arg-type]

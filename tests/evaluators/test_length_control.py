@@ -135,7 +135,7 @@ def test_rows_in_any_order_and_however_packed_come_to_the_same(tmp_path: Path) -
     assert compute_win_rates(plain, references, None).absent == 2
     rows[3]["instruction"] = "Say what?"
     plain.write_text(json.dumps(rows), encoding="utf-8")
-    with pytest.raises(UserError, match="no official instruction"):
+    with pytest.raises(UserError, match="not an official instruction"):
         compute_win_rates(plain, references, known)
 
 

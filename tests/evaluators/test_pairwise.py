@@ -183,7 +183,7 @@ def test_without_a_judge_there_is_no_score_unless_the_task_has_a_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(grading_proxy_client.PROXY_VARIABLE, raising=False)
-    with pytest.raises(GradingError, match="Only a judge"):
+    with pytest.raises(GradingError, match="This task needs a judge"):
         evaluated(lambda _: "good")
     ruled = Pairwise(
         "r", lambda one: one.target, QuestionPrompt(), RuleReferee("by rule", lambda text, _: len(text))

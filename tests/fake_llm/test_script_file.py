@@ -75,7 +75,7 @@ def test_the_command_lists_and_checks_scripts(bench: RunLauncher) -> None:
         "train-and-submit",
     ]
     good = bench.cli("driver", "scripted", "--check", "train-and-submit")
-    assert (good.returncode, good.stdout) == (0, "train-and-submit: 8 steps, in order.\n")
+    assert (good.returncode, good.stdout) == (0, "train-and-submit: 8 steps, valid.\n")
     bad = bench.cli("driver", "scripted", "--check", "bad.toml")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("error: bad.toml: step 1: say: ")

@@ -245,7 +245,7 @@ class TestJudge:
 
     def test_too_much_that_is_missing_is_a_failure(self, judged: "Judged") -> None:
         answers = [f"Bo Marr; {number}" for number in range(48)]
-        with pytest.raises(GradingError, match="Of 50 examples at least 2 could not be judged"):
+        with pytest.raises(GradingError, match="At least 2 of 50 examples could not be judged"):
             judged.of(
                 ScriptedEngine(judge_with_gaps),
                 "hush",

@@ -92,7 +92,7 @@ def test_what_is_told_is_what_a_model_reads(homes: World) -> None:
 def test_help_lists_the_actions_as_they_are_written(homes: World) -> None:
     said = told(homes, "help")
     assert "take <thing> from <place>   Take a thing. You can hold one only.\n" in said
-    assert "commands  what can be done now" in said
+    assert "commands  list the actions that are possible now" in said
     assert told(replace(STAIRS_WORLD, tools=()), "help", about="Climb.\n").count("Climb.\n") == 1
 
 
@@ -119,7 +119,7 @@ def test_after_the_end_there_are_other_games(homes: World) -> None:
 def test_any_world_can_be_played_to_the_end() -> None:
     asked = ("commands", "expert", "search[Orin Foods]", "commands", "open[1]", "answer[Ada Lorn]")
     said = told(RESEARCH, *asked)
-    assert "Nothing can be listed now. Type help for the actions." in said
+    assert "No actions to list now. Type help for the kinds of actions." in said
     assert "This world has no expert." in said
     assert "\nopen[1]\n" in said
     assert "Orin Foods was founded by Ada Lorn." in said
@@ -131,7 +131,7 @@ def test_an_expert_that_cannot_follow_says_so() -> None:
     game.take_action(game.ask_expert())
     assert game.ask_expert() == "up"
     game.take_action("wait")
-    with pytest.raises(UserError, match=r"cannot go on .* you said 'wait', it said 'up'"):
+    with pytest.raises(UserError, match=r"cannot continue .* you said 'wait', it said 'up'"):
         game.ask_expert()
 
 
@@ -144,7 +144,7 @@ def test_a_line_that_is_begun_can_be_completed(homes: World) -> None:
 def test_games_are_named_by_number_or_id() -> None:
     assert [find_game_number(STAIRS_WORLD, name) for name in (None, "3", "stairs-8")] == [1, 3, 8]
     for wrong in ("0", "9", "-1", "feedback-0001", "x" * 999):
-        with pytest.raises(UserError, match=r"numbered from 1 to 8.*held-out games are not played"):
+        with pytest.raises(UserError, match=r"numbered from 1 to 8.*held-out games cannot be played"):
             find_game_number(STAIRS_WORLD, wrong)
     with pytest.raises(UserError, match="no training games"):
         find_game_number(replace(STAIRS_WORLD, games=()), None)
@@ -160,7 +160,7 @@ def test_a_task_without_a_world_names_those_that_have_one() -> None:
 
 def test_the_help_says_that_only_training_games_are_played() -> None:
     said = CliRunner().invoke(play_command, ["--help"]).output
-    assert "feedback and held-out games are never played" in said
+    assert "training games only, never feedback or held-out games" in said
 
 
 def read(terminal: int, until: bytes) -> bytes:

@@ -291,5 +291,5 @@ def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(b
     assert "+afterwards" in bench.cli("revisions", name, "--diff", "1", str(len(found))).stdout
     bench.cli("checkout", name, str(pinned), str(bench.home / "out"))
     assert (bench.home / "out" / "code" / "train.py").read_text() == "at the submission\n"
-    assert "is there already" in bench.cli("checkout", name, "1", str(bench.home / "out")).stderr
+    assert "already exists" in bench.cli("checkout", name, "1", str(bench.home / "out")).stderr
     assert bench.cli("verify", name).returncode == 0

@@ -258,7 +258,7 @@ class TestPrompts:
             ("chat = 3", "chat"),
             ("words = 'no'", "words"),
             ("chat =", "is not TOML"),
-            ("", "holds no words"),
+            ("", "has no prompt"),
         ],
     )
     def test_a_file_that_holds_no_prompts_is_refused(self, text: str, said: str, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ class TestPrompts:
     def test_a_question_must_have_its_place(self, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("chat = 'Answer.'")
         evaluator: Any = registry.find_task("gsm8k-mini").evaluator
-        with pytest.raises(UserError, match=r"where the \{question\} goes"):
+        with pytest.raises(UserError, match=r"has no placeholder \{question\}"):
             evaluator.prompted(read_prompts(tmp_path / "bad.toml"))
 
 

@@ -271,7 +271,7 @@ def test_what_is_saved_passes_the_checks_and_comes_back_the_same(tmp_path: Path,
     again, words = models.load(tmp_path / "saved")
     assert torch.equal(weights(model), weights(again))
     assert words.chat_template == tokenizer.chat_template
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="already exists"):
         models.save(model, tokenizer, tmp_path / "saved")
 
 

@@ -1,5 +1,6 @@
-"""A campaign file (TOML, strictly checked) and the experiments that it expands to. Equal specifications are
-the same experiment.
+"""Read a campaign file (strictly checked TOML) and expand it to experiments.
+
+Equal specifications are the same experiment. An example:
 
 name = "smoke"
 about = "…"
@@ -9,7 +10,7 @@ task = ["gsm8k-mini", "webshop-mini"]
 agent = ["recipe"]
 seed = [0, 1]
 
-[settings]                   # any option of `agent2rl run`, by its long name
+[settings]                   # any long option of `agent2rl run`
 budget = "4m"
 
 [resources]                  # of one run
@@ -17,11 +18,11 @@ cpus = 1
 memory = "4G"
 gpus = 0
 
-[[exclude]]                  # combinations that are left out
+[[exclude]]                  # combinations to leave out
 task = "webshop-mini"
 seed = 1
 
-[[override]]                 # other settings for some
+[[override]]                 # different settings for some combinations
 where = { task = "webshop-mini" }
 set = { budget = "8m" }
 """
@@ -50,7 +51,7 @@ def _wrap_in_tuple(value: Any) -> Any:
 
 def _require_distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
-        raise ValueError("a value stands there twice")
+        raise ValueError("a value is listed twice")
     return values
 
 
@@ -67,19 +68,19 @@ OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_wrap_in_tuple)]
 
 
 class CampaignAxes(Record):
-    """What is varied. An axis that is not named has the value that `agent2rl run` has without the option."""
+    """The values to combine. An axis that is not given has the default of `agent2rl run`."""
 
     task: Texts
     agent: Texts
     driver: Texts | None = None
-    """An empty text: none."""
+    """An empty string means no driver."""
     model: Texts | None = None
     mode: Texts | None = None
     seed: Annotated[Seeds, AfterValidator(_require_distinct)] | None = None
 
 
 class CellFilter(Record):
-    """Some combinations: those with one of these values on each axis that is named."""
+    """Selects the combinations that have one of these values on each given axis."""
 
     task: OneOrMore | None = None
     agent: OneOrMore | None = None
@@ -95,12 +96,12 @@ class SettingOverride(Record):
 
 
 class RunResources(Record):
-    """Of one run."""
+    """The resources of one run."""
 
     cpus: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """Cores. None: all that there are, so that one run goes at a time unless somebody says otherwise."""
+    """Cores. None: all cores, so that runs are sequential unless --parallel is given."""
     memory: Annotated[str, AfterValidator(_validate_memory)] | None = None
-    """For each of its sandboxes: 4G."""
+    """Memory limit of each of its sandboxes, e.g. 4G."""
     gpus: Annotated[int, Field(strict=True, ge=0)] = 0
 
     @property
@@ -128,51 +129,61 @@ def read_campaign(path: Path) -> CampaignSpec:
 
 
 def parse_campaign(text: str, name: str) -> CampaignSpec:
-    """`name` is how errors call it."""
+    """Parse and check the text of a campaign file. `name` is its name in error messages."""
     try:
         campaign = CampaignSpec.model_validate(tomllib.loads(text))
     except ValidationError as error:
         fault = error.errors()[0]
-        place, said = _format_location(fault["loc"]), fault["msg"].removeprefix("Value error, ")
+        location, message = _format_location(fault["loc"]), fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             raise UserError(
-                f"{name}: {place}: there is no such key.", f"Known keys: {_list_known_keys(fault['loc'])}."
+                f"{name}: {location}: there is no such key.", f"Known keys: {_list_known_keys(fault['loc'])}."
             ) from error
-        raise UserError(f"{name}: {place}: {said.rstrip('.')}.") from error
-    except (ValueError, RecursionError) as error:  # tomllib lets through what int() and the stack say
+        raise UserError(f"{name}: {location}: {message.rstrip('.')}.") from error
+    except (ValueError, RecursionError) as error:  # tomllib can also raise errors of int() and of recursion
         raise UserError(f"{name} is not TOML: {error}.") from error
     _check_consistency(campaign, name)
     return campaign
 
 
 def _check_consistency(campaign: CampaignSpec, name: str) -> None:
-    """What a schema cannot say: settings that are axes, and choices that can fit nothing."""
+    """Check what the schema cannot: settings that are also axes, and filters that match nothing."""
     axes = campaign.axes.model_dump(exclude_none=True)
     settings = [("settings", campaign.settings)]
-    settings += [(f"override {number}: set", one.set) for number, one in enumerate(campaign.override, 1)]
-    for place, named in settings:
-        if clash := [key for key in named if key in axes]:
-            raise UserError(f"{name}: {place}: {clash[0]!r} is an axis already.", "Leave out one of them.")
-        if own := [key for key in named if key in ("json", "runs-dir")]:
-            raise UserError(f"{name}: {place}: {own[0]!r} is the campaign's own to say.", "Leave it out.")
-    chosen = [(f"exclude {number}", one) for number, one in enumerate(campaign.exclude, 1)]
-    chosen += [(f"override {number}: where", one.where) for number, one in enumerate(campaign.override, 1)]
-    for place, one in chosen:
-        named_axes = one.model_dump(exclude_none=True)
-        if not all(named_axes.values()) or (not named_axes and place.startswith("exclude")):
-            raise UserError(f"{name}: {place}: it names no value.", "Name one on an axis, or leave it out.")
+    settings += [
+        (f"override {number}: set", cell_filter.set)
+        for number, cell_filter in enumerate(campaign.override, 1)
+    ]
+    for location, options in settings:
+        if clash := [key for key in options if key in axes]:
+            raise UserError(f"{name}: {location}: {clash[0]!r} is already an axis.", "Remove one of them.")
+        if reserved := [key for key in options if key in ("json", "runs-dir")]:
+            raise UserError(
+                f"{name}: {location}: {reserved[0]!r} is set by the campaign itself.", "Remove it."
+            )
+    filters = [(f"exclude {number}", cell_filter) for number, cell_filter in enumerate(campaign.exclude, 1)]
+    filters += [
+        (f"override {number}: where", cell_filter.where)
+        for number, cell_filter in enumerate(campaign.override, 1)
+    ]
+    for location, cell_filter in filters:
+        named_axes = cell_filter.model_dump(exclude_none=True)
+        if not all(named_axes.values()) or (not named_axes and location.startswith("exclude")):
+            raise UserError(f"{name}: {location}: it has no value.", "Give a value of an axis, or remove it.")
         for axis, values in named_axes.items():
             if axis not in axes:
-                raise UserError(f"{name}: {place}: there is no axis {axis!r}.", f"Axes: {', '.join(axes)}.")
+                raise UserError(
+                    f"{name}: {location}: there is no axis {axis!r}.", f"Axes: {', '.join(axes)}."
+                )
             if missing := [value for value in values if value not in axes[axis]]:
                 known = ", ".join(map(str, axes[axis]))
                 raise UserError(
-                    f"{name}: {place}: {missing[0]!r} is not on the axis {axis}.", f"It has: {known}."
+                    f"{name}: {location}: {missing[0]!r} is not on the axis {axis}.", f"It has: {known}."
                 )
 
 
 def _format_location(loc: tuple[int | str, ...]) -> str:
-    """exclude 2: task, without what pydantic calls the ways in which it could have been right."""
+    """Format a location as "exclude 2: task", without pydantic's names for the members of a union."""
     parts = [part for part in loc if isinstance(part, int) or part.replace("-", "_").isidentifier()]
     if len(parts) > 1 and parts[0] in ("exclude", "override") and isinstance(parts[1], int):
         return ": ".join([f"{parts[0]} {parts[1] + 1}", *(str(part) for part in parts[2:])])
@@ -180,7 +191,7 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
 
 
 def _list_known_keys(loc: tuple[int | str, ...]) -> str:
-    """The keys that the place of a wrong one has."""
+    """Return the valid keys at the location of an unknown one."""
     kinds: dict[str, type[Record]] = {
         "axes": CampaignAxes,
         "resources": RunResources,
@@ -192,19 +203,19 @@ def _list_known_keys(loc: tuple[int | str, ...]) -> str:
     return ", ".join(kind.model_fields)
 
 
-# From a campaign's file to its experiments. Equal specifications are the same experiment.
+# From a campaign to its experiments
 
 Cell = Mapping[str, str | int]
 """A value on each axis."""
 ParseArguments = Callable[[Sequence[str], bool], RunSpec]
-"""What `agent2rl run` would make of these arguments, on a machine with or without GPUs."""
+"""Parses arguments as `agent2rl run` does, on a machine with or without GPUs."""
 NON_IDENTITY_FIELDS = {"limits", "instructions_version"}
 """Fields that do not identify an experiment: limits depend on the machine, and the version of the
 instructions on agent2rl."""
 
 
 MOST_EXPERIMENTS = 10_000
-"""Combinations of one campaign: each is read as a command line, and looked for whenever somebody looks."""
+"""Limit for one campaign: each combination is parsed as a command line and looked up at every refresh."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +224,7 @@ class Experiment:
     spec: RunSpec
     cell: Cell
     arguments: tuple[str, ...]
-    """Of `agent2rl run`, with what else would depend on when and where it is called."""
+    """Arguments of `agent2rl run`, with everything pinned that would depend on the time and the machine."""
 
     @property
     def command(self) -> str:
@@ -221,12 +232,12 @@ class Experiment:
 
 
 def compute_experiment_id(spec: RunSpec) -> str:
-    """Equal for equal specifications, on whatever machine they were made."""
+    """Return an id that is the same for equal specifications on every machine."""
     return sha256_text(canonical_json(spec.model_dump(mode="json", exclude=NON_IDENTITY_FIELDS)))
 
 
 def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[Experiment, ...]:
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for cell in expand_cells(campaign):
         arguments = make_run_arguments(campaign, cell)
         try:
@@ -234,34 +245,34 @@ def expand_experiments(campaign: CampaignSpec, parse: ParseArguments) -> tuple[E
         except UserError as error:
             raise UserError(f"{campaign.name}, {format_cell(cell)}: {error.message}", error.hint) from error
         new = Experiment(compute_experiment_id(spec), spec, cell, _pin_arguments(arguments, spec))
-        if (old := found.setdefault(new.id, new)) is not new:
+        if (old := experiments.setdefault(new.id, new)) is not new:
             raise UserError(
                 f"{campaign.name}: {format_cell(old.cell)} and {format_cell(cell)} are the same experiment.",
                 "Exclude one of them, or vary something that the run depends on.",
             )
-    if not found:
-        raise UserError(f"{campaign.name}: nothing is left to run.", "Its exclusions fit every combination.")
-    return tuple(found.values())
+    if not experiments:
+        raise UserError(f"{campaign.name}: nothing is left to run.", "[[exclude]] matches every combination.")
+    return tuple(experiments.values())
 
 
 def expand_cells(campaign: CampaignSpec) -> list[Cell]:
-    """Every combination that is not left out; the last axis varies fastest."""
+    """Return every combination that is not excluded; the last axis varies fastest."""
     axes = campaign.axes.model_dump(exclude_none=True)
     if (count := prod(map(len, axes.values()))) > MOST_EXPERIMENTS:
         raise UserError(
             f"{campaign.name}: {count:,} combinations; a campaign can have at most {MOST_EXPERIMENTS:,}.",
-            "Make several campaigns of it.",
+            "Split it into several campaigns.",
         )
-    every = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    return [cell for cell in every if not any(matches_cell(chosen, cell) for chosen in campaign.exclude)]
+    cells = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return [cell for cell in cells if not any(matches_cell(excluded, cell) for excluded in campaign.exclude)]
 
 
-def matches_cell(chosen: CellFilter, cell: Cell) -> bool:
-    return all(cell[axis] in values for axis, values in chosen.model_dump(exclude_none=True).items())
+def matches_cell(cell_filter: CellFilter, cell: Cell) -> bool:
+    return all(cell[axis] in values for axis, values in cell_filter.model_dump(exclude_none=True).items())
 
 
 def make_run_arguments(campaign: CampaignSpec, cell: Cell) -> tuple[str, ...]:
-    """A combination as arguments of `agent2rl run`."""
+    """Return the arguments of `agent2rl run` for a combination."""
     settings = dict(campaign.settings)
     for override in campaign.override:
         if matches_cell(override.where, cell):
@@ -275,12 +286,12 @@ def format_cell(cell: Cell) -> str:
 
 
 def _pin_arguments(arguments: Sequence[str], spec: RunSpec) -> tuple[str, ...]:
-    """With the engine that was chosen for it, and the commit that a hub model's name stands for now."""
-    kept = [each for each in arguments if not each.startswith(("--engine=", "--model="))]
-    return (*kept, f"--model={spec.model}", f"--engine={spec.engine}")
+    """Pin the chosen engine, and the commit that the name of a hub model refers to now."""
+    others = [argument for argument in arguments if not argument.startswith(("--engine=", "--model="))]
+    return (*others, f"--model={spec.model}", f"--engine={spec.engine}")
 
 
 def _format_option(name: str, value: Setting) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}"] if value else []
-    return [f"--{name}={one}" for one in (value if isinstance(value, tuple) else (value,))]
+    return [f"--{name}={item}" for item in (value if isinstance(value, tuple) else (value,))]

@@ -1,20 +1,22 @@
 """Claims with leases on experiments, and campaign sessions that can be asked to stop, on shared storage.
 
-An experiment's claims are files with rising numbers, of which the highest counts. To claim is to create the
-next number, which the file system lets one process do and no other (a hard link, atomic on NFS too); that is
-allowed where the highest one is given back or its holder is dead. Nothing is ever replaced or removed, so
-whoever looks at an old state of the directory can only come too late, never take what is another's.
+The claims of an experiment are files with increasing numbers, and the highest number counts. A process claims
+the experiment by creating the next number. The file system lets only one process do so (a hard link, atomic
+on NFS too). This is allowed if the highest claim was released or its holder is dead. Claim files are never
+replaced or removed. So a process with a stale view of the directory can only be too late, but can never take
+the claim of another.
 
-A holder touches its claim every few seconds. A claim that was not touched for the lease's time has a dead
-holder: by the clock of the storage, so that machines need not agree on the time. Where the holder was a
-process of this machine that is gone, nobody waits. A holder that could not touch its claim for that long
-gives up by itself.
+A holder touches its claim every few seconds. If a claim was not touched for the time of the lease, its holder
+counts as dead. The clock of the storage decides, so that machines need not agree on the time. If the holder
+was a process of this machine that is gone, there is no need to wait. A holder that could not touch its claim
+for that long gives up by itself.
 
-Whoever works for a session, on whatever machine, looks for its stop file. A file of one session means
-nothing to another, so that nothing is left that could stop a later one.
+Every worker of a session, on any machine, checks the session's stop file. Each session has its own, so that
+an old stop file cannot stop a later session.
 """
 
 import errno
+import logging
 import os
 import secrets
 import socket
@@ -30,24 +32,26 @@ from agent2rl.core.record import Record
 from agent2rl.record.files import write_atomically, write_record
 from agent2rl.record.paths import SessionPaths, sessions_folder
 
-# Who works on which experiment, on storage that several machines share.
+logger = logging.getLogger(__name__)
+
+# Claims on experiments
 
 LEASE_SECONDS = 120.0
-"""Without a sign of life, after which a claim is anybody's. Longer than NFS keeps attributes (60 s)."""
+"""A claim expires if it is not renewed for this long. Longer than NFS caches attributes (60 s)."""
 BEAT_SECONDS = 5.0
 UNSUPPORTED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class ExperimentClaim(Record):
-    """Who holds an experiment."""
+    """The process that holds an experiment."""
 
     token: str
     host: str
     machine: str
-    """One boot of one machine, and one space of process ids on it."""
+    """Identifies one boot of one machine and one pid namespace on it."""
     pid: int
     born: str
-    """When the process began, in the kernel's own count: process ids are used again."""
+    """Start time of the process, in clock ticks of the kernel: process ids are reused."""
     at: float
     session: str = ""
 
@@ -55,12 +59,12 @@ class ExperimentClaim(Record):
 class _LatestClaim(NamedTuple):
     number: int
     claim: ExperimentClaim | None
-    """None: it cannot be read."""
+    """None: the file cannot be parsed."""
     touched: float
 
 
 class HeldClaim:
-    """A claim of this process."""
+    """A claim that this process holds."""
 
     def __init__(self, path: Path, lease: float) -> None:
         self._next = path.with_name(str(int(path.name) + 1))
@@ -69,7 +73,7 @@ class HeldClaim:
         self._beaten = _read_boot_clock()
 
     def renew_claim(self) -> bool:
-        """A sign of life, every few seconds; False where it came too late, or the claim was given back."""
+        """Touch the claim every few seconds; return False if it has expired or was released."""
         if self._file < 0:
             return False
         if _read_boot_clock() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
@@ -78,13 +82,14 @@ class HeldClaim:
             return False
         try:
             os.utime(self._file)
-        except OSError:  # for a while the storage may be away
+        except OSError as error:  # the storage may be unavailable for a while
+            logger.debug("Cannot renew claim %s: %s", self._next.parent.name, error)
             return True
         self._beaten = _read_boot_clock()
         return True
 
     def release(self) -> None:
-        """From here on it is anybody's."""
+        """Release the claim, so that any process can take the experiment."""
         if self._file >= 0:
             with suppress(OSError):
                 os.utime(self._file, (0, 0))
@@ -98,45 +103,47 @@ class ExperimentClaims:
         self._lease = lease
 
     def require_writable(self) -> None:
-        """Refuse to begin what could not be claimed. Nor could the runs be read that its owner has done."""
+        """Raise UserError if another user owns the claims: we could not read that user's runs either."""
         if self._folder.exists() and not os.access(self._folder, os.W_OK | os.X_OK):
             owner = self._folder.stat().st_uid
             raise UserError(
-                f"{self._folder} belongs to another user (number {owner}), whose runs you cannot see.",
-                "Run the campaign under one account, or in a runs directory of your own (--runs-dir).",
+                f"{self._folder} belongs to another user (uid {owner}), whose runs you cannot read.",
+                "Run the campaign under one account, or in your own runs directory (--runs-dir).",
             )
 
     def claim_experiment(self, experiment: str, session: str = "") -> HeldClaim | None:
-        """The experiment, for this process alone; None where another has it."""
-        place = self._folder / experiment
-        place.mkdir(parents=True, exist_ok=True)
-        mine = place / f".{secrets.token_hex(8)}"
-        with mine.open("x", encoding="utf-8") as file:
-            file.write(_describe_this_process(mine.name[1:], session).model_dump_json() + "\n")
+        """Claim the experiment for this process; return None if another process holds it."""
+        directory = self._folder / experiment
+        directory.mkdir(parents=True, exist_ok=True)
+        draft = directory / f".{secrets.token_hex(8)}"
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(_describe_this_process(draft.name[1:], session).model_dump_json() + "\n")
         try:
-            last = _read_latest_claim(place)
-            if last and self._is_active(last, mine.stat().st_mtime):
+            last = _read_latest_claim(directory)
+            if last and self._is_active(last, draft.stat().st_mtime):
                 return None
-            target = place / str(last.number + 1 if last else 1)
-            return HeldClaim(target, self._lease) if _create_exclusive_link(mine, target) else None
+            target = directory / str(last.number + 1 if last else 1)
+            claimed = _create_exclusive_link(draft, target)
+            logger.debug("%s claim %s", "Took" if claimed else "Lost the race for", target)
+            return HeldClaim(target, self._lease) if claimed else None
         finally:
-            mine.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
     def find_holder(self, experiment: str, now: float | None = None) -> ExperimentClaim | None:
-        """Who is at work on it; `now` is from `clock`."""
+        """Return the holder of an experiment; `now` is the time from `read_storage_clock`."""
         last = _read_latest_claim(self._folder / experiment)
         if last is None or not self._is_active(last, self.read_storage_clock() if now is None else now):
             return None
         return last.claim
 
     def read_storage_clock(self) -> float:
-        """The storage's time."""
+        """Return the time by the clock of the storage."""
         probe = self._folder / f".{secrets.token_hex(8)}"
         try:
             probe.touch()
             now = probe.stat().st_mtime
             probe.unlink()
-        except OSError:  # nothing was ever claimed here, or one may only look and has to trust its own
+        except OSError:  # no claims directory yet, or we may only read it: use our own clock
             return time.time()
         return now
 
@@ -146,15 +153,15 @@ class ExperimentClaims:
         return seen.claim is None or not _is_holder_dead(seen.claim)
 
 
-def _read_latest_claim(place: Path) -> _LatestClaim | None:
-    """The claim that counts. Opened, so that NFS asks the server what it is now."""
+def _read_latest_claim(directory: Path) -> _LatestClaim | None:
+    """Read the claim that counts. Opening the file makes NFS ask the server for its current state."""
     try:
-        numbers = [int(path.name) for path in place.iterdir() if path.name.isdigit()]
+        numbers = [int(path.name) for path in directory.iterdir() if path.name.isdigit()]
     except FileNotFoundError:
         return None
     if not numbers:
         return None
-    with (place / str(max(numbers))).open(encoding="utf-8") as file:
+    with (directory / str(max(numbers))).open(encoding="utf-8") as file:
         touched = os.fstat(file.fileno()).st_mtime
         try:
             claim = ExperimentClaim.model_validate_json(file.read())
@@ -163,20 +170,20 @@ def _read_latest_claim(place: Path) -> _LatestClaim | None:
     return _LatestClaim(max(numbers), claim, touched)
 
 
-def _create_exclusive_link(mine: Path, target: Path) -> bool:
-    """Whether the name is ours. An answer of NFS can be lost, so what counts is the number of names."""
+def _create_exclusive_link(draft: Path, target: Path) -> bool:
+    """Link the draft and return whether it worked. NFS can lose a reply, so the link count decides."""
     try:
-        os.link(mine, target)
+        os.link(draft, target)
     except FileExistsError:
         pass
     except OSError as error:
         if error.errno in UNSUPPORTED:
             raise MachineError(
-                f"{target.parent} is on storage without hard links, so that nothing can be claimed there.",
-                "Keep runs on a local disk, NFS, Lustre or the like (--runs-dir).",
+                f"{target.parent} is on storage without hard links, so experiments cannot be claimed there.",
+                "Keep runs on a local disk, NFS, Lustre or similar (--runs-dir).",
             ) from error
         raise
-    return mine.stat().st_nlink == 2
+    return draft.stat().st_nlink == 2
 
 
 def _describe_this_process(token: str, session: str) -> ExperimentClaim:
@@ -196,9 +203,9 @@ def _is_holder_dead(claim: ExperimentClaim) -> bool:
     return is_process_dead(claim.machine, claim.pid, claim.born)
 
 
-def is_process_dead(where: str, pid: int, began: str) -> bool:
-    """Whether it was a process of this machine that is gone. Of others' nothing is known."""
-    if where != read_machine_id():
+def is_process_dead(machine: str, pid: int, born: str) -> bool:
+    """Return whether this was a process of this machine and is gone. Other machines are unknown: False."""
+    if machine != read_machine_id():
         return False
     try:
         os.kill(pid, 0)
@@ -206,17 +213,18 @@ def is_process_dead(where: str, pid: int, began: str) -> bool:
         return True
     except PermissionError:
         return False
-    found = read_process_start(pid)
-    return found is not None and found != began
+    start = read_process_start(pid)
+    return start is not None and start != born
 
 
 def read_machine_id() -> str:
+    """Identify this boot of this machine and our pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
 
 
 def read_process_start(pid: int) -> str | None:
-    """None where it may not be looked at; a process that has ended and was not fetched yet is nobody."""
+    """Return the start time of a process: "" for a zombie, None if it cannot be read."""
     try:
         fields = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -227,18 +235,18 @@ def read_process_start(pid: int) -> str | None:
 
 
 def _read_boot_clock() -> float:
-    """Goes on while the machine sleeps."""
+    """Read a clock that keeps running while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# One `agent2rl campaign run`, as others can see it: that it is there, and how to ask it to stop.
+# Sessions: one `agent2rl campaign run` each, visible to other processes, which can ask it to stop
 
 StopRequest = Literal["", "stop", "now"]
-"""Nothing; to end each run in order; to end them at once."""
+"""No request; stop each run cleanly; abort all runs."""
 
 
 _LOCAL_REQUESTS: dict[Path, StopRequest] = {}
-"""What this process asked of its own sessions: a full disk must not keep them from ending."""
+"""Stop requests of this process to its own sessions: a full disk must not prevent them from stopping."""
 
 
 class SessionRecord(Record):
@@ -249,7 +257,7 @@ class SessionRecord(Record):
     began: float
     machine: str = ""
     born: str = ""
-    """As of a claim's holder."""
+    """As in ExperimentClaim."""
 
     @property
     def dead(self) -> bool:
@@ -266,7 +274,7 @@ class CampaignSession:
         paths = SessionPaths(sessions_folder(runs, campaign) / name)
         paths.jobs.mkdir(parents=True)
         paths.log_file("").parent.mkdir()
-        who = SessionRecord(
+        record = SessionRecord(
             campaign=campaign,
             executor=executor,
             host=socket.gethostname(),
@@ -275,7 +283,7 @@ class CampaignSession:
             machine=read_machine_id(),
             born=read_process_start(os.getpid()) or "",
         )
-        write_record(paths.record, who)
+        write_record(paths.record, record)
         return cls(paths)
 
     @property
@@ -295,24 +303,24 @@ class CampaignSession:
 
 def read_stop_request(paths: SessionPaths) -> StopRequest:
     try:
-        found: StopRequest = "now" if paths.stop.read_text(encoding="ascii") == "now" else "stop"
-    except OSError:  # nobody asked, or the storage is away for a while
-        found = ""
+        request: StopRequest = "now" if paths.stop.read_text(encoding="ascii") == "now" else "stop"
+    except OSError:  # no request, or the storage is unavailable for a while
+        request = ""
     return (
         "now"
-        if "now" in (found, _LOCAL_REQUESTS.get(paths.root))
-        else found or _LOCAL_REQUESTS.get(paths.root, "")
+        if "now" in (request, _LOCAL_REQUESTS.get(paths.root))
+        else request or _LOCAL_REQUESTS.get(paths.root, "")
     )
 
 
 def list_open_sessions(runs: Path, campaign: str) -> list[tuple[CampaignSession, SessionRecord]]:
-    """The sessions of a campaign that have not ended, as far as they could say so."""
-    found = []
+    """Return the sessions of a campaign without an end mark. A session that crashed has none."""
+    sessions = []
     for path in sorted(sessions_folder(runs, campaign).glob("*/session.json")):
         session = CampaignSession(SessionPaths(path.parent))
         if not session.paths.ended.exists():
             try:
-                found.append((session, SessionRecord.model_validate_json(path.read_bytes())))
+                sessions.append((session, SessionRecord.model_validate_json(path.read_bytes())))
             except (OSError, ValidationError):
                 continue
-    return found
+    return sessions

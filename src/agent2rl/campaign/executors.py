@@ -1,11 +1,11 @@
-"""Opens executors by name. The local one is here, with its leases of GPUs and cores; Ray and Slurm have
-modules of their own.
+"""Open executors by name, and the local executor with its leases of GPUs and cores.
 
-A lease is the lock on the GPU's file. The run's own process holds it too, so that it ends when nothing uses
-the GPU any more and not before, however the run ends. Runs that were started by hand take no lease.
+A GPU lease is a lock on the GPU's lock file. The run's own process inherits the lock, so that the lease ends
+exactly when nothing uses the GPU any more, however the run ends. Runs started by hand take no lease.
 """
 
 import fcntl
+import logging
 import os
 import queue
 import threading
@@ -26,60 +26,63 @@ from agent2rl.record.paths import SessionPaths
 from agent2rl.run import machine
 from agent2rl.run.machine import read_gpu_uuids
 
-# What of this machine a run gets: GPUs by lock file, so that no two campaigns share one, and cores.
+logger = logging.getLogger(__name__)
+
+# Leases of this machine's cores and GPUs. GPUs have lock files, so that no two campaigns share one.
 
 FOLDER = Path("/tmp/agent2rl-gpus")
-"""The same for all, whatever TMPDIR they have."""
+"""The same for all users, whatever their TMPDIR."""
 
 
 def count_parallel_runs(resources: RunResources, gpus: Sequence[str]) -> int:
-    """How many runs fit on this machine at once."""
+    """Return how many runs fit on this machine at the same time."""
     cores, memory = len(os.sched_getaffinity(0)), machine.read_memory_bytes()
-    wanted = resources.memory_bytes
     fits = [1 if resources.cpus is None and not resources.gpus else cores]
-    for what, have, each in (
+    for resource, available, needed in (
         ("cores", cores, resources.cpus),
         ("GPUs", len(gpus), resources.gpus),
-        ("bytes of memory", memory, wanted),
+        ("bytes of memory", memory, resources.memory_bytes),
     ):
-        if each and have < each:
+        if needed and available < needed:
             raise MachineError(
-                f"A run of this campaign needs {each:,} {what}, and this machine has {have:,}.",
-                "Ask for less under [resources], or run it elsewhere: --executor ray or slurm.",
+                f"A run of this campaign needs {needed:,} {resource}, but this machine has {available:,}.",
+                "Reduce [resources] in the campaign file, or run it elsewhere: --executor ray or slurm.",
             )
-        if each:
-            fits.append(have // each)
+        if needed:
+            fits.append(available // needed)
     return min(fits)
 
 
 class CoreLeases:
-    """Disjoint sets of cores, as far as they reach; further runs have no cores of their own."""
+    """Disjoint sets of cores for parallel runs. If there are too few cores, runs share all of them."""
 
-    def __init__(self, each: int | None, slots: int) -> None:
-        every = sorted(os.sched_getaffinity(0))
-        fits = each is not None and each * slots <= len(every)
+    def __init__(self, per_run: int | None, slots: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        fits = per_run is not None and per_run * slots <= len(cores)
         self._free = (
-            [tuple(every[slot * each : (slot + 1) * each]) for slot in range(slots)] if fits and each else []
+            [tuple(cores[slot * per_run : (slot + 1) * per_run]) for slot in range(slots)]
+            if fits and per_run
+            else []
         )
 
     @contextmanager
     def lease_cores(self) -> Iterator[tuple[int, ...] | None]:
-        mine = self._free.pop() if self._free else None
+        cores = self._free.pop() if self._free else None
         try:
-            yield mine
+            yield cores
         finally:
-            if mine:
-                self._free.append(mine)
+            if cores:
+                self._free.append(cores)
 
 
 class GpuLeases:
     def __init__(self, names: Sequence[str], folder: Path = FOLDER, known: Sequence[str] = ()) -> None:
-        """`known` are the driver's names for GPUs, in its order: one that is named otherwise is the same."""
+        """`known` are the UUIDs of the GPUs in the driver's order: they identify a GPU given by number."""
         self._names, self._folder, self._known = names, folder, known
 
     @contextmanager
     def lease_gpus(self, count: int, wait: Callable[[], bool]) -> Iterator[dict[str, int] | None]:
-        """So many GPUs, each with its lock. Where not enough are free, `wait` is asked whether to go on."""
+        """Lease `count` GPUs, each with its lock. While too few are free, `wait` decides whether to go on."""
         leased = self._try_lease(count)
         while leased is None and wait():
             leased = self._try_lease(count)
@@ -90,7 +93,7 @@ class GpuLeases:
                 os.close(file)
 
     def _try_lease(self, count: int) -> dict[str, int] | None:
-        """All of them or none, so that two that wait for several do not wait for each other."""
+        """Lease all of them or none, so that two processes that need several cannot deadlock."""
         leased: dict[str, int] = {}
         for name in self._names:
             if len(leased) < count and (file := self._try_lock(name)) is not None:
@@ -112,36 +115,36 @@ class GpuLeases:
 
 
 def _resolve_gpu_name(name: str, known: Sequence[str]) -> str:
-    """The driver's name of a GPU that is called by its number, or by the beginning of that name."""
+    """Return the UUID of a GPU that is given by its number or by the start of its UUID."""
     if name.isdecimal():
         return known[int(name)] if int(name) < len(known) else name
-    return next((each for each in known if each.startswith(name)), name)
+    return next((uuid for uuid in known if uuid.startswith(name)), name)
 
 
 def _open_lock_file(folder: Path, name: str) -> int:
-    """Whoever came first made it; a lock needs no right to write."""
+    """Open a lock file read-only: its creator may be another user, and a lock needs no write access."""
     try:
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o1777)  # every user of the machine leases here
+            folder.chmod(0o1777)  # shared by all users of the machine
         try:
             return os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise MachineError(
-            f"No GPU can be leased at {folder}: {error.strerror}.",
-            "Every user must be able to write there (mode 1777): ask its owner to remove or to open it.",
+            f"Cannot lease a GPU in {folder}: {error.strerror}.",
+            "Every user needs write access (mode 1777). Ask the owner of the folder to remove it or open it.",
         ) from error
 
 
-# Runs jobs on this machine: as many at once as fit, each with its share of it.
+# The local executor: as many runs in parallel as fit on this machine
 
 WAIT_SECONDS = 1.0
 
 
 class LocalExecutor:
-    """A thread waits for each run; the runs are processes."""
+    """Runs jobs as processes of this machine, with one waiting thread per process."""
 
     def __init__(self, resources: RunResources, slots: int, gpus: Sequence[str], by_bus: bool) -> None:
         self._wanted, self._by_bus = resources, by_bus
@@ -160,12 +163,12 @@ class LocalExecutor:
 
     def ended(self, seconds: float) -> list[EndedJob]:
         try:
-            found = [self._ended.get(timeout=seconds)]
+            ended = [self._ended.get(timeout=seconds)]
         except queue.Empty:
             return []
         while not self._ended.empty():
-            found.append(self._ended.get())
-        return found
+            ended.append(self._ended.get())
+        return ended
 
     def stop(self) -> None:
         self._over.set()
@@ -179,6 +182,7 @@ class LocalExecutor:
         if future.cancelled():
             outcome = JobOutcome(kind="stopped")
         elif error := future.exception():
+            logger.debug("The worker of %s failed", job.label, exc_info=error)
             outcome = JobOutcome(kind="broken", message=f"{type(error).__name__}: {error}")
         else:
             outcome = future.result()
@@ -202,7 +206,7 @@ class LocalExecutor:
 def open_local_executor(
     resources: RunResources, slots: int, gpus: Sequence[str], by_bus: bool
 ) -> Iterator[LocalExecutor]:
-    """`by_bus`: the GPUs are named by us, by their place on the bus, and not by the user."""
+    """Open a local executor. `by_bus`: GPU numbers follow the PCI bus order and are not the user's own."""
     executor = LocalExecutor(resources, slots, gpus, by_bus)
     try:
         yield executor
@@ -211,39 +215,40 @@ def open_local_executor(
         executor.close()
 
 
-# The executors by name. Ray and submitit are loaded where they are asked for.
+# Executors by name. Ray and submitit are imported only when they are used.
 
 Name = Literal["local", "ray", "slurm"]
 
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Where a campaign is to be run."""
+    """Where and how to run a campaign."""
 
     executor: Name = "local"
     parallel: int | None = None
-    """Runs at once. None: as many as fit on this machine, or as the cluster lets."""
+    """Parallel runs. None: as many as fit on this machine, or as the cluster allows."""
     address: str | None = None
-    """Of a Ray cluster; None: what Ray finds, else one on this machine."""
+    """Address of a Ray cluster. None: what Ray finds, else a new one on this machine."""
     fetch: bool = False
-    """Whether Ray's workers have no part in the runs directory."""
+    """Whether Ray's workers do not share the runs directory, so that runs must be copied back."""
     slurm: Mapping[str, str] = field(default_factory=dict)
-    """Further parameters of sbatch."""
+    """Additional parameters of sbatch."""
 
     def __post_init__(self) -> None:
-        given = (
+        executor_options = (
             ("address", self.address, "ray"),
             ("fetch", self.fetch, "ray"),
             ("slurm", self.slurm, "slurm"),
         )
-        for name, value, owner in given:
+        for name, value, owner in executor_options:
             if value and self.executor != owner:
                 raise UserError(
-                    f"--{name} means nothing to --executor {self.executor}.", f"It is for {owner}."
+                    f"--{name} has no effect with --executor {self.executor}.",
+                    f"Use it with --executor {owner}, or remove it.",
                 )
 
     def count_slots(self, resources: RunResources, gpus: Sequence[str]) -> int | None:
-        """Runs at once; None where only the cluster knows."""
+        """Return the number of parallel runs, or None if only the cluster knows it."""
         if self.executor != "local":
             return self.parallel
         fits = count_parallel_runs(resources, gpus)
@@ -251,16 +256,16 @@ class ExecutorOptions:
 
 
 def open_executor(
-    wanted: ExecutorOptions,
+    options: ExecutorOptions,
     resources: RunResources,
     gpus: Sequence[str],
     by_bus: bool,
     session: CampaignSession,
 ) -> AbstractContextManager[JobExecutor]:
-    if wanted.executor == "ray":
-        return ray_executor.open_ray_executor(resources, wanted.parallel, wanted.address, wanted.fetch)
-    if wanted.executor == "slurm":
+    if options.executor == "ray":
+        return ray_executor.open_ray_executor(resources, options.parallel, options.address, options.fetch)
+    if options.executor == "slurm":
         return slurm_executor.open_slurm_executor(
-            resources, wanted.parallel, session.paths.jobs, wanted.slurm
+            resources, options.parallel, session.paths.jobs, options.slurm
         )
-    return open_local_executor(resources, wanted.count_slots(resources, gpus) or 1, gpus, by_bus)
+    return open_local_executor(resources, options.count_slots(resources, gpus) or 1, gpus, by_bus)

@@ -1,5 +1,6 @@
-"""Where each experiment of a campaign stands, from the runs and claims in the runs directory."""
+"""Find the state of each experiment of a campaign from the runs and claims in the runs directory."""
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,18 +18,20 @@ from agent2rl.record import reader
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.export import runs_below
 
-# What a runs directory says of experiments: which were run, how they ended, which are going.
+logger = logging.getLogger(__name__)
+
+# The runs of each experiment in a runs directory
 
 State = Literal["todo", "running", "done", "failed", "stopped", "crashed"]
 BLAMELESS_ENDINGS: frozenset[Ending] = frozenset({"failed", "login-failed", "rate-limited", "driver-failed"})
-"""Endings that say nothing of the agent. All others are what came of the experiment, good or bad: to run
-those again until one goes well would be to choose the result."""
+"""Endings that say nothing about the agent. All others are the result of the experiment, good or bad:
+repeating those until one goes well would mean choosing the result."""
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 
 
 @dataclass(frozen=True)
 class CampaignRunSummary:
-    """A run, as far as a campaign wants to know."""
+    """What a campaign needs to know about a run."""
 
     paths: RunPaths
     spec: RunSpec
@@ -36,23 +39,23 @@ class CampaignRunSummary:
     ending: Ending | None = None
     reason: str = ""
     seconds: float | None = None
-    """From its beginning to its end, or to now."""
+    """From its start to its end, or until now."""
     agent_seconds: float | None = None
     score: float | None = None
-    """That ranks; while it runs, the best of the feedback split so far."""
+    """The score of the run; while it runs, the best feedback score so far."""
     improvement: float | None = None
     contaminated: bool | None = None
-    """None: unknown, or not over."""
+    """None: unknown, or the run has not ended."""
     usd: float | None = None
 
     @property
     def settled(self) -> bool:
-        """Whether it is over for good. One that was stopped is not: it is run anew."""
+        """Whether the run is final. A stopped run is not: the experiment is run again."""
         return self.state in ("done", "failed")
 
 
 class RunHistory:
-    """The runs of a directory by experiment. What cannot change any more is read once."""
+    """The runs of a directory by experiment. Caches what cannot change any more."""
 
     def __init__(self, runs: Path) -> None:
         self._runs = runs
@@ -60,27 +63,32 @@ class RunHistory:
         self._settled: dict[str, CampaignRunSummary] = {}
 
     def list_runs_by_experiment(self) -> dict[str, list[CampaignRunSummary]]:
-        """By experiment, the oldest run first."""
-        found: defaultdict[str, list[CampaignRunSummary]] = defaultdict(list)
+        """Return all runs by experiment id, oldest first."""
+        by_experiment: defaultdict[str, list[CampaignRunSummary]] = defaultdict(list)
         for paths in runs_below(self._runs):
-            known = self._identify_run(paths)
-            if known:
-                found[known[0]].append(self._summarize_run(paths, known[1]))
-        return dict(found)
+            identity = self._identify_run(paths)
+            if identity:
+                by_experiment[identity[0]].append(self._summarize_run(paths, identity[1]))
+        return dict(by_experiment)
 
     def list_experiment_runs(self, experiment: str) -> list[CampaignRunSummary]:
-        """The runs of one experiment, the oldest first."""
-        known = ((paths, self._identify_run(paths)) for paths in runs_below(self._runs))
-        return [self._summarize_run(paths, one[1]) for paths, one in known if one and one[0] == experiment]
+        """Return the runs of one experiment, oldest first."""
+        identified = ((paths, self._identify_run(paths)) for paths in runs_below(self._runs))
+        return [
+            self._summarize_run(paths, identity[1])
+            for paths, identity in identified
+            if identity and identity[0] == experiment
+        ]
 
     def _identify_run(self, paths: RunPaths) -> tuple[str, RunSpec] | None:
         if paths.run_id not in self._specs:
             try:
                 spec = RunSpec.model_validate_json(paths.spec.read_bytes())
             except OSError:
-                return None  # for a while the storage may be away
-            except ValidationError:
-                self._specs[paths.run_id] = None  # of another version, or damaged: nobody's experiment
+                return None  # not cached: the storage may be unavailable for a while
+            except ValidationError as error:
+                logger.debug("%s has no valid spec.json: %s", paths.run_id, error)
+                self._specs[paths.run_id] = None  # of another version, or damaged: no experiment's run
             else:
                 self._specs[paths.run_id] = compute_experiment_id(spec), spec
         return self._specs[paths.run_id]
@@ -99,7 +107,7 @@ class RunHistory:
 
 
 def decide_state(runs: Sequence[CampaignRunSummary], claimed: bool) -> State:
-    """Of an experiment: what is going on now, else the best that came of it, else the last."""
+    """Return the state of an experiment: running if claimed, done if any run is, else the last run's."""
     states = [run.state for run in runs]
     if claimed or "running" in states:
         return "running"
@@ -126,13 +134,13 @@ def _summarize_finished(paths: RunPaths, result: RunResult) -> CampaignRunSummar
 
 
 def _summarize_unfinished(paths: RunPaths, spec: RunSpec) -> CampaignRunSummary:
-    """Going, or crashed. The ledger tells how far it is."""
+    """Summarize a run without a result, running or crashed. The ledger shows how far it got."""
     try:
         view = reader.read_run(paths)
     except (UserError, OSError) as error:
         return CampaignRunSummary(paths, spec, "crashed", reason=str(error))
-    scored = [each for each in view.submissions if each.score]
-    best = max(scored, key=lambda each: each.improvement or 0.0, default=None)
+    scored = [submission for submission in view.submissions if submission.score]
+    best = max(scored, key=lambda submission: submission.improvement or 0.0, default=None)
     began = view.chain.entries[0].time if view.chain.entries else None
     running = view.state == "running"
     return CampaignRunSummary(
@@ -147,7 +155,7 @@ def _summarize_unfinished(paths: RunPaths, spec: RunSpec) -> CampaignRunSummary:
 
 
 RUNNABLE_STATES: frozenset[State] = frozenset({"todo", "stopped", "crashed"})
-"""What `campaign run` takes up. A failed one waits for `campaign retry`."""
+"""States that `campaign run` runs. Failed experiments wait for `campaign retry`."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +163,14 @@ class ExperimentStatus:
     experiment: Experiment
     state: State
     run: CampaignRunSummary | None
-    """The one that made the state."""
+    """The run that determines the state."""
     settled: int
-    """Runs of it that have ended."""
+    """Number of finished runs."""
     holder: ExperimentClaim | None
 
     @property
     def detail(self) -> str:
-        """What a reader of the state wants to know further."""
+        """Details of the state for people."""
         if self.state == "running":
             return f"on {self.holder.host}" if self.holder else "outside of campaigns"
         if self.run is None:
@@ -179,7 +187,8 @@ def find_statuses(
 ) -> list[ExperimentStatus]:
     runs, now = past.list_runs_by_experiment(), claims.read_storage_clock()
     return [
-        _make_status(each, runs.get(each.id, []), claims.find_holder(each.id, now)) for each in experiments
+        _make_status(experiment, runs.get(experiment.id, []), claims.find_holder(experiment.id, now))
+        for experiment in experiments
     ]
 
 
@@ -187,24 +196,26 @@ def _make_status(
     experiment: Experiment, runs: list[CampaignRunSummary], holder: ExperimentClaim | None
 ) -> ExperimentStatus:
     state = decide_state(runs, holder is not None)
-    fitting = [run for run in runs if run.state == state]
-    run = fitting[-1] if fitting else None
-    return ExperimentStatus(experiment, state, run, sum(each.settled for each in runs), holder)
+    matching = [run for run in runs if run.state == state]
+    run = matching[-1] if matching else None
+    return ExperimentStatus(experiment, state, run, sum(run.settled for run in runs), holder)
 
 
-def select_runnable(standings: Iterable[ExperimentStatus], again: bool) -> list[ExperimentStatus]:
-    """What is to be run: what nobody is at work on first, then what somebody is, lest he dies."""
-    wanted = [one for one in standings if again or one.state in RUNNABLE_STATES or one.state == "running"]
-    return sorted(wanted, key=lambda one: one.state == "running")
+def select_runnable(statuses: Iterable[ExperimentStatus], again: bool) -> list[ExperimentStatus]:
+    """Select what to run. Running experiments come last: their holder may die and leave them to us."""
+    runnable = [
+        status for status in statuses if again or status.state in RUNNABLE_STATES or status.state == "running"
+    ]
+    return sorted(runnable, key=lambda status: status.state == "running")
 
 
 def select_failed(
-    standings: Iterable[ExperimentStatus], all_failed: bool, endings: Sequence[Ending]
+    statuses: Iterable[ExperimentStatus], all_failed: bool, endings: Sequence[Ending]
 ) -> list[ExperimentStatus]:
-    """What is to be run once more."""
+    """Select what to run again."""
     return [
-        one
-        for one in standings
-        if (all_failed and one.state == "failed")
-        or (one.state in ("done", "failed", "stopped") and one.run and one.run.ending in endings)
+        status
+        for status in statuses
+        if (all_failed and status.state == "failed")
+        or (status.state in ("done", "failed", "stopped") and status.run and status.run.ending in endings)
     ]

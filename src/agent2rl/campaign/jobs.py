@@ -1,10 +1,10 @@
-"""A job runs one claimed experiment. The worker that every executor uses, the executor protocol, and the loop
-that feeds jobs to an executor.
+"""Campaign jobs: the worker that runs one claimed experiment, the executor protocol, and the job loop.
 
-The run is a process of its own, `agent2rl run`, in a session of its own: no signal of a terminal reaches it.
-It is killed with whoever waits for it here, so that a claim whose holder is dead has no run that goes on.
+Each run is a separate process (`agent2rl run`) in its own session, so that signals of a terminal do not reach
+it. It is killed together with the process that waits for it here: a dead claim holder leaves no run behind.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -31,46 +31,48 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, RunResult
 from agent2rl.record.paths import SessionPaths, claims_folder
 
-# One job: an experiment claimed, run and given back. What every executor does, on whatever machine.
+logger = logging.getLogger(__name__)
+
+# One job: claim an experiment, run it, release the claim. The same on every executor and machine.
 
 LAUNCH = Path(__file__).with_name("launch.py")
 TICK_SECONDS = 0.5
 STOP_SECONDS = 60.0
-"""For a run to end in order; then it is killed."""
+"""Time for a run to stop cleanly before it is killed."""
 WRONG_COMMAND = 2
 RESUME_TAKES = ("--no-report", "--track=", "--track-group=")
-SAID = 300
+MESSAGE_CHARACTERS = 300
 
 
 class CampaignJob(Record):
-    """An experiment that is to be run; the same wherever it is done."""
+    """An experiment to run. The same for every executor."""
 
     experiment: str
     label: str
-    """For people."""
+    """Shown to people."""
     arguments: tuple[str, ...]
     """Of `agent2rl run`."""
     runs: str
     session: str
-    """The directory of the session that it is done for."""
+    """The directory of the campaign session that the job belongs to."""
     directory: str
-    """That relative paths among the arguments start from, where it exists."""
+    """The base of relative paths in the arguments, if it exists on the worker."""
     settled: int
-    """Runs of it that had ended when it was decided to run it: where there are more, somebody was faster."""
+    """Finished runs of the experiment when the job was made. More than that: another process was faster."""
     resume: bool
-    """Whether a run that crashed can be taken up."""
+    """Whether a crashed run can be resumed."""
     resources: RunResources
     wall_seconds: float
-    """All that it may take, where somebody must say beforehand."""
+    """Time limit, for schedulers that need one."""
 
 
 class JobOutcome(Record):
-    """What became of a job."""
+    """How a job ended."""
 
     kind: Literal[
         "ran",  # there is a result
-        "busy",  # another is at work on it
-        "elsewhere",  # another was faster
+        "busy",  # another process is working on it
+        "elsewhere",  # another process was faster
         "stopped",  # the session was asked to stop
         "broken",  # it ended without a result
     ]
@@ -81,20 +83,20 @@ class JobOutcome(Record):
 
 @dataclass(frozen=True)
 class MachineShare:
-    """What of a machine a job has."""
+    """The cores and GPUs of a machine that a job may use."""
 
     cores: tuple[int, ...] | None = None
-    """None: whatever this process may use."""
+    """None: all cores that this process may use."""
     gpus: tuple[str, ...] | None = None
-    """As CUDA_VISIBLE_DEVICES names them. None: what this process sees."""
+    """As in CUDA_VISIBLE_DEVICES. None: all GPUs that this process sees."""
     leases: tuple[int, ...] = ()
-    """Files whose locks are to be held as long as the run lives."""
+    """Open lock files. The run inherits them, so that the locks are held as long as it lives."""
     by_bus: bool = False
-    """Whether GPUs are numbered by their place on the bus. Else as whoever named them has it."""
+    """Whether GPU numbers follow the PCI bus order. If not, they are the user's own."""
 
 
 class JobWorker:
-    """A job under way."""
+    """Runs one job: claims the experiment, runs or resumes it, and releases the claim."""
 
     def __init__(self, job: CampaignJob, share: MachineShare) -> None:
         self._job, self._share = job, share
@@ -108,7 +110,7 @@ class JobWorker:
             return JobOutcome(kind="stopped")
         past = RunHistory(Path(job.runs))
         if _has_running(past.list_experiment_runs(job.experiment)):
-            return JobOutcome(kind="busy")  # claims stay for good: none is made in vain at each look
+            return JobOutcome(kind="busy")  # claim files are never removed, so do not create one in vain
         self._held = ExperimentClaims(claims_folder(Path(job.runs))).claim_experiment(
             job.experiment, self._paths.root.name
         )
@@ -122,37 +124,37 @@ class JobWorker:
             self._held.release()
 
     def abandon_run(self) -> None:
-        """Leave the run as a crash would, to be taken up elsewhere. Safe in a signal's handler."""
+        """Kill the run as a crash would, so that it can be resumed elsewhere. Safe in a signal handler."""
         self._kill_process_group()
         if self._held:
             self._held.release()
 
     def _resume_or_run(self, past: RunHistory, runs: list[CampaignRunSummary]) -> JobOutcome:
-        """The last run is taken up where it crashed; where that is refused, a new one is begun."""
+        """Resume the last run if it crashed; if that is refused, start a new one."""
         if self._job.resume and runs and runs[-1].state == "crashed":
-            kept = [each for each in self._job.arguments if each.startswith(RESUME_TAKES)]
-            outcome, code = self._run_command(
-                "resume", runs[-1].paths.run_id, *kept, *self._make_group_option()
-            )
+            run_id = runs[-1].paths.run_id
+            options = [argument for argument in self._job.arguments if argument.startswith(RESUME_TAKES)]
+            outcome, code = self._run_command("resume", run_id, *options, *self._make_group_option())
             if code != WRONG_COMMAND:
                 return outcome
-            if gone := find_other_outcome(self._job, past.list_experiment_runs(self._job.experiment)):
-                return gone  # somebody resumed it by hand just now
+            if other := find_other_outcome(self._job, past.list_experiment_runs(self._job.experiment)):
+                return other  # the user has just resumed it by hand
+            logger.info("%s cannot be resumed (%s); starting a new run", run_id, outcome.message)
         return self._run_command(
             "run", *self._job.arguments, *self._make_memory_option(), *self._make_group_option()
         )[0]
 
     def _make_group_option(self) -> tuple[str, ...]:
-        """What trackers show its runs as: the campaign."""
+        """Group tracked runs by campaign, unless the arguments name a group."""
         arguments = self._job.arguments
-        said = any(each.startswith("--track-group=") for each in arguments)
-        tracked = any(each.startswith("--track=") for each in arguments)
-        return (f"--track-group={self._paths.root.parent.name}",) if tracked and not said else ()
+        has_group = any(argument.startswith("--track-group=") for argument in arguments)
+        tracked = any(argument.startswith("--track=") for argument in arguments)
+        return (f"--track-group={self._paths.root.parent.name}",) if tracked and not has_group else ()
 
     def _make_memory_option(self) -> tuple[str, ...]:
         memory = self._job.resources.memory
-        said = any(each.startswith("--max-memory=") for each in self._job.arguments)
-        return (f"--max-memory={memory}",) if memory and not said else ()
+        has_limit = any(argument.startswith("--max-memory=") for argument in self._job.arguments)
+        return (f"--max-memory={memory}",) if memory and not has_limit else ()
 
     def _run_command(self, *arguments: str) -> tuple[JobOutcome, int]:
         program = [
@@ -170,16 +172,20 @@ class JobWorker:
         output.parent.mkdir(parents=True, exist_ok=True)
         assert self._held is not None
         if not self._held.renew_claim():
-            return JobOutcome(kind="stopped", message="it was told to end"), 1
-        with output.open("wb") as said, log.open("ab") as errors:
-            beginning = errors.tell()
-            self._process = self._start_process(program, said, errors)
+            return JobOutcome(kind="stopped", message="the claim is no longer held"), 1
+        began = time.monotonic()
+        with output.open("wb") as stdout, log.open("ab") as stderr:
+            log_start = stderr.tell()
+            self._process = self._start_process(program, stdout, stderr)
+            logger.debug("Started %s (%s) as process %d", self._job.label, arguments[0], self._process.pid)
             stopped = self._wait_for_process(self._process)
         code = self._process.returncode
+        logger.debug("%s exited with %d after %.0f s", self._job.label, code, time.monotonic() - began)
         result = _read_result(output)
         if result and compute_experiment_id(result.spec) != self._job.experiment:
             message = (
-                f"{result.run_id} is not the experiment that was asked for: this machine reads it otherwise."
+                f"{result.run_id} is not the requested experiment: "
+                "this machine reads its options differently."
             )
             return JobOutcome(kind="broken", run_id=result.run_id, message=message), code
         if result:
@@ -189,7 +195,7 @@ class JobWorker:
         if stopped:
             return JobOutcome(kind="stopped", message=stopped), code
         return JobOutcome(
-            kind="broken", message=_read_last_log_lines(log, beginning) or f"exit code {code}"
+            kind="broken", message=_read_last_log_lines(log, log_start) or f"exit code {code}"
         ), code
 
     def _start_process(
@@ -215,23 +221,23 @@ class JobWorker:
         )
 
     def _wait_for_process(self, process: "subprocess.Popen[bytes]") -> str:
-        """Until it ends, or has to; says why it was made to."""
+        """Wait until the process ends or must be stopped; return the reason if it was stopped."""
         assert self._held is not None
-        why, patience = "", STOP_SECONDS
+        reason, remaining_seconds = "", STOP_SECONDS
         while True:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(TICK_SECONDS)
-                return why
-            how, held = read_stop_request(self._paths), self._held.renew_claim()
-            if not held or how == "now":
-                why = why or ("the session was stopped" if held else "the claim was lost to another")
+                return reason
+            request, held = read_stop_request(self._paths), self._held.renew_claim()
+            if not held or request == "now":
+                reason = reason or ("the session was stopped" if held else "another process took the claim")
                 self._kill_and_wait()
-            elif how == "stop":
-                if not why:
+            elif request == "stop":
+                if not reason:
                     process.send_signal(signal.SIGINT)
-                why = "the session was stopped"
-                patience -= TICK_SECONDS
-                if patience <= 0:
+                reason = "the session was stopped"
+                remaining_seconds -= TICK_SECONDS
+                if remaining_seconds <= 0:
                     self._kill_and_wait()
 
     def _kill_and_wait(self) -> None:
@@ -246,7 +252,7 @@ class JobWorker:
 
 
 def find_other_outcome(job: CampaignJob, runs: Sequence[CampaignRunSummary]) -> JobOutcome | None:
-    """What is left to do of a job that was claimed: nothing, where somebody else did it or is doing it."""
+    """Return the outcome of a claimed job that another process has done or is doing; None: run it."""
     if sum(run.settled for run in runs) > job.settled:
         return JobOutcome(kind="elsewhere", run_id=runs[-1].paths.run_id)
     return JobOutcome(kind="busy") if _has_running(runs) else None
@@ -263,14 +269,14 @@ def _read_result(output: Path) -> RunResult | None:
         return None
 
 
-def _read_last_log_lines(log: Path, beginning: int) -> str:
+def _read_last_log_lines(log: Path, start: int) -> str:
     with log.open("rb") as file:
-        file.seek(beginning)
+        file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return " ".join(lines[-2:]).removeprefix("error: ")[:SAID]
+    return " ".join(lines[-2:]).removeprefix("error: ")[:MESSAGE_CHARACTERS]
 
 
-# What a campaign asks of whatever runs its jobs.
+# The executor protocol
 
 
 @dataclass(frozen=True)
@@ -280,22 +286,22 @@ class EndedJob:
 
 
 class JobExecutor(Protocol):
-    """Where and when a job is done is the executor's to know. It may be given further jobs at any time."""
+    """Decides where and when jobs run. Accepts more jobs at any time."""
 
     def submit(self, jobs: Sequence[CampaignJob]) -> None: ...
 
     def ended(self, seconds: float) -> list[EndedJob]:
-        """Jobs that have ended since the last call; waits so long for one at most."""
+        """Return the jobs that have ended since the last call. Waits at most this long for one."""
 
     def stop(self) -> None:
-        """Jobs that have not begun end as stopped. Those that have begun see their session's stop file."""
+        """End jobs that have not started as stopped. Running jobs see the stop file of their session."""
 
 
-# Sees a campaign through: gives its jobs to an executor, and again what another claimed and did not do.
+# The job loop: submit the jobs, and submit again what another process claimed but did not finish
 
 LOOP_SECONDS = 1.0
 PATIENCE_SECONDS = 3.0
-"""Between two looks at what another has claimed."""
+"""Time between two checks of jobs that other processes have claimed."""
 
 
 def make_jobs(
@@ -308,47 +314,48 @@ def make_jobs(
 ) -> list[CampaignJob]:
     return [
         CampaignJob(
-            experiment=one.experiment.id,
-            label=format_cell(one.experiment.cell),
-            arguments=one.experiment.arguments,
+            experiment=status.experiment.id,
+            label=format_cell(status.experiment.cell),
+            arguments=status.experiment.arguments,
             runs=runs,
             session=str(session.paths.root),
-            settled=one.settled,
+            settled=status.settled,
             directory=str(Path.cwd()),
             resume=resume,
             resources=resources,
-            wall_seconds=experience.estimate_limit_seconds(one.experiment.spec),
+            wall_seconds=experience.estimate_limit_seconds(status.experiment.spec),
         )
-        for one in chosen
+        for status in chosen
     ]
 
 
 def run_jobs(
-    wanted: Sequence[CampaignJob],
+    jobs: Sequence[CampaignJob],
     executor: JobExecutor,
     session: CampaignSession,
     claims: ExperimentClaims,
-    tell: Callable[[list[EndedJob]], None],
+    report: Callable[[list[EndedJob]], None],
 ) -> list[EndedJob]:
-    """Until every job has ended, here or elsewhere. `tell` is called about once a second."""
-    executor.submit(wanted)
-    under_way, waiting, ended = len(wanted), list[CampaignJob](), list[EndedJob]()
-    looked, stopping = time.monotonic(), False
+    """Run jobs until each has ended, here or elsewhere. Calls `report` about once a second."""
+    executor.submit(jobs)
+    under_way, waiting, ended = len(jobs), list[CampaignJob](), list[EndedJob]()
+    last_check, stopping = time.monotonic(), False
     while under_way or waiting:
-        found = executor.ended(LOOP_SECONDS)
-        under_way -= len(found)
-        waiting += [one.job for one in found if one.outcome.kind == "busy"]
-        news = [one for one in found if one.outcome.kind != "busy"]
-        ended += news
-        tell(news)
+        ended_now = executor.ended(LOOP_SECONDS)
+        under_way -= len(ended_now)
+        waiting += [ended_job.job for ended_job in ended_now if ended_job.outcome.kind == "busy"]
+        finished = [ended_job for ended_job in ended_now if ended_job.outcome.kind != "busy"]
+        ended += finished
+        report(finished)
         if session.read_stop_request():
             if not stopping:
                 executor.stop()
             stopping, waiting = True, []
-        if waiting and time.monotonic() - looked >= PATIENCE_SECONDS:
-            looked = time.monotonic()
+        if waiting and time.monotonic() - last_check >= PATIENCE_SECONDS:
+            last_check = time.monotonic()
             free = [job for job in waiting if claims.find_holder(job.experiment) is None]
             waiting = [job for job in waiting if job not in free]
+            logger.debug("%d jobs of other processes are free again, %d are not", len(free), len(waiting))
             executor.submit(free)
             under_way += len(free)
     return ended

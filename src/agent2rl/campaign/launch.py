@@ -1,8 +1,8 @@
-"""Becomes another program that does not outlive its parent.
+"""Execute a program that is killed when its parent dies.
 
     launch.py PARENT CORES [NAME=VALUE]... -- PROGRAM...
 
-Run by its path, with the standard library alone. CORES is `all`, or numbers with commas between them.
+Started by its path, with only the standard library. CORES is `all` or comma-separated numbers.
 """
 
 import ctypes
@@ -18,11 +18,11 @@ def main(arguments: list[str]) -> None:
     split = rest.index("--")
     if ctypes.CDLL(None, use_errno=True).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != int(parent):  # it was gone before this could be asked for
+    if os.getppid() != int(parent):  # the parent died before prctl took effect
         sys.exit(1)
     if cores != "all":
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    for name, _, value in (each.partition("=") for each in rest[:split]):
+    for name, _, value in (variable.partition("=") for variable in rest[:split]):
         os.environ[name] = value
     os.execvp(rest[split + 1], rest[split + 1 :])
 

@@ -1,8 +1,8 @@
-"""What a campaign will take, as far as earlier runs and its own budgets tell.
+"""Estimate the time and cost of a campaign from its budgets and from earlier runs.
 
-Time: the agent's budget, and what earlier runs of the task took beside it (set-up, baseline, held-out
-grading). Cost: the driver's limit in dollars; without one, what earlier runs with the same agent and driver
-cost. What is not known is None, and is left out of sums that say so.
+Time: the agent's budget plus the overhead of earlier runs of the task (set-up, baseline, held-out grading).
+Cost: the driver's dollar limit, or without one, the mean cost of earlier runs with the same agent and driver.
+Unknown values are None and are left out of the sums; the plan shows how many there are.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, RunSpec
 
 LEAST_SECONDS = 600.0
-"""Beside the budget, for a scheduler that ends what takes longer than was said."""
+"""Least overhead in a time limit for a scheduler, which kills jobs that exceed it."""
 
 
 class PlannedRun(Record):
@@ -22,7 +22,7 @@ class PlannedRun(Record):
     cell: dict[str, str | int]
     state: State
     chosen: bool
-    """Whether it would be run now."""
+    """Whether `campaign run` would run it now."""
     run_id: str | None = None
     ending: Ending | None = None
     score: float | None = None
@@ -30,11 +30,11 @@ class PlannedRun(Record):
     detail: str = ""
     command: str
     seconds: float
-    """That it is expected to take."""
+    """Expected duration."""
     beside_known: bool
-    """Whether that holds what is beside the budget."""
+    """Whether the duration includes the overhead beside the budget."""
     usd: float | None = None
-    """That it is expected to cost at most."""
+    """Expected cost (an upper bound, if the run has a limit)."""
 
 
 class CampaignPlan(Record):
@@ -42,25 +42,25 @@ class CampaignPlan(Record):
     about: str
     runs: tuple[PlannedRun, ...]
     parallel: int | None
-    """Runs at once; None: the cluster decides."""
+    """Parallel runs. None: the cluster decides."""
     run_seconds: float
-    """Of all that would be run now, one after another."""
+    """Total duration of the chosen runs, one after another."""
     wall_seconds: float | None
-    """With so many at once."""
+    """Total duration with this many parallel runs."""
     usd: float
-    """Of those whose cost is known."""
+    """Total of the known costs."""
     usd_unknown: int
-    """How many it is not known of."""
+    """Number of runs with unknown cost."""
 
 
 class CostEstimator:
-    """What earlier runs took."""
+    """Estimates time and cost from finished runs."""
 
     def __init__(self, past: Mapping[str, Sequence[CampaignRunSummary]]) -> None:
         self._runs = [run for runs in past.values() for run in runs if run.state == "done"]
 
     def list_overhead_seconds(self, spec: RunSpec) -> list[float]:
-        """The time beside the agent's, of runs of the same task: with the same model, or with any."""
+        """Return the overheads of earlier runs of the task, with the same model if there are any."""
         same = [run for run in self._runs if run.spec.task == spec.task]
         closer = [run for run in same if run.spec.model == spec.model]
         return [
@@ -79,58 +79,58 @@ class CostEstimator:
         return fmean(known) if known else None
 
     def estimate_limit_seconds(self, spec: RunSpec) -> float:
-        """Enough for all but the very slow: for schedulers that want a limit."""
-        beside = self.list_overhead_seconds(spec)
-        more = max(LEAST_SECONDS, 2 * max(beside)) if beside else max(LEAST_SECONDS, spec.grading_seconds)
-        return spec.budget.wall_seconds + more
+        """Return a generous time limit, for schedulers that need one."""
+        past = self.list_overhead_seconds(spec)
+        overhead = max(LEAST_SECONDS, 2 * max(past)) if past else max(LEAST_SECONDS, spec.grading_seconds)
+        return spec.budget.wall_seconds + overhead
 
 
 def make_plan(
     name: str,
     about: str,
-    standings: Sequence[ExperimentStatus],
+    statuses: Sequence[ExperimentStatus],
     chosen: Sequence[ExperimentStatus],
     experience: CostEstimator,
     parallel: int | None,
 ) -> CampaignPlan:
-    wanted = {one.experiment.id for one in chosen if one.state != "running"}
-    runs = tuple(_plan_run(one, one.experiment.id in wanted, experience) for one in standings)
-    now = [run for run in runs if run.chosen]
+    chosen_ids = {status.experiment.id for status in chosen if status.state != "running"}
+    runs = tuple(_plan_run(status, status.experiment.id in chosen_ids, experience) for status in statuses)
+    chosen_runs = [run for run in runs if run.chosen]
     return CampaignPlan(
         campaign=name,
         about=about,
         runs=runs,
         parallel=parallel,
-        run_seconds=sum(run.seconds for run in now),
-        wall_seconds=estimate_makespan([run.seconds for run in now], parallel) if parallel else None,
-        usd=sum(run.usd or 0.0 for run in now),
-        usd_unknown=sum(run.usd is None for run in now),
+        run_seconds=sum(run.seconds for run in chosen_runs),
+        wall_seconds=estimate_makespan([run.seconds for run in chosen_runs], parallel) if parallel else None,
+        usd=sum(run.usd or 0.0 for run in chosen_runs),
+        usd_unknown=sum(run.usd is None for run in chosen_runs),
     )
 
 
 def estimate_makespan(seconds: Sequence[float], slots: int) -> float:
-    """Until the last of them ends, where each begins as soon as there is room, in this order."""
+    """Return when the last run ends if each starts in this order as soon as a slot is free."""
     ends = [0.0] * slots
-    for each in seconds:
-        heapq.heapreplace(ends, ends[0] + each)
+    for duration in seconds:
+        heapq.heapreplace(ends, ends[0] + duration)
     return max(ends)
 
 
-def _plan_run(one: ExperimentStatus, chosen: bool, experience: CostEstimator) -> PlannedRun:
-    spec, run = one.experiment.spec, one.run
-    beside = experience.list_overhead_seconds(spec)
+def _plan_run(status: ExperimentStatus, chosen: bool, experience: CostEstimator) -> PlannedRun:
+    spec, run = status.experiment.spec, status.run
+    overheads = experience.list_overhead_seconds(spec)
     return PlannedRun(
-        experiment=one.experiment.id,
-        cell=dict(one.experiment.cell),
-        state=one.state,
+        experiment=status.experiment.id,
+        cell=dict(status.experiment.cell),
+        state=status.state,
         chosen=chosen,
         run_id=run.paths.run_id if run else None,
         ending=run.ending if run else None,
         score=run.score if run else None,
         improvement=run.improvement if run else None,
-        detail=one.detail,
-        command=one.experiment.command,
-        seconds=spec.budget.wall_seconds + (fmean(beside) if beside else 0.0),
-        beside_known=bool(beside),
+        detail=status.detail,
+        command=status.experiment.command,
+        seconds=spec.budget.wall_seconds + (fmean(overheads) if overheads else 0.0),
+        beside_known=bool(overheads),
         usd=experience.estimate_usd(spec),
     )

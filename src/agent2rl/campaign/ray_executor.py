@@ -1,11 +1,12 @@
-"""Runs jobs on a Ray cluster, one task each. Ray decides where and when.
+"""Run jobs on a Ray cluster, one task per job. Ray decides where and when.
 
-A worker that dies is Ray's to notice: its task is done again, and takes over the claim that the dead worker
-left. Workers see the runs directory, or (`fetch`) do not: then each run comes back through Ray's object
-store as an archive, in pieces, and it is this process that holds the claims.
+Ray notices when a worker dies and retries its task, which takes over the claim of the dead worker. Workers
+normally share the runs directory. If they do not (`fetch`), each run comes back through Ray's object store as
+an archive in pieces, and this process holds the claims.
 """
 
 import importlib
+import logging
 import socket
 import tarfile
 import tempfile
@@ -31,12 +32,14 @@ from agent2rl.record.files import remove_tree
 from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.report import export
 
+logger = logging.getLogger(__name__)
+
 RETRIES = 5
-"""How often a job is done again whose worker died."""
+"""How often a job is retried if its worker dies."""
 ANSWER_SECONDS = 10.0
 PIECE_BYTES = 32 << 20
 PIECES = 4
-"""That wait in the object store at once."""
+"""Limit for pieces that wait in the object store at the same time."""
 
 
 class RayExecutor:
@@ -59,18 +62,18 @@ class RayExecutor:
         self._start_queued_jobs()
 
     def ended(self, seconds: float) -> list[EndedJob]:
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         self._start_queued_jobs()
-        while not self._ended and (left := until - time.monotonic()) > 0:
+        while not self._ended and (remaining := deadline - time.monotonic()) > 0:
             if not self._under_way:
-                time.sleep(left)
+                time.sleep(remaining)
                 break
-            ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=left)
+            ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=remaining)
             for answer in ready:
                 self._ended.append(self._collect_outcome(answer))
         self._renew_claims()
-        found, self._ended = self._ended, []
-        return found
+        ended, self._ended = self._ended, []
+        return ended
 
     def stop(self) -> None:
         self._ended += [EndedJob(job, JobOutcome(kind="stopped")) for job in self._queue]
@@ -92,13 +95,13 @@ class RayExecutor:
                 held = ExperimentClaims(claims_folder(Path(job.runs))).claim_experiment(
                     job.experiment, Path(job.session).name
                 )
-                no = (
+                outcome = (
                     find_other_outcome(job, RunHistory(Path(job.runs)).list_experiment_runs(job.experiment))
                     if held
                     else JobOutcome(kind="busy")
                 )
-                if no:
-                    self._ended.append(EndedJob(job, no))
+                if outcome:
+                    self._ended.append(EndedJob(job, outcome))
                     if held:
                         held.release()
                     continue
@@ -110,7 +113,7 @@ class RayExecutor:
                 self._ray.cancel(answer)
 
     def _fetch_piece(self, piece: Any) -> Any:
-        self._renew_claims()  # a large run takes its time
+        self._renew_claims()  # fetching a large run takes long
         return self._ray.get(piece)
 
     def _collect_outcome(self, answer: Any) -> EndedJob:
@@ -123,6 +126,7 @@ class RayExecutor:
         except self._ray.exceptions.TaskCancelledError:
             outcome = JobOutcome(kind="stopped")
         except (self._ray.exceptions.RayError, tarfile.TarError, OSError) as error:
+            logger.debug("The Ray task of %s failed", job.label, exc_info=True)
             outcome = JobOutcome(kind="broken", message=f"{type(error).__name__}: {str(error).strip()[:300]}")
         finally:
             if held:
@@ -131,29 +135,29 @@ class RayExecutor:
 
 
 def _run_on_shared_storage(text: str) -> Iterator[str | bytes]:
-    """On a worker that sees the runs directory."""
+    """Run a job on a worker that shares the runs directory."""
     yield JobWorker(CampaignJob.model_validate_json(text), _get_worker_share()).run().model_dump_json()
 
 
 def _run_and_send_back(text: str) -> Iterator[str | bytes]:
-    """On a worker that does not: the outcome, then the run's directory."""
-    place = Path(tempfile.mkdtemp(prefix="agent2rl-"))
+    """Run a job on a worker that does not: yield the outcome, then the pieces of the run directory."""
+    directory = Path(tempfile.mkdtemp(prefix="agent2rl-"))
     try:
-        runs, session = place / "runs", place / "session"
-        here = {"runs": str(runs), "session": str(session), "settled": 0}
+        runs, session = directory / "runs", directory / "session"
+        local_paths = {"runs": str(runs), "session": str(session), "settled": 0}
         outcome = JobWorker(
-            CampaignJob.model_validate_json(text).model_copy(update=here), _get_worker_share()
+            CampaignJob.model_validate_json(text).model_copy(update=local_paths), _get_worker_share()
         ).run()
         yield outcome.model_dump_json()
         if outcome.run_id:
-            yield from _pack_run(runs / outcome.run_id, place / "run.tar")
+            yield from _pack_run(runs / outcome.run_id, directory / "run.tar")
     finally:
-        remove_tree(place)
+        remove_tree(directory)
 
 
 def _get_worker_share() -> MachineShare:
     ray = importlib.import_module("ray")
-    return MachineShare(gpus=tuple(str(each) for each in ray.get_gpu_ids()))
+    return MachineShare(gpus=tuple(str(gpu) for gpu in ray.get_gpu_ids()))
 
 
 def _pack_run(run: Path, archive: Path) -> Iterator[bytes]:
@@ -165,7 +169,7 @@ def _pack_run(run: Path, archive: Path) -> Iterator[bytes]:
 
 
 class _PieceReader:
-    """Pieces of bytes as a file that is read once."""
+    """File object that reads an iterator of byte strings once."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -173,27 +177,27 @@ class _PieceReader:
     def read(self, size: int) -> bytes:
         while len(self._rest) < size and (piece := next(self._pieces, b"")):
             self._rest += piece
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
 
 
 def _unpack_run(pieces: Iterator[bytes], run_id: str, runs: Path) -> None:
-    """There whole or not at all. Links stay as the agent made them; nothing is written outside."""
-    place = Path(tempfile.mkdtemp(prefix=".fetching-", dir=runs))
+    """Unpack a run completely or not at all. Keeps the agent's links; writes nothing outside `runs`."""
+    directory = Path(tempfile.mkdtemp(prefix=".fetching-", dir=runs))
     try:
         with tarfile.open(fileobj=cast(IO[bytes], _PieceReader(pieces)), mode="r|") as tar:
-            tar.extractall(place, filter="tar")
-        (place / run_id).rename(runs / run_id)
+            tar.extractall(directory, filter="tar")
+        (directory / run_id).rename(runs / run_id)
     finally:
-        remove_tree(place)
+        remove_tree(directory)
     export.update_results_csv(RunPaths(runs / run_id))
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself would try for a quarter of an hour."""
+    """Raise WorldError if nothing listens at the address. Ray itself would try for 15 minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return  # `auto`, or whatever else Ray knows
+        return  # `auto`, or another form that Ray knows
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
@@ -216,7 +220,7 @@ def open_ray_executor(
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise WorldError(
-            f"Ray does not answer: {error}.", "Name a cluster that runs: --address HOST:PORT."
+            f"Ray does not answer: {error}.", "Choose a running cluster: --address HOST:PORT."
         ) from error
     cluster = RayExecutor(ray, resources, parallel, fetch)
     try:

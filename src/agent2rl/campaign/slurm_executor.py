@@ -1,10 +1,11 @@
-"""Runs jobs on a Slurm cluster through submitit, in job arrays. Slurm decides where and when.
+"""Run jobs on a Slurm cluster through submitit, in job arrays. Slurm decides where and when.
 
-A job that is preempted is queued again, and takes its run up where it was or begins it anew. Which jobs are
-left is asked of `squeue` alone, since not every cluster keeps accounts for `sacct`.
+A preempted job is queued again and resumes its run or starts it anew. Only `squeue` is used to find out which
+jobs are left, because not every cluster keeps the accounting records for `sacct`.
 """
 
 import importlib
+import logging
 import math
 import signal
 import subprocess
@@ -20,21 +21,23 @@ from agent2rl.campaign.claims_and_sessions import LEASE_SECONDS
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, WorldError
 
+logger = logging.getLogger(__name__)
+
 ASK_SECONDS = 10.0
-"""Between two questions to the controller."""
+"""Time between two queries to the controller."""
 GONE_SECONDS = 30.0
-"""That a job may be neither in the queue nor have an answer: shared storage can be slow to show one."""
+"""How long a job may have left the queue without a result: shared storage can be slow to show one."""
 TICK_SECONDS = 0.5
 BUSY_SECONDS = 5.0
 END_SECONDS = 300.0
-"""Within which a job ends that was told so."""
+"""Time for Slurm to end a job after SIGTERM."""
 
 
 class SlurmJob:
-    """What a Slurm job does. submitit keeps it, and asks it for a successor when the job is preempted.
+    """The function of a Slurm job. submitit pickles it, and calls `checkpoint` when the job is preempted.
 
-    Slurm tells a job of its end by SIGTERM to all its processes, the run's among them. The run is not to
-    close its record then, as if somebody had stopped it: it is left as by a crash, to be taken up.
+    Slurm announces the end of a job by SIGTERM to all its processes, including the run. The run must not
+    close its record then, as if a user had stopped it. It is killed as in a crash, so that it can be resumed.
     """
 
     def __init__(self, text: str) -> None:
@@ -43,16 +46,16 @@ class SlurmJob:
         self._ending = False
 
     def __call__(self) -> str:
-        """A job that was queued again can come before its predecessor's claim has run out."""
+        """Run the job. Retries while busy: a requeued job can start before the old claim expires."""
         signal.signal(signal.SIGTERM, self._handle_sigterm)
         job = CampaignJob.model_validate_json(self._text)
-        until = time.monotonic() + LEASE_SECONDS + 2 * BUSY_SECONDS
+        deadline = time.monotonic() + LEASE_SECONDS + 2 * BUSY_SECONDS
         while True:
             self._work = JobWorker(job, MachineShare(gpus=None if job.resources.gpus else ()))
             outcome = self._work.run()
             if self._ending and outcome.kind in ("stopped", "broken"):
-                time.sleep(END_SECONDS)  # Slurm ends it, and knows whether to queue it again
-            if outcome.kind != "busy" or time.monotonic() > until:
+                time.sleep(END_SECONDS)  # Slurm kills the job and decides whether to requeue it
+            if outcome.kind != "busy" or time.monotonic() > deadline:
                 return outcome.model_dump_json()
             time.sleep(BUSY_SECONDS)
 
@@ -74,10 +77,10 @@ class SlurmExecutor:
         self._dropped: list[EndedJob] = []
         self._asked, self._queued = -ASK_SECONDS, set[str]()
         self._missing: dict[str, float] = {}
-        self.make_submitit_executor(1)  # so that what cannot be is said before anything is submitted
+        self.make_submitit_executor(1)  # so that invalid parameters fail before anything is submitted
 
     def submit(self, jobs: Sequence[CampaignJob]) -> None:
-        """Equal time limits are one array."""
+        """Submit jobs, with one array per time limit."""
         ordered = sorted(jobs, key=_round_up_minutes)
         for minutes, group in groupby(ordered, key=_round_up_minutes):
             members = list(group)
@@ -86,18 +89,23 @@ class SlurmExecutor:
                 with executor.batch():
                     sent = [executor.submit(SlurmJob(job.model_dump_json())) for job in members]
             except (subprocess.CalledProcessError, self._submitit.core.utils.FailedJobError) as error:
-                raise WorldError(f"sbatch refuses the jobs: {_first_line(error)}", "See --slurm.") from error
-            self._under_way |= {one.job_id: (job, one) for job, one in zip(members, sent, strict=True)}
+                raise WorldError(
+                    f"sbatch rejected the jobs: {_first_line(error)}", "Check the parameters of --slurm."
+                ) from error
+            logger.debug("Submitted %d jobs with a limit of %d minutes", len(members), minutes)
+            self._under_way |= {
+                slurm_job.job_id: (job, slurm_job) for job, slurm_job in zip(members, sent, strict=True)
+            }
         self._queued |= set(self._under_way)
 
     def ended(self, seconds: float) -> list[EndedJob]:
-        until = time.monotonic() + seconds
-        while not (found := self._collect_ended()) and time.monotonic() < until:
+        deadline = time.monotonic() + seconds
+        while not (ended := self._collect_ended()) and time.monotonic() < deadline:
             time.sleep(TICK_SECONDS)
-        return found
+        return ended
 
     def stop(self) -> None:
-        """Those that wait in the queue are taken out of it. One that was queued again has begun before."""
+        """Cancel jobs that are still in the queue, except requeued ones: those have started before."""
         pending = _list_queued_jobs("--states=PENDING") or set()
         waiting = [name for name, (_, sent) in self._under_way.items() if not sent.paths.stdout.exists()]
         for name in pending & set(waiting):
@@ -110,24 +118,24 @@ class SlurmExecutor:
         return executor
 
     def _collect_ended(self) -> list[EndedJob]:
-        found, self._dropped = self._dropped, []
+        ended, self._dropped = self._dropped, []
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._asked = time.monotonic()
             if (queued := _list_queued_jobs()) is None:
-                self._queued = set(self._under_way)  # for a while the controller may be away
+                self._queued = set(self._under_way)  # the controller may be unavailable for a while
             else:
                 self._queued = queued
         for name, (job, sent) in list(self._under_way.items()):
             if sent.paths.result_pickle.exists():
-                found.append(EndedJob(job, self._read_outcome(sent)))
+                ended.append(EndedJob(job, self._read_outcome(sent)))
                 del self._under_way[name]
             elif name in self._queued:
                 self._missing.pop(name, None)
             elif time.monotonic() - self._missing.setdefault(name, time.monotonic()) > GONE_SECONDS:
-                message = f"Slurm's job {name} ended without an answer; see {sent.paths.stderr}."
-                found.append(EndedJob(job, JobOutcome(kind="broken", message=message)))
+                message = f"Slurm job {name} ended without a result; see {sent.paths.stderr}."
+                ended.append(EndedJob(job, JobOutcome(kind="broken", message=message)))
                 del self._under_way[name]
-        return found
+        return ended
 
     def _read_outcome(self, sent: Any) -> JobOutcome:
         if (error := sent.exception()) is not None:
@@ -140,10 +148,10 @@ def _round_up_minutes(job: CampaignJob) -> int:
 
 
 def _list_queued_jobs(*only: str) -> set[str] | None:
-    """The jobs of this user that are not over; None where the controller does not answer."""
-    asked = ["squeue", "--me", "--noheader", "--array", "--format=%i", *only]
+    """Return the unfinished jobs of this user, or None if the controller does not answer."""
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i", *only]
     try:
-        done = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
     return set(done.stdout.split())
@@ -152,8 +160,8 @@ def _list_queued_jobs(*only: str) -> set[str] | None:
 def make_job_parameters(
     resources: RunResources, parallel: int | None, extra: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What submitit is told of every job."""
-    wanted = {
+    """Return the submitit parameters of every job."""
+    parameters = {
         "name": "agent2rl",
         "cpus_per_task": resources.cpus,
         "mem_gb": resources.memory_bytes / (1 << 30) if resources.memory_bytes else None,
@@ -161,7 +169,7 @@ def make_job_parameters(
         "slurm_array_parallelism": parallel,
         "slurm_additional_parameters": {"requeue": True, **extra},
     }
-    return {name: value for name, value in wanted.items() if value is not None}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _first_line(error: BaseException) -> str:
@@ -182,5 +190,5 @@ def open_slurm_executor(
     try:
         cluster = SlurmExecutor(submitit, folder, make_job_parameters(resources, parallel, extra))
     except RuntimeError as error:
-        raise MachineError(f"{error}", "Call it where `srun` and `sbatch` are.") from error
+        raise MachineError(f"{error}", "Run this command on a machine with `srun` and `sbatch`.") from error
     yield cluster

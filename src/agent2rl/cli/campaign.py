@@ -1,4 +1,4 @@
-"""agent2rl campaign"""
+"""The command group `campaign`: plan, run, retry, status, stop and report."""
 
 import sys
 import time
@@ -34,12 +34,12 @@ def campaign_command() -> None:
     """Run a matrix of experiments from a TOML file.
 
     \b
-    agent2rl campaign plan campaigns/smoke.toml       what there is to run, and what it takes
+    agent2rl campaign plan campaigns/smoke.toml       what is left to run, with time and cost
     agent2rl campaign run campaigns/smoke.toml        run what is not done yet
-    agent2rl campaign status campaigns/smoke.toml     how it stands
-    agent2rl campaign stop campaigns/smoke.toml       end what is running, in order
+    agent2rl campaign status campaigns/smoke.toml     show the state of each run
+    agent2rl campaign stop campaigns/smoke.toml       stop all runs cleanly
     agent2rl campaign retry --failed campaigns/smoke.toml
-    agent2rl campaign report campaigns/smoke.toml     what can be concluded from it
+    agent2rl campaign report campaigns/smoke.toml     write a report over all runs
     """
 
 
@@ -47,7 +47,7 @@ campaign_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=
 
 
 def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where a campaign is run."""
+    """Add the options that choose where a campaign runs."""
     for option in reversed(
         (
             click.option(
@@ -55,24 +55,28 @@ def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
                 type=click.Choice(["local", "ray", "slurm"]),
                 default="local",
                 show_default=True,
-                help="Where runs are done: processes of this machine, a Ray cluster, a Slurm cluster.",
+                help="Where to run: processes on this machine, a Ray cluster or a Slurm cluster.",
             ),
             click.option(
                 "--parallel",
                 type=click.IntRange(1),
-                help="Runs at once.  [default: as many as fit here; on a cluster, as it lets]",
+                help="The number of runs at the same time.  [default: as many as fit]",
             ),
             click.option(
-                "--address", metavar="HOST:PORT", help="Ray: of a cluster that runs.  [default: this machine]"
+                "--address",
+                metavar="HOST:PORT",
+                help="Ray: the address of a running cluster.  [default: this machine]",
             ),
             click.option(
-                "--fetch", is_flag=True, help="Ray: workers do not share the runs directory; bring runs here."
+                "--fetch",
+                is_flag=True,
+                help="Ray: copy runs back here, for workers that do not share the runs directory.",
             ),
             click.option(
                 "--slurm",
                 metavar="KEY=VALUE",
                 multiple=True,
-                help="Slurm: a parameter of sbatch, e.g. partition=gpu. May be given several times.",
+                help="Slurm: an sbatch parameter, e.g. partition=gpu. Can be repeated.",
             ),
         )
     ):
@@ -80,8 +84,8 @@ def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-again = click.option("--again", is_flag=True, help="Run those that are done once more.")
-limit = click.option("--limit", type=click.IntRange(1), help="Run so many at most.")
+again = click.option("--again", is_flag=True, help="Also repeat experiments that are done.")
+limit = click.option("--limit", type=click.IntRange(1), help="Run at most this many experiments.")
 
 
 @campaign_command.command("plan")
@@ -92,13 +96,13 @@ limit = click.option("--limit", type=click.IntRange(1), help="Run so many at mos
 @runs_dir
 @as_json
 def plan_command(
-    file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **asked: Any
+    file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **executor_options: Any
 ) -> None:
-    """Print a campaign's runs: how each stands, and what the rest will take and cost."""
-    campaign, wanted = open_campaign(file, runs_dir), _parse_executor_options(asked)
-    standings = campaign.find_statuses()
-    found = campaign.make_plan(standings, select_runnable(standings, again)[:limit], wanted)
-    click.echo(found.model_dump_json()) if as_json else print_plan(found)
+    """Show the state of each experiment, and the time and cost of what is left."""
+    campaign, options = open_campaign(file, runs_dir), _parse_executor_options(executor_options)
+    statuses = campaign.find_statuses()
+    plan = campaign.make_plan(statuses, select_runnable(statuses, again)[:limit], options)
+    click.echo(plan.model_dump_json()) if as_json else print_plan(plan)
 
 
 @campaign_command.command("run")
@@ -106,7 +110,7 @@ def plan_command(
 @add_executor_options
 @again
 @limit
-@click.option("--detach", is_flag=True, help="Slurm: submit the jobs and leave.")
+@click.option("--detach", is_flag=True, help="Slurm: submit the jobs and exit.")
 @runs_dir
 @as_json
 def run_command(
@@ -116,22 +120,24 @@ def run_command(
     detach: bool,
     runs_dir: Path | None,
     as_json: bool,
-    **asked: Any,
+    **executor_options: Any,
 ) -> None:
-    """Run what is not done yet. Ctrl-C ends each run in order; a second one ends them at once.
+    """Run the experiments that are not done yet.
 
-    Whoever else runs the same campaign on the same runs directory, here or on another machine, shares the
-    work: no experiment is run by two.
+    Ctrl-C stops each run cleanly; a second Ctrl-C aborts them. You can run this command several times on the
+    same runs directory, here or on other machines, to share the work: no experiment runs twice.
 
-    Exit code: 0 where every experiment is done, 1 where one is not, 130 where it was stopped.
+    Exit code: 0 if every experiment is done, 1 if not, 130 if it was stopped.
     """
-    wanted = _parse_executor_options(asked)
-    if detach and wanted.executor != "slurm":
-        raise UserError("--detach is for --executor slurm.", "The others' runs end with this command.")
+    options = _parse_executor_options(executor_options)
+    if detach and options.executor != "slurm":
+        raise UserError(
+            "--detach needs --executor slurm.", "With other executors, runs end with this command."
+        )
     run_campaign(
         open_campaign(file, runs_dir),
-        wanted,
-        lambda found: select_runnable(found, again)[:limit],
+        options,
+        lambda statuses: select_runnable(statuses, again)[:limit],
         as_json,
         detach,
     )
@@ -139,12 +145,14 @@ def run_command(
 
 @campaign_command.command("retry")
 @campaign_file
-@click.option("--failed", "all_failed", is_flag=True, help="Those that failed for no fault of the agent.")
+@click.option(
+    "--failed", "all_failed", is_flag=True, help="Retry runs that failed through no fault of the agent."
+)
 @click.option(
     "--ending",
     type=click.Choice(ENDINGS),
     multiple=True,
-    help="Those whose last run ended so, e.g. out-of-memory.",
+    help="Retry experiments with this ending of the last run, e.g. out-of-memory. Can be repeated.",
 )
 @add_executor_options
 @limit
@@ -157,64 +165,66 @@ def retry_command(
     limit: int | None,
     runs_dir: Path | None,
     as_json: bool,
-    **asked: Any,
+    **executor_options: Any,
 ) -> None:
-    """Run once more what went wrong.
+    """Run failed experiments again.
 
-    What the agent did wrong is a result (agent-failed, out-of-memory, …) and is retried only where --ending
-    names it: the better of two runs is not a fair one.
+    A failure of the agent (agent-failed, out-of-memory, …) is a result. It is retried only if you name it
+    with --ending, because taking the better of two runs is not a fair comparison.
     """
     if not all_failed and not ending:
-        raise UserError("Say what to retry.", "--failed, or --ending NAME.")
+        raise UserError("Choose what to retry.", "Use --failed, or --ending NAME.")
     endings = cast(tuple[Ending, ...], ending)
     run_campaign(
         open_campaign(file, runs_dir),
-        _parse_executor_options(asked),
-        lambda found: select_failed(found, all_failed, endings)[:limit],
+        _parse_executor_options(executor_options),
+        lambda statuses: select_failed(statuses, all_failed, endings)[:limit],
         as_json,
     )
 
 
 @campaign_command.command("status")
 @campaign_file
-@click.option("--once", is_flag=True, help="Print the table once.  [default where there is no terminal]")
+@click.option(
+    "--once", is_flag=True, help="Print the table once and exit.  [default if stdout is not a terminal]"
+)
 @runs_dir
 @as_json
 def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool) -> None:
-    """Show how a campaign stands, until all of it is done."""
+    """Show the state of each experiment, and update it until all are done."""
     campaign = open_campaign(file, runs_dir)
-    standings = campaign.find_statuses()
+    statuses = campaign.find_statuses()
     if as_json:
-        click.echo(opened_campaign.format_statuses_json(campaign, standings))
+        click.echo(opened_campaign.format_statuses_json(campaign, statuses))
     elif once or not sys.stdout.isatty():
-        print_statuses(standings)
+        print_statuses(statuses)
     else:
         with CampaignDisplay(quiet=False) as watch:
-            while any(one.state != "done" for one in standings):
-                watch.show_statuses(standings)
+            while any(one.state != "done" for one in statuses):
+                watch.show_statuses(statuses)
                 time.sleep(1)
-                standings = campaign.find_statuses()
-            watch.show_statuses(standings)
+                statuses = campaign.find_statuses()
+            watch.show_statuses(statuses)
 
 
 @campaign_command.command("stop")
 @campaign_file
-@click.option("--now", is_flag=True, help="Do not wait for runs to end in order.")
+@click.option("--now", is_flag=True, help="Abort the runs instead of stopping them cleanly.")
 @runs_dir
 def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
-    """Ask everybody who runs this campaign to stop, and wait until all its runs have ended."""
+    """Stop all processes that run this campaign, and wait until all its runs have ended."""
     campaign = open_campaign(file, runs_dir)
     sessions = list_open_sessions(campaign.runs, campaign.campaign.name)
     for session, _ in sessions:
         session.request_stop("now" if now else "stop")
-    mine = {session.token for session, _ in sessions}
-    told = -1
-    while left := _list_holders(campaign, mine) or _list_starting_sessions(sessions):
-        if len(left) != told:
-            click.echo(f"{len(left)} still running: {', '.join(left)}", err=True)
-        told = len(left)
+    tokens = {session.token for session, _ in sessions}
+    last_count = -1
+    while running := _list_holders(campaign, tokens) or _list_starting_sessions(sessions):
+        if len(running) != last_count:
+            click.echo(f"{len(running)} still running: {', '.join(running)}", err=True)
+        last_count = len(running)
         time.sleep(POLL_SECONDS)
-    click.echo("nothing was running" if told < 0 else "all have ended")
+    click.echo("nothing was running" if last_count < 0 else "all have ended")
 
 
 @campaign_command.command("report")
@@ -223,7 +233,7 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write it to this folder.  [default: campaign-NAME in the current one]",
+    help="Write the report to this folder.  [default: campaign-NAME in the current one]",
 )
 @protocol
 @include_contaminated
@@ -237,11 +247,11 @@ def report_command(
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what many runs come to: those of a campaign's FILE, or all in the directory RUNS.
+    """Write a report over many runs: the runs of a campaign FILE, or all runs in the directory RUNS.
 
     \b
     campaign.html   one page with all figures
-    campaign.md     the same to read elsewhere; campaign.json for programs
+    campaign.md     the same as Markdown; campaign.json for programs
     figures/        each figure as SVG and PNG, and its data as CSV
     leaderboard.csv, cells.csv
 
@@ -250,50 +260,50 @@ def report_command(
     agent2rl campaign report runs/
     """
     name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir)
-    found = gather_digests(runs)
-    made = analyse_campaign(
-        found.digests,
-        select_task_traits(found.digests),
+    gathered = gather_digests(runs)
+    analysis = analyse_campaign(
+        gathered.digests,
+        select_task_traits(gathered.digests),
         name,
         about,
         protocol,
-        found.unreadable,
+        gathered.unreadable,
         include_contaminated,
     )
     from agent2rl.report import campaign_page
 
-    written = campaign_page.write(made, output or Path(f"campaign-{name or 'all'}"))
+    written = campaign_page.write(analysis, output or Path(f"campaign-{name or 'all'}"))
     if as_json:
-        click.echo(made.model_dump_json())
+        click.echo(analysis.model_dump_json())
         return
-    click.echo(campaign_page.sentence(made))
-    for note in campaign_page.notes(made):
+    click.echo(campaign_page.sentence(analysis))
+    for note in campaign_page.notes(analysis):
         click.echo(f"note: {note}", err=True)
     click.echo(f"report: {written}")
 
 
 def _list_holders(campaign: OpenedCampaign, sessions: set[str]) -> list[str]:
-    """The runs that work for these sessions, by host."""
+    """List the runs of these sessions as host:pid."""
     now = campaign.claims.read_storage_clock()
     holders = (campaign.claims.find_holder(each.id, now) for each in campaign.experiments)
     return [f"{holder.host}:{holder.pid}" for holder in holders if holder and holder.session in sessions]
 
 
 def _list_starting_sessions(sessions: Sequence[tuple[CampaignSession, SessionRecord]]) -> list[str]:
-    """Sessions of this machine that have not ended: one may be about to claim something."""
+    """List the open sessions of this machine: one may be about to claim an experiment."""
     here = read_machine_id()
-    left = (who for session, who in sessions if not session.paths.ended.exists())
-    return [f"{who.host}:{who.pid}" for who in left if who.machine == here and not who.dead]
+    records = (record for session, record in sessions if not session.paths.ended.exists())
+    return [f"{r.host}:{r.pid}" for r in records if r.machine == here and not r.dead]
 
 
-def _parse_executor_options(asked: dict[str, Any]) -> executors.ExecutorOptions:
-    pairs = [each.partition("=") for each in asked["slurm"]]
+def _parse_executor_options(executor_options: dict[str, Any]) -> executors.ExecutorOptions:
+    pairs = [each.partition("=") for each in executor_options["slurm"]]
     if bad := [key for key, sign, _ in pairs if not key or not sign]:
-        raise UserError(f"--slurm {bad[0]}: there is no '=' in it.", "Write it as --slurm partition=gpu.")
+        raise UserError(f"--slurm {bad[0]}: '=' is missing.", "Write it as --slurm partition=gpu.")
     return executors.ExecutorOptions(
-        executor=asked["executor"],
-        parallel=asked["parallel"],
-        address=asked["address"],
-        fetch=asked["fetch"],
+        executor=executor_options["executor"],
+        parallel=executor_options["parallel"],
+        address=executor_options["address"],
+        fetch=executor_options["fetch"],
         slurm={key: value for key, _, value in pairs},
     )

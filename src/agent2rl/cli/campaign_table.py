@@ -1,4 +1,4 @@
-"""How campaigns look in a terminal."""
+"""Terminal output of campaigns: the plan, the table of states, and the live display."""
 
 import time
 from collections import Counter
@@ -25,20 +25,20 @@ COLOURS = {
     "stopped": "yellow",
     "crashed": "yellow",
 }
-LOOK_SECONDS = 2.0
-SAID = 90
+REFRESH_SECONDS = 2.0
+DETAIL_CHARACTERS = 90
 PLAIN_WIDTH = 160
-BESIDE = 6
-"""Lines of a screen that are not rows."""
+NON_ROW_LINES = 6
+"""Lines of the screen that are not table rows."""
 
 
 def format_duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02d}s"
+    return f"{rounded // 3600}h{rounded // 60 % 60:02d}m"
 
 
 def format_number(value: float | None, form: str = ".2f") -> str:
@@ -69,51 +69,51 @@ def print_plan(plan: CampaignPlan) -> None:
     wall = f", {format_duration(plan.wall_seconds)} with {plan.parallel} at once" if plan.wall_seconds else ""
     console.print(f"to run (←): {len(chosen)}, {format_duration(plan.run_seconds)} together{wall}, {cost}")
     if not all(run.beside_known for run in chosen):
-        console.print("+: and set-up and grading, which no earlier run of the task tells of")
+        console.print("+: plus set-up and grading; no earlier run of the task shows how long they take")
 
 
-def print_statuses(standings: Sequence[ExperimentStatus]) -> None:
-    _make_console().print(_make_status_table(standings, len(standings)))
+def print_statuses(statuses: Sequence[ExperimentStatus]) -> None:
+    _make_console().print(_make_status_table(statuses, len(statuses)))
 
 
 class CampaignDisplay:
-    """A live table on a terminal; elsewhere a line for each thing that happens."""
+    """Shows a live table on a terminal, and one line per event elsewhere."""
 
     def __init__(self, quiet: bool) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._began, self._looked = time.monotonic(), -LOOK_SECONDS
+        self._began, self._looked = time.monotonic(), -REFRESH_SECONDS
         self._states: dict[str, str] = {}
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another look."""
-        return time.monotonic() - self._looked >= LOOK_SECONDS
+        """Whether it is time to refresh the table."""
+        return time.monotonic() - self._looked >= REFRESH_SECONDS
 
-    def show_statuses(self, standings: Sequence[ExperimentStatus]) -> None:
+    def show_statuses(self, statuses: Sequence[ExperimentStatus]) -> None:
         self._looked = time.monotonic()
         if self._live:
             self._live.update(
-                _make_status_table(standings, max(3, self._console.height - BESIDE)), refresh=True
+                _make_status_table(statuses, max(3, self._console.height - NON_ROW_LINES)), refresh=True
             )
             return
-        for one in standings:
-            before = self._states.get(one.experiment.id)
-            self._states[one.experiment.id] = one.state
-            if before is not None and before != one.state and one.state == "running":
-                self.print_line(f"running  {_format_cell_values(one.experiment.cell)}")
+        for status in statuses:
+            before = self._states.get(status.experiment.id)
+            self._states[status.experiment.id] = status.state
+            if before is not None and before != status.state and status.state == "running":
+                self.print_line(f"running  {_format_cell_values(status.experiment.cell)}")
 
-    def print_ended_jobs(self, ended: Iterable[EndedJob], standings: Sequence[ExperimentStatus]) -> None:
-        cells = {one.experiment.id: one for one in standings}
-        for each in ended:
-            one, outcome = cells[each.job.experiment], each.outcome
-            score = f"  {format_number(one.run.score)}" if one.run and one.run.score is not None else ""
-            gain = f" ({one.run.improvement:+.2f})" if one.run and one.run.improvement is not None else ""
-            what = outcome.ending or outcome.kind
-            said = f"  {_shorten_text(outcome.message)}" if outcome.message else ""
+    def print_ended_jobs(self, ended: Iterable[EndedJob], statuses: Sequence[ExperimentStatus]) -> None:
+        by_experiment = {status.experiment.id: status for status in statuses}
+        for job in ended:
+            run, outcome = by_experiment[job.job.experiment].run, job.outcome
+            score = f"  {format_number(run.score)}" if run and run.score is not None else ""
+            gain = f" ({run.improvement:+.2f})" if run and run.improvement is not None else ""
+            ending = outcome.ending or outcome.kind
+            message = f"  {_shorten_text(outcome.message)}" if outcome.message else ""
             self.print_line(
-                f"{what}  {_format_cell_values(one.experiment.cell)}"
-                f"{score}{gain}{said}  {outcome.run_id or ''}".rstrip()
+                f"{ending}  {_format_cell_values(by_experiment[job.job.experiment].experiment.cell)}"
+                f"{score}{gain}{message}  {outcome.run_id or ''}".rstrip()
             )
 
     def print_line(self, line: str) -> None:
@@ -134,43 +134,43 @@ class CampaignDisplay:
 
 
 def _make_console() -> Console:
-    """Where there is no terminal, nobody's window is too narrow."""
+    """Return a console for stdout. Without a terminal, it is wide, so that tables do not wrap."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
-def _make_status_table(standings: Sequence[ExperimentStatus], rows: int) -> RenderableType:
-    """Where not all fit, those that are going come first, then those that went wrong."""
+def _make_status_table(statuses: Sequence[ExperimentStatus], rows: int) -> RenderableType:
+    """If not all rows fit, show running experiments first, then those that went wrong."""
     order = {"running": 0, "crashed": 1, "failed": 2, "stopped": 3, "todo": 4, "done": 5}
-    shown = list(standings)
+    shown = list(statuses)
     if len(shown) > rows:
-        shown = sorted(standings, key=lambda one: order[one.state])[:rows]
-    varied = _find_varied_axes([one.experiment.cell for one in standings])
+        shown = sorted(statuses, key=lambda status: order[status.state])[:rows]
+    varied = _find_varied_axes([status.experiment.cell for status in statuses])
     table = Table(*varied, "state", "time", "score", "gain", "")
-    for one in shown:
-        run = one.run
+    for status in shown:
+        run = status.run
         table.add_row(
-            *(escape(str(one.experiment.cell[axis])) for axis in varied),
-            _format_state(one.state),
+            *(escape(str(status.experiment.cell[axis])) for axis in varied),
+            _format_state(status.state),
             format_duration(run.seconds if run else None),
             format_number(run.score if run else None),
             format_number(run.improvement if run else None, "+.2f"),
-            escape(_shorten_text(one.detail)),
+            escape(_shorten_text(status.detail)),
         )
-    more = len(standings) - len(shown)
-    counts = _format_counts(one.state for one in standings) + (f"; {more} not shown" if more else "")
+    hidden = len(statuses) - len(shown)
+    counts = _format_counts(status.state for status in statuses) + (f"; {hidden} not shown" if hidden else "")
     return Group(table, Text.from_markup(counts))
 
 
 def _find_varied_axes(cells: Sequence[Cell]) -> list[str]:
-    """The axes that tell the rows apart."""
+    """Return the axes with more than one value, which distinguish the rows."""
     axes = list(cells[0])
     return [axis for axis in axes if len({cell[axis] for cell in cells}) > 1] or axes[:1]
 
 
 def _format_counts(states: Iterable[str]) -> str:
-    found = Counter(states)
-    return ", ".join(f"{found[state]} {_format_state(state)}" for state in COLOURS if found[state])
+    counts = Counter(states)
+    return ", ".join(f"{counts[state]} {_format_state(state)}" for state in COLOURS if counts[state])
 
 
 def _format_state(state: str) -> str:
@@ -183,9 +183,9 @@ def _format_cell_values(cell: Cell) -> str:
 
 def _shorten_text(text: str) -> str:
     plain = _sanitize_line(" ".join(text.split()))
-    return plain if len(plain) <= SAID else f"{plain[: SAID - 1]}…"
+    return plain if len(plain) <= DETAIL_CHARACTERS else f"{plain[: DETAIL_CHARACTERS - 1]}…"
 
 
 def _sanitize_line(text: str) -> str:
-    """What an agent wrote must not steer the terminal."""
+    """Replace control characters: text of an agent must not control the terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)

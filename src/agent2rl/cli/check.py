@@ -25,9 +25,11 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 @click.command("check")
 @click.argument("task", required=False)
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox to try.")
-@click.option("--data-dir", type=DIRECTORY, help="The task's official files.")
-@click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox to test.")
+@click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
+@click.option(
+    "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
+)
 @search
 @judge
 @as_json
@@ -42,12 +44,17 @@ def check_command(
 ) -> None:
     """Check this machine, or a task.
 
-    Without TASK: tries every promise of the sandbox for real, and looks for GPUs, keys, disk and data.
-    With TASK: gold answers must score 100 and wrong ones 0, graded as submissions are. With --search, a
-    search is tried. With --judge, it is the judge who marks them; one that compares two answers is asked
-    20 times whether no answer at all is better than the reference's.
+    Without TASK, this tests every guarantee of the sandbox and looks for GPUs, API keys, disk space and data.
 
-    Exit code 1 where something is broken; what is only missing is said and left.
+    With TASK, it grades the task's gold answers and wrong answers as it grades submissions: gold answers
+    must score 100 and wrong answers 0. --search also tries one search. With --judge, the judge grades the
+    answers; a judge that compares two answers is asked 20 times whether an empty answer beats the reference.
+
+    \b
+    agent2rl check
+    agent2rl check gsm8k-mini
+
+    Exit code: 1 if something is broken, else 0. Missing optional parts are listed but are not an error.
     """
     where = read_settings()
     if task is None:

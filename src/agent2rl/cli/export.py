@@ -1,5 +1,6 @@
 """The commands `export`, which writes rows or trajectories, and `track`, which mirrors runs in a tracker."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -17,6 +18,8 @@ from agent2rl.run.settings import read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import describe_failure
 
+logger = logging.getLogger(__name__)
+
 
 @click.command("export")
 @click.argument("form", type=click.Choice(["csv", "jsonl", "parquet", "atif"]))
@@ -25,17 +28,17 @@ from agent2rl.trackers.mirror import describe_failure
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Where to: a file, or for atif a folder.  [default: csv and jsonl are printed]",
+    help="The file to write, or the folder for atif.  [default: print csv and jsonl to stdout]",
 )
 @runs_dir
 def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
-    """Write runs as rows for other programs: all of the runs directory, or those that are named.
+    """Export runs for other programs: the given runs, or all runs in the runs directory.
 
     \b
-    csv      in the columns of the published harness, as results.csv in the runs directory is
-    jsonl    all that is known, one object a run; metrics and route where a run has its report
-    parquet  the same for data frames
-    atif     the trajectories of driven agents, one file each
+    csv      one row per run, with the columns of the published harness (like results.csv in a runs directory)
+    jsonl    one object per run with everything known; metrics and route only if the run has a report
+    parquet  the same data as jsonl, for data frames
+    atif     the trajectories of LLM-driven agents, one file per run
 
     \b
     agent2rl export csv > results.csv
@@ -47,7 +50,7 @@ def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_d
         _write_rows(form, chosen, output)
         return
     if output is None:
-        raise UserError(f"{form} is not for printing.", "Say where to: -o PATH.")
+        raise UserError(f"{form} cannot be printed.", "Choose where to write it: -o PATH.")
     if form == "atif":
         count = export.write_atif(chosen, output)
     else:
@@ -57,18 +60,18 @@ def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_d
 
 def _list_all_runs(runs_dir: Path | None) -> Sequence[RunPaths]:
     folder = (runs_dir or read_settings().runs).absolute()
-    found = export.runs_below(folder)
-    if not found:
-        raise UserError(f"There are no runs below {folder}.", "Name the runs directory with --runs-dir.")
-    return found
+    runs = export.runs_below(folder)
+    if not runs:
+        raise UserError(f"There are no runs below {folder}.", "Choose the runs directory with --runs-dir.")
+    return runs
 
 
 def _write_rows(form: str, chosen: Sequence[RunPaths], output: Path | None) -> None:
     views = [read_run(paths) for paths in chosen]
-    if form == "csv" and (many := sum(bool(view.contaminated) for view in views)):
+    if form == "csv" and (contaminated := sum(bool(view.contaminated) for view in views)):
         click.echo(
-            f"note: {many} of these runs {'is' if many == 1 else 'are'} contaminated, which the columns of "
-            f"the published harness do not tell: `agent2rl export jsonl` does.",
+            f"note: {contaminated} of these runs {'is' if contaminated == 1 else 'are'} contaminated. The "
+            "columns of the published harness do not show this; `agent2rl export jsonl` does.",
             err=True,
         )
     text = (
@@ -83,7 +86,7 @@ def _write_rows(form: str, chosen: Sequence[RunPaths], output: Path | None) -> N
         click.echo(text, nl=False)
 
 
-# agent2rl track
+# The command `track`
 
 
 @click.command("track")
@@ -94,42 +97,46 @@ def _write_rows(form: str, chosen: Sequence[RunPaths], output: Path | None) -> N
     multiple=True,
     required=True,
     callback=validate_trackers,
-    help="wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
+    help="The tracker: wandb, mlflow, trackio or jsonl:FOLDER. Can be repeated.",
 )
 @track_group
 @runs_dir
 def track_command(
     runs: tuple[str, ...], to: tuple[str, ...], track_group: str | None, runs_dir: Path | None
 ) -> None:
-    """Mirror runs in a tracker: what it does not have yet.
+    """Mirror runs in a tracker.
 
-    The run directory stays the truth. Sent are the specification, each submission with its score and what was
-    spent by then, the training curves that the report found, the final score, and as files the report, the
-    result and the ledger; never weights or the workspace. To send a run again changes nothing.
+    This sends the specification, each submission with its score and the budget spent so far, the training
+    curves found by the report, the final score, and the report, result and ledger as files. It never sends
+    weights or the workspace. The run directory remains the source of truth. Only what the tracker does not
+    have yet is sent, so repeating the command changes nothing.
 
     \b
     agent2rl track latest --to mlflow
     agent2rl track runs/2026* --to trackio --track-group smoke
     WANDB_MODE=offline agent2rl track latest --to wandb
 
-    Exit code: 0 where all was sent, 1 where a tracker failed, 2 for a wrong command line.
+    Exit code: 0 if everything was sent, 1 if a tracker failed, 2 for a wrong command line.
     """
-    found = [resolve_run(name, runs_dir) for name in runs]
-    chosen = {name: mirror.require_tracker(name) for name in to}
+    run_paths = [resolve_run(name, runs_dir) for name in runs]
+    trackers = {name: mirror.require_tracker(name) for name in to}
     sent = [
-        _send_run(paths, name, tracker, track_group) for paths in found for name, tracker in chosen.items()
+        _send_run(paths, name, tracker, track_group)
+        for paths in run_paths
+        for name, tracker in trackers.items()
     ]
     sys.exit(0 if all(sent) else 1)
 
 
 def _send_run(paths: RunPaths, name: str, tracker: Tracker, group: str | None) -> bool:
-    """One that fails keeps no other from being sent."""
+    """Send one run to one tracker and return whether it worked. A failure does not stop the other runs."""
     try:
-        with redirect_stdout(sys.stderr):  # what a tracker prints is not what was asked for
-            where = mirror.mirror_run(paths, tracker, group)
-        click.echo(f"{paths.run_id}: {name}: {where}")
+        with redirect_stdout(sys.stderr):  # keep the tracker's own output out of ours
+            location = mirror.mirror_run(paths, tracker, group)
+        click.echo(f"{paths.run_id}: {name}: {location}")
     except Exception as error:
+        logger.debug("Sending %s to %s failed", paths.run_id, name, exc_info=True)
         click.echo(f"error: {paths.run_id} was not sent to {name}: {describe_failure(error)}", err=True)
-        click.echo("       The run itself is whole. Mend what is said here, and send it again.", err=True)
+        click.echo("       The run itself is complete. Fix the problem and send it again.", err=True)
         return False
     return True

@@ -15,7 +15,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.run.agent_install import find_installed, install_agent_package, list_driven_agents
 from agent2rl.run.settings import read_settings
 
-# agent2rl init
+# The command `init`
 
 SOURCE = Path(__file__).with_name("starting")
 PARTS = {"campaign": "campaign.toml", "task": "tasks", "agent": "agents"}
@@ -29,23 +29,26 @@ NEXT = {
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
 @click.option(
-    "--only", type=click.Choice(list(PARTS)), multiple=True, help="Only this.  [default: all three]"
+    "--only",
+    type=click.Choice(list(PARTS)),
+    multiple=True,
+    help="Create only this part. Can be repeated.  [default: all three]",
 )
 def init_command(folder: Path, only: tuple[str, ...]) -> None:
-    """Write a commented campaign, a task and an agent to begin with, into FOLDER (here).
+    """Create an example campaign, task and agent in FOLDER (default: the current one).
 
-    They work as they are: plan the campaign, check the task, run the agent, then make them yours. Nothing
-    that is there already is touched.
+    The files are commented and work as they are. Plan the campaign, check the task, run the agent, then adapt
+    them to your needs. Existing files are never overwritten.
 
     \b
     agent2rl init my-experiments
     agent2rl init --only task
     """
-    wanted = [part for part in PARTS if not only or part in only]
-    files = [path for part in wanted for path in _list_files(SOURCE / PARTS[part])]
+    parts = [part for part in PARTS if not only or part in only]
+    files = [path for part in parts for path in _list_files(SOURCE / PARTS[part])]
     targets = {path: folder / path.relative_to(SOURCE) for path in files}
-    if there := [target for target in targets.values() if target.exists() or target.is_symlink()]:
-        raise UserError(f"{there[0]} is there already.", "Name another folder, or move it away.")
+    if existing := [target for target in targets.values() if target.exists() or target.is_symlink()]:
+        raise UserError(f"{existing[0]} already exists.", "Choose another folder, or move it away.")
     try:
         for path, target in targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,18 +56,18 @@ def init_command(folder: Path, only: tuple[str, ...]) -> None:
             target.chmod(0o755 if path.suffix == ".sh" else 0o644)
             click.echo(f"  {target}")
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}.", "Name another folder.") from error
-    click.echo("then:" if folder == Path() else f"then, in {folder}:")
-    for part in wanted:
+        raise UserError(f"Cannot write {folder}: {error.strerror}.", "Choose another folder.") from error
+    click.echo("next:" if folder == Path() else f"next, in {folder}:")
+    for part in parts:
         click.echo(f"  {NEXT[part]}")
 
 
 def _list_files(path: Path) -> list[Path]:
-    found = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [each for each in found if each.is_file() and "__pycache__" not in each.parts]
+    paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [file for file in paths if file.is_file() and "__pycache__" not in file.parts]
 
 
-# agent2rl list
+# The command `list`
 
 KINDS: list[registry.PluginKind] = ["tasks", "agents", "models", "engines", "sandboxes", "trackers"]
 
@@ -72,18 +75,26 @@ KINDS: list[registry.PluginKind] = ["tasks", "agents", "models", "engines", "san
 @click.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option(
-    "--tasks-dir", type=click.Path(path_type=Path, exists=True), multiple=True, help="Task folders."
+    "--tasks-dir",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="Also list task folders here.",
 )
 @click.option(
-    "--agents-dir", type=click.Path(path_type=Path, exists=True), multiple=True, help="Agent folders."
+    "--agents-dir",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="Also list agent folders here.",
 )
 @as_json
 def list_command(
     kind: registry.PluginKind, tasks_dir: tuple[Path, ...], agents_dir: tuple[Path, ...], as_json: bool
 ) -> None:
     """List tasks, agents, models, engines, sandboxes or trackers."""
-    where = read_settings()
-    folders = {"tasks": (*tasks_dir, *where.tasks), "agents": (*agents_dir, *where.agents)}.get(kind, ())
+    settings = read_settings()
+    folders = {"tasks": (*tasks_dir, *settings.tasks), "agents": (*agents_dir, *settings.agents)}.get(
+        kind, ()
+    )
     entries = [*registry.list_entries(kind), *registry.list_folder_entries(folders)]
     if as_json:
         click.echo(json.dumps([{"name": entry.name, "summary": entry.summary} for entry in entries]))
@@ -94,14 +105,14 @@ def list_command(
     Console(highlight=False).print(table)
 
 
-# agent2rl agents
+# The command `agents`
 
 
 @click.group("agents", invoke_without_command=True)
 @click.pass_context
 @as_json
 def agents_command(context: click.Context, as_json: bool) -> None:
-    """List the agents that an LLM drives, or install them.
+    """List or install the LLM-driven agents.
 
     \b
     agent2rl agents
@@ -114,9 +125,9 @@ def agents_command(context: click.Context, as_json: bool) -> None:
 @agents_command.command("install")
 @click.argument("names", nargs=-1, required=True)
 def install_command(names: tuple[str, ...]) -> None:
-    """Install agents by NAME, at the versions they were tried with, from npm or PyPI.
+    """Install agents by name from npm or PyPI, in the versions that agent2rl was tested with.
 
-    Each gets a directory of its own in the cache. What is there already is left as it is.
+    Each agent gets its own directory in the cache. Agents that are already installed are left as they are.
     """
     known = list_driven_agents()
     for name in names:
@@ -124,9 +135,11 @@ def install_command(names: tuple[str, ...]) -> None:
             raise UserError(f"There is no agent {name!r} to install.", f"Known: {', '.join(sorted(known))}.")
     for name in names:
         package, cache = known[name].package, read_settings().cache
-        there = find_installed(name, package, cache)
-        prefix = there or install_agent_package(name, package, cache, lambda text: click.echo(text, err=True))
-        click.echo(f"{name} {package.version} {'is' if there else 'now is'} in {prefix}")
+        installed = find_installed(name, package, cache)
+        prefix = installed or install_agent_package(
+            name, package, cache, lambda text: click.echo(text, err=True)
+        )
+        click.echo(f"{name} {package.version} {'is' if installed else 'is now'} in {prefix}")
 
 
 def _print_agents(as_json: bool) -> None:
@@ -144,15 +157,15 @@ def _print_agents(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows))
         return
-    table = Table("agent", "version", "installed", "speaks", "package")
+    table = Table("agent", "version", "installed", "APIs", "package")
     for row in rows:
         wires = row["wires"] if isinstance(row["wires"], list) else []
-        there = "yes" if row["installed"] else "no"
-        table.add_row(str(row["name"]), str(row["version"]), there, ", ".join(wires), str(row["package"]))
+        installed = "yes" if row["installed"] else "no"
+        table.add_row(str(row["name"]), str(row["version"]), installed, ", ".join(wires), str(row["package"]))
     Console(highlight=False, soft_wrap=True).print(table)
 
 
-# agent2rl completion
+# The command `completion`
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -161,7 +174,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Print what lets SHELL complete commands, options and names.
+    """Print a script with which SHELL completes commands, options and names.
 
     \b
     agent2rl completion bash > ~/.local/share/bash-completion/completions/agent2rl

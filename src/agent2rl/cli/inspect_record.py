@@ -18,18 +18,18 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.reader import read_transcript
 from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
 
-# agent2rl transcript
+# The command `transcript`
 
 
 @click.command("transcript")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--atif", is_flag=True, help="As an ATIF trajectory, which other programs read.")
+@click.option("--atif", is_flag=True, help="Print an ATIF trajectory, a format that other tools read.")
 @runs_dir
 @as_json
 def transcript_command(run: str, atif: bool, runs_dir: Path | None, as_json: bool) -> None:
     """Show what a run's agent said and did, turn by turn.
 
-    The agent itself wrote it, so it is a claim; `agent2rl show` has what was measured.
+    The agent wrote this transcript itself, so it is only a claim. For what was measured, use `agent2rl show`.
 
     \b
     agent2rl transcript 20261116
@@ -39,7 +39,7 @@ def transcript_command(run: str, atif: bool, runs_dir: Path | None, as_json: boo
     transcript = read_transcript(paths)
     if transcript is None:
         raise UserError(
-            f"{paths.run_id} has no transcript.", "Only agents that an LLM drives have one, once they ended."
+            f"{paths.run_id} has no transcript.", "Only LLM-driven agents write one, when they end."
         )
     if atif:
         click.echo(build_trajectory(transcript, paths.run_id).json_text)
@@ -62,7 +62,7 @@ def _print_transcript(transcript: Transcript) -> None:
 
 
 def _format_step(step: TranscriptStep) -> Text:
-    """None of it steers the terminal."""
+    """Format a step with all control characters removed, so that it cannot control the terminal."""
     text = Text()
     for part, style in ((step.reasoning, "dim italic"), (step.text, "")):
         if part:
@@ -75,21 +75,25 @@ def _format_step(step: TranscriptStep) -> Text:
     return text
 
 
-# agent2rl revisions
+# The command `revisions`
 
 
 @click.command("revisions")
 @click.argument("run", shell_complete=complete_runs)
 @click.option(
-    "--diff", nargs=2, type=click.IntRange(0), metavar="A B", help="What changed from A to B; 0 is nothing."
+    "--diff",
+    nargs=2,
+    type=click.IntRange(0),
+    metavar="A B",
+    help="Show the diff from revision A to B. 0 is the empty workspace.",
 )
 @runs_dir
 @as_json
 def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | None, as_json: bool) -> None:
-    """List the revisions of the agent's code in RUN, or show what changed between two.
+    """List the revisions of the agent's code in RUN, or diff two of them.
 
-    There is one for each change and each submission. They are commits: in the run's directory,
-    `git -C revisions log -p` works too.
+    There is one revision for each change and each submission. Revisions are git commits: in the run's
+    directory, `git -C revisions log -p` works too.
 
     \b
     agent2rl revisions RUN
@@ -99,14 +103,14 @@ def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | N
     if diff:
         click.echo(sanitize_lines(diff_revisions(path, *diff)), nl=False)
         return
-    found = list_revisions(path)
+    revisions = list_revisions(path)
     if as_json:
-        for revision in found:
+        for revision in revisions:
             click.echo(revision.model_dump_json())
         return
     table = Table("#", "after", "why", "files", "changed", "commit")
-    for revision in found:
-        after = f"{revision.at - found[0].at:.0f} s"
+    for revision in revisions:
+        after = f"{revision.at - revisions[0].at:.0f} s"
         why = Text(revision.reason)
         table.add_row(
             str(revision.number), after, why, str(revision.files), str(revision.changed), revision.commit[:10]
@@ -114,9 +118,9 @@ def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | N
     Console(highlight=False).print(table)
 
 
-# agent2rl checkout
+# The command `checkout`
 
-LINK = 0o120000
+LINK = 0o120000  # git's file mode of a symbolic link
 
 
 @click.command("checkout")
@@ -125,48 +129,52 @@ LINK = 0o120000
 @click.argument("folder", type=click.Path(path_type=Path))
 @runs_dir
 def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None) -> None:
-    """Write revision NUMBER of the agent's code in RUN into FOLDER, which must not be there yet.
+    """Write revision NUMBER of the agent's code in RUN into FOLDER, which must not exist yet.
 
-    Links are written as they are and lead wherever the agent had them lead.
+    Symbolic links are kept as the agent made them and may point anywhere.
     """
-    found = list(read_revision_files(resolve_run(run, runs_dir).revisions, number))
+    files = list(read_revision_files(resolve_run(run, runs_dir).revisions, number))
     if folder.exists():
-        raise UserError(f"{folder} is there already.", "Name a folder that is not: nothing is overwritten.")
+        raise UserError(f"{folder} already exists.", "Choose a new folder: nothing is overwritten.")
     folder.mkdir(parents=True)
-    for each in found:
-        path = folder.joinpath(*map(os.fsdecode, each.path))
+    for file in files:
+        path = folder.joinpath(*map(os.fsdecode, file.path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        if each.mode == LINK:
-            path.symlink_to(os.fsdecode(each.content))
+        if file.mode == LINK:
+            path.symlink_to(os.fsdecode(file.content))
         else:
-            path.write_bytes(each.content)
-            path.chmod(each.mode & 0o777)
-    click.echo(f"{len(found)} files in {folder}")
+            path.write_bytes(file.content)
+            path.chmod(file.mode & 0o777)
+    click.echo(f"{len(files)} files in {folder}")
 
 
-# agent2rl verify
+# The command `verify`
 
 
 @click.command("verify")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--head", help="The ledger hash that `run` printed: it must be the last record's.")
+@click.option("--head", help="Require this hash of the last ledger record, as printed by `run`.")
 @runs_dir
 @as_json
 def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
-    """Check that a run's record still holds.
+    """Check that a run's record is unchanged.
 
-    Recomputes the ledger's chain, every submission's manifest, every file that the ledger pins and every
-    revision of the agent's code, and names the first thing that does not hold. Files that nothing pins are
-    named, with the reason. Exit code 1 where something does not hold.
+    This recomputes the ledger's hash chain, the manifest of every submission, the hash of every file in the
+    ledger and every revision of the agent's code. It reports the first mismatch. Files that no hash covers
+    are listed with the reason.
+
+    Exit code: 0 if the record is intact, 1 if not.
     """
-    found = verify_run(resolve_run(run, runs_dir), head)
+    verification = verify_run(resolve_run(run, runs_dir), head)
     if as_json:
-        click.echo(found.model_dump_json())
+        click.echo(verification.model_dump_json())
     else:
-        for note in found.notes:
+        for note in verification.notes:
             click.echo(f"note: {note}")
-        for files in found.not_covered:
+        for files in verification.not_covered:
             click.echo(f"not covered: {files.path}: {files.reason}")
-        click.echo(f"{found.records} ledger records, {found.files} files, head {found.head}")
-        click.echo("the record holds" if found.holds else f"DOES NOT HOLD: {found.fault}")
-    sys.exit(0 if found.holds else 1)
+        click.echo(
+            f"{verification.records} ledger records, {verification.files} files, head {verification.head}"
+        )
+        click.echo("the record holds" if verification.holds else f"DOES NOT HOLD: {verification.fault}")
+    sys.exit(0 if verification.holds else 1)

@@ -24,19 +24,19 @@ protocol = click.option(
     type=click.Choice(get_args(ScoringProtocol)),
     default="heldout",
     show_default=True,
-    help="Whose runs: gains under two protocols are never put together.",
+    help="Use only runs with this scoring protocol. Results of different protocols are never mixed.",
 )
 
 include_contaminated = click.option(
     "--include-contaminated",
     is_flag=True,
-    help="Count runs in whose workspace evaluation data was found, too; they carry a mark.",
+    help="Include runs with evaluation data in their workspace. They are marked.",
 )
 
 
 @click.command("leaderboard")
 @click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
-@click.option("--task", multiple=True, help="Only of these tasks. May be given several times.")
+@click.option("--task", multiple=True, help="Use only runs of this task. Can be repeated.")
 @protocol
 @include_contaminated
 @click.option(
@@ -45,9 +45,13 @@ include_contaminated = click.option(
     type=click.Choice(["table", "markdown", "html", "csv", "json"]),
     default="table",
     show_default=True,
+    help="The output format.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of stdout.",
 )
 @runs_dir
 def leaderboard_command(
@@ -59,11 +63,11 @@ def leaderboard_command(
     output: Path | None,
     runs_dir: Path | None,
 ) -> None:
-    """Rank what was run in the directory RUNS: every combination of agent, driver, model and mode.
+    """Rank every combination of agent, driver, model and mode among the runs in the directory RUNS.
 
-    By the mean over tasks of the mean gain, with how sure each rank is. Runs that the harness, the machine or
-    a provider broke say nothing of their agent: they are counted apart, and never as 0. Contaminated runs
-    are left out and counted, unless --include-contaminated is given.
+    The rank is by mean gain, averaged over tasks, and comes with its uncertainty. Runs that failed because of
+    the harness, the machine or a provider do not count as 0: they are listed separately. Contaminated runs
+    are left out and counted, unless you pass --include-contaminated.
 
     \b
     agent2rl leaderboard
@@ -71,29 +75,29 @@ def leaderboard_command(
     agent2rl leaderboard --format html -o leaderboard.html
     """
     folder = (runs or runs_dir or read_settings().runs).absolute()
-    found = gather_digests(require_runs_in(folder))
-    for each in found.unreadable:
-        click.echo(f"note: cannot be read: {each}", err=True)
-    made = build_leaderboard(_select_tasks(found.digests, task), protocol, include_contaminated)
-    if not made.rows and made.contaminated_left_out:
+    gathered = gather_digests(require_runs_in(folder))
+    for path in gathered.unreadable:
+        click.echo(f"note: cannot read {path}", err=True)
+    board = build_leaderboard(_select_tasks(gathered.digests, task), protocol, include_contaminated)
+    if not board.rows and board.contaminated_left_out:
         raise UserError(
-            f"Every run of {folder} under the protocol {protocol} is contaminated: evaluation data was found "
+            f"Every run in {folder} with the protocol {protocol} is contaminated: evaluation data was found "
             "in its workspace.",
             "Include such runs with --include-contaminated.",
         )
-    if not made.rows:
+    if not board.rows:
         raise UserError(
-            f"No run of {folder} is under the protocol {protocol}.", "Name the other one with --protocol."
+            f"No run in {folder} uses the protocol {protocol}.", "Choose another one with --protocol."
         )
-    text = _render_text(made, form)
+    text = _render_text(board, form)
     if output or form in ("csv", "json"):
-        for note in campaign_tables.contamination_notes(made):
+        for note in campaign_tables.contamination_notes(board):
             click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
-        click.echo(f"{len(made.rows)} {'row' if len(made.rows) == 1 else 'rows'} in {output}")
+        click.echo(f"{len(board.rows)} {'row' if len(board.rows) == 1 else 'rows'} in {output}")
     elif form == "table":
-        _print_table(made)
+        _print_table(board)
     else:
         click.echo(text, nl=False)
 
@@ -105,21 +109,21 @@ def _select_tasks(digests: Sequence[RunDigest], tasks: tuple[str, ...]) -> list[
     return [each for each in digests if not tasks or each.task in tasks]
 
 
-def _render_text(made: Leaderboard, form: str) -> str:
+def _render_text(board: Leaderboard, form: str) -> str:
     if form == "csv":
-        return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(made))
+        return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(board))
     if form == "json":
-        return made.model_dump_json() + "\n"
-    return campaign_tables.render_html(made) if form == "html" else campaign_tables.render_markdown(made)
+        return board.model_dump_json() + "\n"
+    return campaign_tables.render_html(board) if form == "html" else campaign_tables.render_markdown(board)
 
 
-def _print_table(made: Leaderboard) -> None:
+def _print_table(board: Leaderboard) -> None:
     table = Table()
-    for name in campaign_tables.list_columns(made):
+    for name in campaign_tables.list_columns(board):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
-    for row in campaign_tables.build_rows(made):
+    for row in campaign_tables.build_rows(board):
         table.add_row(*map(escape, row))
     console = Console(highlight=False)
     console.print(table)
-    for note in campaign_tables.build_notes(made):
+    for note in campaign_tables.build_notes(board):
         console.print(escape(note), style="dim")

@@ -1,38 +1,42 @@
-"""`agent2rl`: each command is a module of this package, imported when it is called."""
+"""The `agent2rl` command group. The module of a command is imported only when that command is called."""
 
 import importlib
 import io
+import logging
 import os
+import platform
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, UserError
 
+logger = logging.getLogger(__name__)
+
 COMMANDS = {
     "run": "Run an agent on a task and print the result.",
-    "resume": "Go on with a run whose harness died.",
+    "resume": "Continue a run after a crash.",
     "campaign": "Run a matrix of experiments from a file.",
-    "view": "Look at runs in a browser, live.",
-    "leaderboard": "Rank agents, drivers, models and modes over many runs.",
-    "show": "Show a run: going, finished or crashed.",
+    "view": "Watch runs in a browser.",
+    "leaderboard": "Rank agents, drivers, models and modes across many runs.",
+    "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
-    "export": "Write runs as rows: csv, jsonl, parquet or atif.",
+    "export": "Export runs as csv, jsonl, parquet or atif.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
-    "revisions": "List an agent's code revisions, or what changed between two.",
+    "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
-    "verify": "Check that a run's record still holds.",
+    "verify": "Check that a run's record is unchanged.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
-    "score": "Score the outputs of any model, without the model.",
-    "judge": "Measure a judge before it is trusted.",
-    "driver": "Be the LLM that drives an agent: play a script.",
-    "agents": "List the agents that an LLM drives, or install them.",
-    "init": "Write a campaign, a task and an agent to begin with.",
-    "completion": "Let your shell complete commands and names.",
+    "score": "Score outputs that a model has already produced.",
+    "judge": "Measure how reliable an LLM judge is.",
+    "driver": "Serve a script in place of the LLM that drives an agent.",
+    "agents": "List or install the LLM-driven agents.",
+    "init": "Create an example campaign, task and agent.",
+    "completion": "Print a shell completion script.",
     "list": "List tasks, agents, models, engines, sandboxes or trackers.",
 }
 
@@ -49,11 +53,11 @@ SHARED_MODULES = {
     "completion": "getting_started",
     "judge": "score",
 }
-"""Commands whose module has another name than they."""
+"""Commands that share a module: command name -> module name."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name, so that --help loads none of them."""
+    """Command group that knows its commands by name, so that `--help` imports none of them."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -72,34 +76,67 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="agent2rl")
-def cli() -> None:
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log what happens to stderr: -v for the main steps, -vv for debugging. Goes before the command.",
+)
+def cli(verbose: int) -> None:
     """Can an LLM agent engineer the RL post-training of another model?
 
-    An agent gets a sandboxed workspace with a base model, training data and a grading API, trains within a
-    budget, and submits. agent2rl grades, records and reports.
+    The agent gets a sandboxed workspace with a base model, training data and a grading API. It trains the
+    model within a budget and submits the result. agent2rl grades the submissions, records the run and writes
+    a report.
 
     \b
     Start here:
       agent2rl check                                        is this machine ready?
-      agent2rl run --task gsm8k-mini --agent script         a whole run in seconds
-      agent2rl run --task gsm8k-mini --agent script:my.py   with your script as the agent
-      agent2rl view                                         look at runs in a browser, live
-      agent2rl init                                         a campaign, a task and an agent to begin with
-      agent2rl score gsm8k-mini outputs.jsonl               score what any model said
-      agent2rl play webshop-mini                            do yourself what a model is to learn
+      agent2rl run --task gsm8k-mini --agent script         a complete run in seconds
+      agent2rl run --task gsm8k-mini --agent script:my.py   your own script as the agent
+      agent2rl view                                         watch runs in a browser
+      agent2rl init                                         create an example campaign, task and agent
+      agent2rl score gsm8k-mini outputs.jsonl               score the outputs of any model
+      agent2rl play webshop-mini                            try a task yourself
     """
+    configure_logging(verbose)
+    logger.info("agent2rl %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
+
+
+def configure_logging(verbosity: int) -> None:
+    """Log the package to stderr: warnings by default, INFO at verbosity 1, DEBUG from 2 on."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    handler = StderrHandler(level)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package_logger = logging.getLogger("agent2rl")
+    package_logger.handlers[:] = [handler]  # replaces, so that a second call does not log each line twice
+    package_logger.setLevel(level if verbosity else logging.NOTSET)
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Log handler that writes to whatever sys.stderr is at the time, so that it can be redirected."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(sys.stderr)
+        self.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def main() -> NoReturn:
-    os.umask(0o022)  # sandboxes read as another user; what is private lies in directories of mode 0700
+    """Run the command line and turn errors of the package into a message and an exit code."""
+    os.umask(0o022)  # sandboxes read files as another user; private files are in directories of mode 0700
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a sign must not end a run
+        sys.stdout.reconfigure(errors="replace")  # a character the terminal lacks must not end a run
     try:
         cli(standalone_mode=True, prog_name="agent2rl")
-    except BrokenPipeError:  # whoever read our output has gone: no fault, and nothing more to say
+    except BrokenPipeError:  # the reader of our output has gone (`agent2rl ... | head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Agent2RLError as error:
+        logger.debug("The command failed", exc_info=True)
         click.echo(f"error: {error.message}", err=True)
         if error.hint:
             click.echo(f"       {error.hint}", err=True)

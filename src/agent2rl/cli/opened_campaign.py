@@ -1,6 +1,7 @@
-"""A campaign that a command works on: read, looked at, seen through."""
+"""Open a campaign for a command: read its file, find the state of its experiments, and run them."""
 
 import json
+import logging
 import signal
 import sys
 from collections import Counter
@@ -29,12 +30,14 @@ from agent2rl.run import machine
 from agent2rl.run.assets import pin_model_name
 from agent2rl.run.settings import Settings, read_settings
 
+logger = logging.getLogger(__name__)
+
 Choose = Callable[[Sequence[ExperimentStatus]], list[ExperimentStatus]]
 
 
 @dataclass(frozen=True)
 class OpenedCampaign:
-    """A campaign and what the runs directory knows of it."""
+    """A campaign with its experiments, settings, and its past runs and claims in the runs directory."""
 
     campaign: CampaignSpec
     experiments: tuple[Experiment, ...]
@@ -52,46 +55,48 @@ class OpenedCampaign:
 
     def make_plan(
         self,
-        standings: Sequence[ExperimentStatus],
+        statuses: Sequence[ExperimentStatus],
         chosen: Sequence[ExperimentStatus],
-        wanted: executors.ExecutorOptions,
+        options: executors.ExecutorOptions,
     ) -> CampaignPlan:
         return make_plan(
             self.campaign.name,
             self.campaign.about,
-            standings,
+            statuses,
             chosen,
             CostEstimator(self.past.list_runs_by_experiment()),
-            wanted.count_slots(self.campaign.resources, self.gpus),
+            options.count_slots(self.campaign.resources, self.gpus),
         )
 
 
 def open_campaign(file: Path, runs_dir: Path | None) -> OpenedCampaign:
-    found = read_settings()
-    runs = (runs_dir or found.runs).absolute()
+    """Read a campaign file and expand its experiments."""
+    settings = read_settings()
+    runs = (runs_dir or settings.runs).absolute()
     campaign = read_campaign(file)
-    made = expand_experiments(campaign, _make_argument_parser(found))
+    experiments = expand_experiments(campaign, _make_argument_parser(settings))
+    logger.debug("%s: %d experiments, runs in %s", campaign.name, len(experiments), runs)
     return OpenedCampaign(
-        campaign, made, runs, found, RunHistory(runs), ExperimentClaims(claims_folder(runs))
+        campaign, experiments, runs, settings, RunHistory(runs), ExperimentClaims(claims_folder(runs))
     )
 
 
-def _make_argument_parser(found: Settings) -> Callable[[Sequence[str], bool], RunSpec]:
-    """`agent2rl run`'s own reading of its arguments. A hub model is looked up once for all of them."""
+def _make_argument_parser(settings: Settings) -> Callable[[Sequence[str], bool], RunSpec]:
+    """Return a parser that reads arguments exactly as `agent2rl run` does. Looks up each hub model once."""
     models: dict[str, str] = {}
 
     def parse(arguments: Sequence[str], gpus: bool) -> RunSpec:
         try:
             options = dict(one_run.run_command.make_context("run", list(arguments)).params)
         except click.ClickException as error:
-            raise UserError(error.format_message(), "`agent2rl run --help` has the options.") from error
+            raise UserError(error.format_message(), "`agent2rl run --help` lists the options.") from error
         except click.exceptions.Exit as error:
-            raise UserError("--help is no setting.", "Leave it out.") from error
+            raise UserError("--help is not a setting.", "Remove it.") from error
         _refuse_repeated(arguments)
         model = options["model"]
         options["model"] = models.setdefault(model, "") or pin_model_name(model)
         models[model] = options["model"]
-        spec = one_run.make_run_spec(options, replace(found, gpus="0" if gpus else ""))
+        spec = one_run.make_run_spec(options, replace(settings, gpus="0" if gpus else ""))
         registry.require_known("tasks", spec.task)
         registry.require_known("agents", spec.agent)
         registry.require_known("sandboxes", spec.sandbox)
@@ -102,96 +107,98 @@ def _make_argument_parser(found: Settings) -> Callable[[Sequence[str], bool], Ru
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """Of an option that has one value the last one would count, and nobody would hear of the others."""
-    several = {name for option in one_run.run_command.params if option.multiple for name in option.opts}
-    given = Counter(each.partition("=")[0] for each in arguments)
-    if repeated := [name for name, times in given.items() if times > 1 and name not in several]:
+    """Reject repeated single-value options: click would silently use the last value."""
+    repeatable = {name for option in one_run.run_command.params if option.multiple for name in option.opts}
+    counts = Counter(argument.partition("=")[0] for argument in arguments)
+    if repeated := [name for name, count in counts.items() if count > 1 and name not in repeatable]:
         name = repeated[0].removeprefix("--")
-        raise UserError(f"{name} has one value.", "What is to vary is an axis: task, agent, seed, …")
+        raise UserError(
+            f"{name} takes only one value.", "To vary a setting, use an axis: task, agent, seed, …"
+        )
 
 
 def run_campaign(
     campaign: OpenedCampaign,
-    wanted: executors.ExecutorOptions,
+    options: executors.ExecutorOptions,
     choose: Choose,
     quiet: bool,
     detach: bool = False,
 ) -> None:
-    """Run what is chosen, print how all stand then, and exit."""
-    standings = campaign.find_statuses()
-    chosen = choose(standings)
-    stopped = bool(chosen) and _run_chosen(campaign, wanted, chosen, quiet, detach)
+    """Run the chosen experiments, print the state of all, and exit."""
+    statuses = campaign.find_statuses()
+    chosen = choose(statuses)
+    stopped = bool(chosen) and _run_chosen(campaign, options, chosen, quiet, detach)
     if detach:
         return
-    standings = campaign.find_statuses()
-    click.echo(format_statuses_json(campaign, standings)) if quiet else print_statuses(standings)
-    if not quiet and any(one.state == "failed" for one in standings):
-        click.echo("failed ones are run again by `agent2rl campaign retry --failed`")
-    sys.exit(130 if stopped else 0 if all(one.state == "done" for one in standings) else 1)
+    statuses = campaign.find_statuses()
+    click.echo(format_statuses_json(campaign, statuses)) if quiet else print_statuses(statuses)
+    if not quiet and any(status.state == "failed" for status in statuses):
+        click.echo("run failed experiments again with `agent2rl campaign retry --failed`")
+    sys.exit(130 if stopped else 0 if all(status.state == "done" for status in statuses) else 1)
 
 
 def _run_chosen(
     campaign: OpenedCampaign,
-    wanted: executors.ExecutorOptions,
+    options: executors.ExecutorOptions,
     chosen: Sequence[ExperimentStatus],
     quiet: bool,
     detach: bool,
 ) -> bool:
-    """Do them; says whether somebody stopped it. A session that is left to a cluster stays open."""
+    """Run the chosen experiments and return whether they were stopped. A detached session stays open."""
     resources = campaign.campaign.resources
-    wanted.count_slots(resources, campaign.gpus)
+    options.count_slots(resources, campaign.gpus)
     campaign.claims.require_writable()
-    session = CampaignSession.open(campaign.runs, campaign.campaign.name, wanted.executor)
+    session = CampaignSession.open(campaign.runs, campaign.campaign.name, options.executor)
     experience = CostEstimator(campaign.past.list_runs_by_experiment())
-    work = make_jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
-    left = False
+    jobs = make_jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
+    detached = False
     try:
         by_bus = campaign.settings.gpus is None
-        place = executors.open_executor(wanted, resources, campaign.gpus, by_bus, session)
-        with place as executor, CampaignDisplay(quiet) as watch:
+        opened_executor = executors.open_executor(options, resources, campaign.gpus, by_bus, session)
+        with opened_executor as executor, CampaignDisplay(quiet) as display:
             if detach:
-                executor.submit(work)
-                left = True
-                watch.print_line(f"{len(work)} submitted; `agent2rl campaign status` tells how they stand")
+                executor.submit(jobs)
+                detached = True
+                display.print_line(f"{len(jobs)} submitted; `agent2rl campaign status` shows their state")
             else:
-                _stop_on_signals(session, watch)
-                _run_with_display(campaign, work, executor, session, watch)
+                _stop_on_signals(session, display)
+                _run_with_display(campaign, jobs, executor, session, display)
         return bool(session.read_stop_request())
     finally:
-        if not left:
+        if not detached:
             session.close()
 
 
 def _run_with_display(
     campaign: OpenedCampaign,
-    work: list[CampaignJob],
+    jobs: list[CampaignJob],
     executor: JobExecutor,
     session: CampaignSession,
-    watch: CampaignDisplay,
+    display: CampaignDisplay,
 ) -> None:
-    def tell(news: list[EndedJob]) -> None:
-        if news or watch.due:
-            now = campaign.find_statuses()
-            watch.show_statuses(now)
-            watch.print_ended_jobs(news, now)
+    def show_progress(ended: list[EndedJob]) -> None:
+        if ended or display.due:
+            statuses = campaign.find_statuses()
+            display.show_statuses(statuses)
+            display.print_ended_jobs(ended, statuses)
 
-    watch.show_statuses(campaign.find_statuses())
+    display.show_statuses(campaign.find_statuses())
     try:
-        run_jobs(work, executor, session, campaign.claims, tell)
+        run_jobs(jobs, executor, session, campaign.claims, show_progress)
     except BaseException:
         with suppress(OSError):
-            session.request_stop("stop")  # else whoever works for it would go on
+            session.request_stop("stop")  # otherwise the workers of this session would continue
         raise
 
 
-def _stop_on_signals(session: CampaignSession, watch: CampaignDisplay) -> None:
+def _stop_on_signals(session: CampaignSession, display: CampaignDisplay) -> None:
     def handle(_: int, __: object) -> None:
-        now = bool(session.read_stop_request())
-        with suppress(OSError):  # a full disk: those who work in this process hear of it all the same
-            session.request_stop("now" if now else "stop")
-        with suppress(RuntimeError, OSError):  # in the midst of another line, or nobody reads any more
-            watch.print_line(
-                "ending every run at once" if now else "ending every run in order (once more to abandon them)"
+        at_once = bool(session.read_stop_request())
+        with suppress(OSError):  # a full disk: workers in this process still get the request
+            session.request_stop("now" if at_once else "stop")
+        with suppress(RuntimeError, OSError):  # interrupted another print, or stderr is closed
+            display.print_line(
+                "aborting every run" if at_once else "stopping every run (press Ctrl-C again to abort them)"
             )
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -199,36 +206,36 @@ def _stop_on_signals(session: CampaignSession, watch: CampaignDisplay) -> None:
 
 
 def find_campaign_runs(source: Path, runs_dir: Path | None) -> tuple[str, str, list[RunPaths]]:
-    """A campaign's name, what it is about, and all runs of its experiments; of a directory, all its runs."""
+    """Return the name and description of a campaign and all its runs; for a directory, all runs in it."""
     if source.is_dir():
         return "", "", require_runs_in(source.absolute())
     campaign = open_campaign(source, runs_dir)
     past = campaign.past.list_runs_by_experiment()
-    found = [run.paths for each in campaign.experiments for run in past.get(each.id, [])]
-    if not found:
+    runs = [run.paths for experiment in campaign.experiments for run in past.get(experiment.id, [])]
+    if not runs:
         raise UserError(
-            f"Nothing of {campaign.campaign.name} has been run in {campaign.runs}.",
-            "`agent2rl campaign run` does it; --runs-dir names another runs directory.",
+            f"{campaign.campaign.name} has no runs in {campaign.runs}.",
+            "Start it with `agent2rl campaign run`, or choose another runs directory with --runs-dir.",
         )
-    return campaign.campaign.name, campaign.campaign.about, found
+    return campaign.campaign.name, campaign.campaign.about, runs
 
 
-def format_statuses_json(campaign: OpenedCampaign, standings: Sequence[ExperimentStatus]) -> str:
-    """How a campaign stands, for programs."""
-    found = [
+def format_statuses_json(campaign: OpenedCampaign, statuses: Sequence[ExperimentStatus]) -> str:
+    """Return the state of all experiments of a campaign as JSON."""
+    runs = [
         {
-            "experiment": one.experiment.id,
-            "cell": dict(one.experiment.cell),
-            "state": one.state,
-            "run_id": one.run.paths.run_id if one.run else None,
-            "ending": one.run.ending if one.run else None,
-            "seconds": one.run.seconds if one.run else None,
-            "score": one.run.score if one.run else None,
-            "improvement": one.run.improvement if one.run else None,
-            "contaminated": one.run.contaminated if one.run else None,
-            "host": one.holder.host if one.holder else None,
-            "detail": one.detail,
+            "experiment": status.experiment.id,
+            "cell": dict(status.experiment.cell),
+            "state": status.state,
+            "run_id": status.run.paths.run_id if status.run else None,
+            "ending": status.run.ending if status.run else None,
+            "seconds": status.run.seconds if status.run else None,
+            "score": status.run.score if status.run else None,
+            "improvement": status.run.improvement if status.run else None,
+            "contaminated": status.run.contaminated if status.run else None,
+            "host": status.holder.host if status.holder else None,
+            "detail": status.detail,
         }
-        for one in standings
+        for status in statuses
     ]
-    return json.dumps({"campaign": campaign.campaign.name, "runs": found})
+    return json.dumps({"campaign": campaign.campaign.name, "runs": runs})

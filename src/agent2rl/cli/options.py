@@ -1,4 +1,4 @@
-"""What several commands take: durations, sizes, directories and --json."""
+"""Parameter types and options that several commands share: durations, sizes, directories, --json."""
 
 import math
 import re
@@ -15,13 +15,13 @@ from agent2rl.record.paths import LATEST, RunPaths, find_run
 from agent2rl.run.settings import read_settings
 
 CompletionCallback = Callable[[click.Context, click.Parameter, str], list[str]]
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SECONDS_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 10 * 365 * 86400.0
-MANY = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+COUNT_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class DurationParam(click.ParamType[float]):
-    """90s, 10m, 12h, 1h30m."""
+    """A duration in seconds, written as 90s, 10m, 12h or 1h30m."""
 
     name = "duration"
 
@@ -31,16 +31,16 @@ class DurationParam(click.ParamType[float]):
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", str(value))
         if not parts or "".join(number + unit for number, unit in parts) != value:
             self.fail(f"{value!r} is not a duration. Write 90s, 10m, 12h or 1h30m.", param, ctx)
-        seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
+        seconds = sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
         if seconds <= 0:
-            self.fail("a time must be longer than 0s.", param, ctx)
+            self.fail("a duration must be longer than 0s.", param, ctx)
         if seconds > LONGEST_SECONDS:
             self.fail(f"{value!r} is longer than ten years.", param, ctx)
         return seconds
 
 
 class SizeParam(click.ParamType[int]):
-    """512M, 16G, 1.5T."""
+    """A size in bytes, written as 512M, 16G or 1.5T."""
 
     name = "size"
 
@@ -54,7 +54,7 @@ class SizeParam(click.ParamType[int]):
 
 
 class CountParam(click.ParamType[int]):
-    """500000, 500k, 20M."""
+    """A count, written as 500000, 500k or 20M."""
 
     name = "count"
 
@@ -62,35 +62,37 @@ class CountParam(click.ParamType[int]):
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", str(value))
-        if not match or int(float(match[1]) * MANY[match[2]]) < 1:
+        if not match or int(float(match[1]) * COUNT_SUFFIXES[match[2]]) < 1:
             self.fail(f"{value!r} is not a count. Write 500000, 500k or 20M.", param, ctx)
-        return int(float(match[1]) * MANY[match[2]])
+        return int(float(match[1]) * COUNT_SUFFIXES[match[2]])
 
 
 class FiniteFloatParam(click.FloatRange):
-    """Neither inf nor nan."""
+    """A number in a range that is neither inf nor nan."""
 
     what = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no {self.what}.", param, ctx)
+            self.fail(f"{value!r} is not a valid {self.what}.", param, ctx)
         return number
 
 
 class TemperatureParam(FiniteFloatParam):
-    """0, 0.8, 1: any number that a model can be sampled at."""
+    """A sampling temperature, e.g. 0, 0.8 or 1."""
 
     what = "temperature"
 
 
 class DollarsParam(FiniteFloatParam):
-    what = "sum"
+    """An amount of US dollars."""
+
+    what = "amount"
 
 
 def complete_names(kind: registry.PluginKind) -> CompletionCallback:
-    """What a shell can complete to the name of a plugin."""
+    """Return a callback that completes the names of plugins of this kind in a shell."""
 
     def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
         return [entry.name for entry in registry.list_entries(kind) if entry.name.startswith(incomplete)]
@@ -99,12 +101,13 @@ def complete_names(kind: registry.PluginKind) -> CompletionCallback:
 
 
 def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    known = sorted((path.parent.name for path in read_settings().runs.glob("*/spec.json")), reverse=True)
-    return [name for name in (LATEST, *known) if name.startswith(incomplete)]
+    """Complete the id of a run in a shell, newest first."""
+    run_ids = sorted((path.parent.name for path in read_settings().runs.glob("*/spec.json")), reverse=True)
+    return [name for name in (LATEST, *run_ids) if name.startswith(incomplete)]
 
 
 def resolve_run(name: str, runs: Path | None) -> RunPaths:
-    """The run that a command names."""
+    """Return the run that a command line argument refers to."""
     try:
         return find_run(name, (runs or read_settings().runs).absolute())
     except OSError as error:
@@ -114,19 +117,19 @@ def resolve_run(name: str, runs: Path | None) -> RunPaths:
 runs_dir = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where runs are kept.  [default: $AGENT2RL_RUNS or ./runs]",
+    help="The directory that holds the runs.  [default: $AGENT2RL_RUNS or ./runs]",
 )
 search = click.option(
     "--search",
     metavar="NAME",
-    help="What is searched: ddgs, tavily, brave, serpapi, searxng:URL, "
-    "local:FOLDER or replay:FILE, for tasks that search.",
+    help="The search backend, for tasks that search: ddgs, tavily, brave, serpapi, searxng:URL, "
+    "local:FOLDER or replay:FILE.",
 )
 judge = click.option(
     "--judge",
     metavar="NAME",
-    help="Who marks answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME for one that runs here.  "
-    "[default: the task's rule]",
+    help="The LLM that grades answers: claude-…, gpt-…, gemini-…, MODEL@URL, or model:NAME (local).  "
+    "[default: the task's own rule]",
 )
 
 
@@ -141,12 +144,14 @@ track = click.option(
     metavar="NAME",
     multiple=True,
     callback=validate_trackers,
-    help="Mirror the run while it goes: wandb, mlflow, trackio or jsonl:FOLDER. May be given several times.",
+    help="Mirror the run live: wandb, mlflow, trackio or jsonl:FOLDER. Can be repeated.",
 )
 track_group = click.option(
     "--track-group",
     metavar="NAME",
-    help="The experiment or group it is shown in.  [default: the campaign, or the task]",
+    help="The tracker's experiment or group for the run.  [default: the campaign, or the task]",
 )
-no_report = click.option("--no-report", is_flag=True, help="Leave the report to `agent2rl report`.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+no_report = click.option(
+    "--no-report", is_flag=True, help="Do not write a report; `agent2rl report` can do it later."
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

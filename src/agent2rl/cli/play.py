@@ -22,41 +22,53 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 @click.command("play")
 @click.argument("task")
-@click.option("--episode", help="The training game to begin with, by number or id.  [default: 1]")
-@click.option("--data-dir", type=DIRECTORY, help="The task's official files, where the hub is out of reach.")
+@click.option("--episode", help="The training game to start with, by number or id.  [default: 1]")
 @click.option(
-    "--web/--terminal", default=None, help="Where to play.  [default: web where the world has pages]"
+    "--data-dir",
+    type=DIRECTORY,
+    help="The directory with the task's official files, if the hub cannot be reached.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="For --web.  [default: a free one]")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option(
+    "--web/--terminal",
+    default=None,
+    help="Play in a browser or in the terminal.  [default: web if the environment has pages]",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The port for --web.  [default: a free one]"
+)
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def play_command(
     task: str, episode: str | None, data_dir: Path | None, web: bool | None, port: int, no_browser: bool
 ) -> None:
-    """Play a task yourself, with a model's actions, texts and rewards.
+    """Play a task yourself, with the same actions, texts and rewards as a model.
 
-    Training games only: feedback and held-out games are never played.
+    You can play training games only, never feedback or held-out games.
 
     \b
     agent2rl play alfworld-mini
     agent2rl play webshop-mini --episode 17
     printf 'search[steel cup]\\ncommands\\n' | agent2rl play webshop-mini --terminal
 
-    In the terminal every line is an action, or help, commands, expert, answer, again, next or quit. In the
-    browser it is links and buttons; the server answers this computer alone, until Ctrl-C.
+    In the terminal, every line is an action, or one of help, commands, expert, answer, again, next and quit.
+    In the browser, use the links and buttons; the server accepts local connections only and runs until
+    Ctrl-C.
     """
-    where = read_settings()
+    settings = read_settings()
     with suppress(KeyboardInterrupt):
         click.echo(f"loading {task}", err=True)
-        with open_training_world(registry.resolve_folder_name(task, where.tasks), data_dir) as (found, world):
+        with open_training_world(registry.resolve_folder_name(task, settings.tasks), data_dir) as (
+            loaded_task,
+            world,
+        ):
             number = find_game_number(world, episode)
             if web or (web is None and web_app.has_pages(world)):
-                opens = not no_browser and (where.display or sys.platform == "darwin")
+                opens = not no_browser and (settings.display or sys.platform == "darwin")
                 web_app.serve_games(
-                    world, found.id, number, port, _print_and_open_address if opens else _print_address
+                    world, loaded_task.id, number, port, _print_and_open_address if opens else _print_address
                 )
             else:
                 game = HumanGame(world, number)
-                terminal.play_in_terminal(game, found.description, _read_typed_lines(game), _print_text)
+                terminal.play_in_terminal(game, loaded_task.description, _read_typed_lines(game), _print_text)
                 game.close()
 
 
@@ -70,17 +82,17 @@ def _print_and_open_address(address: str) -> None:
 
 
 def _print_text(text: str, style: str) -> None:
-    """What a world says is no markup, and must not steer the terminal."""
+    """Print text of an environment without reading it as markup or letting it control the terminal."""
     Console(highlight=False, soft_wrap=True).print(Text(sanitize_lines(text), style))
 
 
 def _read_typed_lines(game: HumanGame) -> Iterator[str]:
-    """What a person types, with a history and completion where there are such; or what a pipe brings."""
+    """Yield the lines that a person types (with history and completion if available) or that a pipe sends."""
     if not sys.stdin.isatty():
         for line in sys.stdin.buffer:
-            said = line.decode("utf-8", "replace")
-            _print_text(f"> {said.rstrip()}", "bold")
-            yield said
+            text = line.decode("utf-8", "replace")
+            _print_text(f"> {text.rstrip()}", "bold")
+            yield text
         return
     with suppress(ImportError):
         readline = importlib.import_module("readline")

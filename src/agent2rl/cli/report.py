@@ -18,24 +18,24 @@ from agent2rl.run.settings import read_settings
     "--summariser",
     "model",
     metavar="MODEL",
-    help="Have a language model sum the findings up: claude-…, gpt-…, gemini-…, MODEL@URL or model:NAME. "
-    "It must cite evidence, which is checked.",
+    help="Let an LLM summarise the findings: claude-…, gpt-…, gemini-…, MODEL@URL or model:NAME. "
+    "It must cite evidence, and the citations are checked.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write it to this folder.  [default: report/ in the run's directory]",
+    help="Write the report to this folder.  [default: report/ in the run's directory]",
 )
 @runs_dir
 @as_json
 def report_command(
     run: str, model: str | None, output: Path | None, runs_dir: Path | None, as_json: bool
 ) -> None:
-    """Analyse RUN and write its report: report.html to look at, report.md, report.json, figures/.
+    """Analyse RUN and write its report: report.html, report.md, report.json and figures/.
 
-    The analysis reads the run's directory and nothing else, so that it can be made again, of a run that is
-    still going or broke off too. `run` makes it at its end.
+    The analysis reads only the run's directory, so you can repeat it at any time, also for a run that is
+    still running or has crashed. `agent2rl run` writes the report when the run ends.
 
     \b
     agent2rl report latest
@@ -44,27 +44,27 @@ def report_command(
     agent2rl report /somebody/elses/run --output my-report
     """
     paths = resolve_run(run, runs_dir)
-    shown = run_report.gather_report_data(paths)
+    data = run_report.gather_report_data(paths)
     if model:
-        shown = run_report.add_summary(shown, _ask_for_summary(model, shown))
-    report = run_report.write_report(paths, shown, output)
+        data = run_report.add_summary(data, _ask_for_summary(model, data))
+    report = run_report.write_report(paths, data, output)
     if as_json:
         click.echo(report.model_dump_json())
         return
-    click.echo(shown.findings.summary)
+    click.echo(data.findings.summary)
     for note in report.notes:
         click.echo(f"note: {note}", err=True)
-    if shown.llm_summary:
-        click.echo(f"\n{shown.llm_summary.model} says:\n{shown.llm_summary.text}")
-        for problem in shown.llm_summary.problems:
+    if data.llm_summary:
+        click.echo(f"\n{data.llm_summary.model} says:\n{data.llm_summary.text}")
+        for problem in data.llm_summary.problems:
             click.echo(f"note: {problem}", err=True)
     click.echo(f"\nreport: {(output or paths.report) / paths.report_page.name}")
 
 
-def _ask_for_summary(model: str, shown: ReportData) -> LlmSummary:
+def _ask_for_summary(model: str, data: ReportData) -> LlmSummary:
     click.echo(f"asking {model} …", err=True)
     with open_summariser(model, read_settings()) as ask:
-        found = check_summary(ask(build_prompt(shown.findings)), model, shown.findings)
+        summary = check_summary(ask(build_prompt(data.findings)), model, data.findings)
         if ask.usage:
             click.echo(tables.describe_usage(ask.usage()), err=True)
-    return found
+    return summary

@@ -1,10 +1,12 @@
-"""`agent2rl run` and `agent2rl resume`: start or resume a run, follow it, and show its report."""
+"""The commands `run` and `resume`: start or resume a run, show its progress, and write its report."""
 
+import logging
 import shlex
 import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,12 +49,14 @@ from agent2rl.run.settings import Settings, read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.follow import TrackerProcesses, get_started_run_id
 
-# What `run` and `resume` share: a run goes, is watched, can be stopped, and is shown at its end.
+logger = logging.getLogger(__name__)
+
+# Shared by `run` and `resume`: progress, stopping on signals, and the output at the end
 
 
 @dataclass(frozen=True)
 class RunOutputOptions:
-    """Who hears of a run, and what is left when it is over."""
+    """How to show a run: JSON or text, with or without a report, and in which trackers."""
 
     as_json: bool
     no_report: bool
@@ -61,16 +65,17 @@ class RunOutputOptions:
 
 
 def run_and_report(
-    runs: Path, telling: RunOutputOptions, work: Callable[[Notify, threading.Event], FinishedRun]
+    runs: Path, output: RunOutputOptions, work: Callable[[Notify, threading.Event], FinishedRun]
 ) -> NoReturn:
-    for name in telling.track:
+    """Do the run with progress on stderr, print its result, write its report, and exit."""
+    for name in output.track:
         mirror.require_tracker(name)
     stop = threading.Event()
     _stop_on_signals(stop)
-    as_json = telling.as_json
+    as_json = output.as_json
     if not as_json:
         click.echo(f"watch:  {_format_view_command(runs)}", err=True)
-    with TrackerProcesses(telling.track, telling.track_group, _print_tracker_line) as children:
+    with TrackerProcesses(output.track, output.track_group, _print_tracker_line) as children:
         with TerminalProgress(as_json, runs) as progress:
             finished = work(_combine_listeners(progress.handle_event, children, runs), stop)
         export.update_results_csv(finished.paths)
@@ -78,23 +83,23 @@ def run_and_report(
             click.echo(finished.result.model_dump_json())
         else:
             print_run(read_run(finished.paths))
-        told = None if telling.no_report else _write_report(finished.paths)
+        report = None if output.no_report else _write_report(finished.paths)
         if not as_json:
-            click.echo(f"report: {_shorten_path(told)}" if told else "report: agent2rl report latest")
+            click.echo(f"report: {_shorten_path(report)}" if report else "report: agent2rl report latest")
             click.echo(f"view:   {_format_view_command(runs)}")
             click.echo(f"ledger: {finished.ledger_head}")
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
 
 
 def _combine_listeners(notify: Notify, children: TrackerProcesses, runs: Path) -> Notify:
-    """Progress hears of every event; trackers read the run directory, and need to know that it is there."""
+    """Pass every event to `notify`, and start the trackers when the run directory exists for them to read."""
 
-    def told(event: TimelineEvent) -> None:
+    def notify_all(event: TimelineEvent) -> None:
         notify(event)
         if run := get_started_run_id(event):
             children.start(RunPaths(runs / run))
 
-    return told
+    return notify_all
 
 
 def _print_tracker_line(line: str) -> None:
@@ -102,34 +107,37 @@ def _print_tracker_line(line: str) -> None:
 
 
 def _write_report(paths: RunPaths) -> Path | None:
-    """Where it is; a report that cannot be made costs the run nothing."""
+    """Write the report and return the path of its page; a report that fails does not fail the run."""
+    began = time.monotonic()
     try:
         run_report.write_report(paths)
     except Exception as error:
-        click.echo(f"warning: no report was made: {type(error).__name__}: {error}", err=True)
-        click.echo("         The run's record is whole; `agent2rl report` tries again.", err=True)
+        logger.debug("Writing the report failed", exc_info=True)
+        click.echo(f"warning: cannot write the report: {type(error).__name__}: {error}", err=True)
+        click.echo("         The run's record is complete. Try again with `agent2rl report`.", err=True)
         return None
+    logger.info("Wrote the report in %.1f s", time.monotonic() - began)
     return paths.report_page
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """The first Ctrl-C ends the run in order; the second one ends it at once."""
+    """Stop the run cleanly on the first Ctrl-C, and abort it on the second."""
 
     def handle(_: int, __: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        click.echo("stopping: the agent is ended and the record closed (once more to abandon it)", err=True)
+        click.echo("stopping the agent and closing the record (press Ctrl-C again to abort)", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, handle)
 
 
 def _format_view_command(runs: Path) -> str:
-    """What shows the runs in a browser, as this program was called."""
-    called = Path(sys.argv[0])
-    hidden = called.name == "agent2rl" and shutil.which("agent2rl") is None
-    program = _shorten_path(called.absolute()) if hidden else "agent2rl"
+    """Return the command that shows the runs in a browser; with our path if agent2rl is not on $PATH."""
+    executable = Path(sys.argv[0])
+    not_on_path = executable.name == "agent2rl" and shutil.which("agent2rl") is None
+    program = _shorten_path(executable.absolute()) if not_on_path else "agent2rl"
     return shlex.join([str(program), "view", str(_shorten_path(runs.absolute()))])
 
 
@@ -137,9 +145,11 @@ def _shorten_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+# The command `run`
+
 MODES = ["free", "sft-only", "rl-only", "multi"]
 CONTINUES = 20
-FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
+DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command("run")
@@ -147,127 +157,147 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
     "--task",
     required=True,
     shell_complete=complete_names("tasks"),
-    help="A task (agent2rl list tasks), or a folder's name below --tasks-dir.",
+    help="The task to train for (see: agent2rl list tasks), or the name of a folder in --tasks-dir.",
 )
 @click.option(
     "--agent",
     required=True,
     shell_complete=complete_names("agents"),
-    help="An agent (agent2rl list agents), e.g. claude-code or script:train.py. One that is somebody else's "
-    "program is installed the first time.",
+    help="The agent that does the training (see: agent2rl list agents), e.g. claude-code or script:train.py. "
+    "Third-party agents are installed on first use.",
 )
 @click.option(
     "--driver",
     metavar="NAME",
-    help="The LLM that does the agent's thinking: claude-opus-4-6, gpt-5.4, gemini-2.5-flash, or MODEL@URL "
-    "for any compatible endpoint. Its key is read from your environment and never enters the sandbox.",
+    help="The LLM that drives the agent: claude-opus-4-6, gpt-5.4, gemini-2.5-flash, or MODEL@URL for any "
+    "compatible endpoint. Its API key is read from your environment and never enters the sandbox.",
 )
 @click.option(
     "--model",
     shell_complete=complete_names("models"),
     default="abacus",
     show_default=True,
-    help="The base model: a shipped one (agent2rl list models), one of the hub (org/name, org/name@revision) "
-    "or a directory.",
+    help="The base model to train: a shipped model (see: agent2rl list models), a hub model (org/name or "
+    "org/name@revision) or a directory.",
 )
-@click.option("--engine", help="What runs the model.  [default: what it asks for, or vllm on a GPU]")
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="How the agent is enclosed.")
+@click.option("--engine", help="The inference engine.  [default: the model's own, or vllm on a GPU]")
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox for the agent.")
 @click.option(
     "--budget",
     type=DurationParam(),
     default="10m",
     show_default=True,
-    help="The agent's time: 90s, 10m, 12h.",
+    help="The agent's time budget: 90s, 10m, 12h.",
 )
 @click.option(
-    "--max-tokens", type=CountParam(), help="Tokens of the driver LLM, read and written: 500k, 20M."
+    "--max-tokens", type=CountParam(), help="Limit for the driver LLM's input and output tokens: 500k, 20M."
 )
-@click.option("--max-usd", type=DollarsParam(0, min_open=True), help="What the driver LLM may cost.")
+@click.option(
+    "--max-usd", type=DollarsParam(0, min_open=True), help="Limit for the driver LLM's cost in US dollars."
+)
 @click.option(
     "--continues",
     type=click.IntRange(0),
-    help=f"How often an agent that ends with time left is told to go on.  [default: {CONTINUES}]",
+    help="How often an agent that exits with time remaining is restarted and told to continue.  "
+    f"[default: {CONTINUES}]",
 )
 @click.option(
     "--record-driver",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep every exchange with the driver LLM in this new file, without the key.",
+    help="Record every exchange with the driver LLM in this new file, without the API key.",
 )
 @click.option(
     "--replay-driver",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Let such a file answer in the driver's place: offline, free and the same each time.",
+    help="Replay a file from --record-driver instead of calling the driver LLM: offline, free, repeatable.",
 )
-@click.option("--max-submissions", type=click.IntRange(1), help="How often the agent may submit.")
+@click.option("--max-submissions", type=click.IntRange(1), help="Limit for the number of submissions.")
 @click.option(
-    "--max-env-steps", type=click.IntRange(1), help="Steps that the agent may take in the task's world."
+    "--max-env-steps", type=click.IntRange(1), help="Limit for the agent's steps in the task's environment."
 )
 @click.option(
-    "--mode", type=click.Choice(MODES), default="free", show_default=True, help="What training is allowed."
+    "--mode",
+    type=click.Choice(MODES),
+    default="free",
+    show_default=True,
+    help="Which training methods the agent may use.",
 )
 @click.option(
     "--protocol",
     type=click.Choice(["heldout", "paper"]),
     default="heldout",
     show_default=True,
-    help="heldout: rank on a split never queried. paper: rank on the test set that answers submissions.",
+    help="heldout: score on a split that the agent never gets feedback on. paper: score on the test set that "
+    "also gives the feedback.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The random seed."
+)
 @click.option(
     "--samples",
     type=click.IntRange(1, 1000),
     default=1,
     show_default=True,
-    help="Answers to each question of an evaluation: several give pass@k and majority votes as well.",
+    help="Samples per question in evaluations. Several samples also give pass@k and majority votes.",
 )
 @click.option(
     "--temperature",
     type=TemperatureParam(0),
-    help="How freely evaluations sample.  [default: 0 for one sample, the task's own for several]",
+    help="Sampling temperature of evaluations.  [default: 0 for one sample, the task's own for several]",
 )
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A TOML file with your own words for the model: `chat`, `plain`.  [default: the task's]",
+    help="A TOML file with your own prompt templates: `chat`, `plain`.  [default: the task's]",
 )
 @search
 @click.option(
     "--record-searches",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep every search and what it found in this file; what it holds is not searched again.",
+    help="Record every search and its results in this file. Recorded searches are not repeated.",
 )
 @judge
 @click.option(
     "--train-judge",
     metavar="NAME",
-    help="Another judge, for the agent, at $JUDGE_URL.  [default: none]",
+    help="A separate judge that the agent can use in training, at $JUDGE_URL.  [default: none]",
 )
 @click.option(
     "--train-judge-questions",
     type=click.IntRange(1),
     default=RunSpec.model_fields["train_judge_questions"].default,
     show_default=True,
-    help="How many questions it answers.",
+    help="Limit for the number of questions to the training judge.",
 )
 @click.option(
-    "--no-expert", is_flag=True, help="Interactive tasks: withhold the expert and its demonstrations."
+    "--no-expert", is_flag=True, help="For interactive tasks: withhold the expert and its demonstrations."
 )
-@click.option("--data-dir", type=FOLDERS, help="The task's official files, where the hub is out of reach.")
-@click.option("--tasks-dir", type=FOLDERS, multiple=True, help="Look for task folders here too.")
-@click.option("--agents-dir", type=FOLDERS, multiple=True, help="Look for agent folders here too.")
 @click.option(
-    "--max-memory", type=SizeParam(), help="Memory of the sandbox.  [default: 3/4 of the machine's]"
+    "--data-dir",
+    type=DIRECTORY,
+    help="The directory with the task's official files, if the hub cannot be reached.",
 )
-@click.option("--max-disk", type=SizeParam(), help="Disk of the sandbox.  [default: 3/4 of what is free]")
 @click.option(
-    "--max-processes", type=click.IntRange(8), help="Processes of the sandbox.  [default: at least 400]"
+    "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
+)
+@click.option(
+    "--agents-dir", type=DIRECTORY, multiple=True, help="Also look for agent folders here. Can be repeated."
+)
+@click.option(
+    "--max-memory", type=SizeParam(), help="Memory limit of the sandbox.  [default: 3/4 of the machine's]"
+)
+@click.option(
+    "--max-disk", type=SizeParam(), help="Disk limit of the sandbox.  [default: 3/4 of what is free]"
+)
+@click.option(
+    "--max-processes", type=click.IntRange(8), help="Process limit of the sandbox.  [default: at least 400]"
 )
 @click.option(
     "--grading-time",
     type=DurationParam(),
     default="1h",
     show_default=True,
-    help="Limit of one grading, and of all gradings together that wait when the agent ends.",
+    help="Time limit for one grading, and for all gradings together that are pending when the agent ends.",
 )
 @track
 @track_group
@@ -277,8 +307,8 @@ FOLDERS = click.Path(path_type=Path, file_okay=False, exists=True)
 def run_command(runs_dir: Path | None, **options: Any) -> None:
     """Run an agent on a task and print the result.
 
-    The agent works in a sandbox until it ends or its budget does. What it submits is graded on a feedback
-    split; its best submission is graded once more on a held-out split, and that is the score.
+    The agent works in a sandbox until it exits or its time budget is used up. Each submission is graded on a
+    feedback split. The best submission is then graded on a held-out split, which gives the score of the run.
 
     \b
     agent2rl run --task gsm8k-mini --agent script
@@ -287,22 +317,22 @@ def run_command(runs_dir: Path | None, **options: Any) -> None:
     agent2rl run --task gsm8k --agent claude-code --driver claude-opus-4-6 --model Qwen/Qwen2.5-7B-Instruct \\
         --budget 12h --max-usd 50
 
-    Exit code: 0 where the run ended as it should, 1 where it did not, 2 for a wrong command line,
-    130 where it was interrupted.
+    Exit code: 0 if the run ended normally, 1 if it did not, 2 for a wrong command line, 130 if it was
+    interrupted.
     """
-    where = read_settings()
-    runs = (runs_dir or where.runs).absolute()
-    spec = make_run_spec(options, where)
-    telling = RunOutputOptions(
+    settings = read_settings()
+    runs = (runs_dir or settings.runs).absolute()
+    spec = make_run_spec(options, settings)
+    output = RunOutputOptions(
         **{name: options[name] for name in ("as_json", "no_report", "track", "track_group")}
     )
     run_and_report(
-        runs, telling, lambda notify, stop: start_run(spec, replace(where, runs=runs), notify, stop)
+        runs, output, lambda notify, stop: start_run(spec, replace(settings, runs=runs), notify, stop)
     )
 
 
-def make_run_spec(options: dict[str, Any], where: Settings) -> RunSpec:
-    """The run that the command line asks for."""
+def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
+    """Build the run specification from the command line options."""
     model = options["model"]
     if options["samples"] > 1 and options["temperature"] == 0:
         raise UserError(
@@ -310,16 +340,16 @@ def make_run_spec(options: dict[str, Any], where: Settings) -> RunSpec:
             "Leave out --samples, or give a --temperature above 0.",
         )
     return RunSpec(
-        task=registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *where.tasks)),
+        task=registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *settings.tasks)),
         agent=_resolve_agent_name(
-            registry.resolve_folder_name(options["agent"], (*options["agents_dir"], *where.agents))
+            registry.resolve_folder_name(options["agent"], (*options["agents_dir"], *settings.agents))
         ),
         driver=options["driver"],
         continues=CONTINUES if options["continues"] is None else options["continues"],
         record_driver=_resolve_path(options["record_driver"]),
         replay_driver=_resolve_path(options["replay_driver"]),
         model=pin_model_name(model),
-        engine=options["engine"] or choose_default_engine(model, list_visible_gpus(where.gpus)),
+        engine=options["engine"] or choose_default_engine(model, list_visible_gpus(settings.gpus)),
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],
@@ -347,26 +377,26 @@ def make_run_spec(options: dict[str, Any], where: Settings) -> RunSpec:
 
 
 def _resolve_path(path: Path | None) -> str | None:
-    """So that the specification means the same from anywhere."""
+    """Make a path absolute, so that the specification does not depend on the current directory."""
     return str(path.resolve()) if path else None
 
 
 def _parse_limits(options: dict[str, Any]) -> RequestedLimits | None:
-    asked = RequestedLimits(
+    limits = RequestedLimits(
         memory_bytes=options["max_memory"],
         disk_bytes=options["max_disk"],
         processes=options["max_processes"],
     )
-    return None if asked == RequestedLimits() else asked
+    return None if limits == RequestedLimits() else limits
 
 
 def _resolve_agent_name(name: str) -> str:
-    """A script by its whole path, so that the specification means the same from anywhere."""
+    """Make a script's path absolute, so that the specification does not depend on the current directory."""
     head, _, argument = name.partition(":")
     return f"script:{Path(argument).resolve()}" if head == "script" and argument else name
 
 
-# agent2rl resume
+# The command `resume`
 
 
 @click.command("resume")
@@ -384,32 +414,32 @@ def resume_command(
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Go on with a run whose harness, machine or job died.
+    """Continue a run after its harness, machine or job died.
 
-    RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
+    RUN is a run directory, the id of a run in the runs directory (or the start of an id), or `latest`.
 
-    The ledger says how far the run came, and nothing in it is done a second time. Submissions that were taken
-    in and not graded are graded first. An agent that was at work is started again in its workspace as it was,
-    for the time that was left when the harness died; it is told how things stand, and a program finds the
-    variable RESUMED=1. Its processes are gone: a training goes on only from a checkpoint. Tokens, dollars,
-    submissions and environment steps go on counting.
+    The ledger records how far the run got, and nothing in it is done twice. Submissions that were accepted
+    but not graded are graded first. If the agent was still working, it is started again in its unchanged
+    workspace with the time that remained when the harness died. An LLM-driven agent is told the state of the
+    run; a program finds the variable RESUMED=1. The agent's processes are gone, so training continues only
+    from a checkpoint. Tokens, dollars, submissions and environment steps keep counting.
 
-    Model and data must be those that the run began with. Keys are read from your environment, as for `run`.
-    A run that is finished stays as it is.
+    The model and the data must be the ones that the run started with. API keys are read from your
+    environment, as for `run`. A finished run is left as it is.
 
     \b
     agent2rl resume latest
     agent2rl resume 20261116-101500 --json
 
-    Exit code: as for `run`; 0 where there was nothing to do, 2 where the run cannot go on as things are,
-    which leaves it as it was.
+    Exit code: as for `run`. 0 if there was nothing to do; 2 if the run cannot continue now, which leaves it
+    unchanged.
     """
-    paths, where = resolve_run(run, runs_dir), read_settings()
+    paths, settings = resolve_run(run, runs_dir), read_settings()
     view = read_run(paths) if paths.result.exists() else None
     if view and view.result is not None:
-        click.echo(f"{paths.run_id} is finished: there is nothing to resume.", err=True)
+        click.echo(f"{paths.run_id} is already finished: there is nothing to resume.", err=True)
         click.echo(view.result.model_dump_json()) if as_json else print_run(view)
         return
-    here = replace(where, runs=paths.root.parent)
-    telling = RunOutputOptions(as_json, no_report, track, track_group)
-    run_and_report(here.runs, telling, lambda notify, stop: resume_run(paths, here, notify, stop))
+    here = replace(settings, runs=paths.root.parent)
+    output = RunOutputOptions(as_json, no_report, track, track_group)
+    run_and_report(here.runs, output, lambda notify, stop: resume_run(paths, here, notify, stop))

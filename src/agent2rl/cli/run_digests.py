@@ -1,4 +1,4 @@
-"""The digests of many runs, and what their tasks are: where leaderboards and reports of campaigns start."""
+"""Gather the digests of many runs and the traits of their tasks, for leaderboards and campaign reports."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,34 +19,37 @@ MINIATURE = "-mini"
 
 
 def require_runs_in(folder: Path) -> list[RunPaths]:
-    """All of a runs directory, which must have some."""
-    found = digests.runs_below(folder)
-    if not found:
-        raise UserError(f"There are no runs below {folder}.", "Name the runs directory, or use --runs-dir.")
-    return found
+    """Return all runs in a runs directory; raise UserError if there are none."""
+    runs = digests.runs_below(folder)
+    if not runs:
+        raise UserError(
+            f"There are no runs below {folder}.", "Choose another runs directory with --runs-dir."
+        )
+    return runs
 
 
 def gather_digests(runs: Sequence[RunPaths]) -> digests.GatheredDigests:
-    """With a bar on stderr: a run that has no digest yet takes a moment."""
+    """Gather digests with a progress bar on stderr, because a run without a cached digest takes a moment."""
     columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("", total=len(runs))
         return digests.gather_digests(runs, lambda done: progress.update(bar, completed=done))
 
 
-def select_task_traits(found: Sequence[RunDigest]) -> list[TaskTraits]:
-    """Of all tasks that there are: of the miniatures where only miniatures were run, and the reverse."""
-    sizes = {each.task.endswith(MINIATURE) for each in found}
-    return [each for each in list_task_traits() if each.task.endswith(MINIATURE) in sizes]
+def select_task_traits(run_digests: Sequence[RunDigest]) -> list[TaskTraits]:
+    """Return the traits of all miniature tasks if any was run, and of all full tasks if any was run."""
+    sizes = {digest.task.endswith(MINIATURE) for digest in run_digests}
+    return [traits for traits in list_task_traits() if traits.task.endswith(MINIATURE) in sizes]
 
 
 @cache
 def list_task_traits() -> list[TaskTraits]:
-    found = []
+    """Return the traits of every registered task that needs no argument."""
+    traits = []
     for entry in registry.list_entries("tasks"):
-        with suppress(UserError):  # one that is made of an argument, such as a folder
+        with suppress(UserError):  # a task that needs an argument, such as a folder
             task = registry.find_task(entry.name)
-            found.append(
+            traits.append(
                 TaskTraits(
                     task=task.id,
                     level=task.level,
@@ -55,4 +58,4 @@ def list_task_traits() -> list[TaskTraits]:
                     judge_offered="judge" in task.desk,
                 )
             )
-    return found
+    return traits

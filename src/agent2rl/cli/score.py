@@ -1,4 +1,4 @@
-"""`agent2rl score` scores given outputs; `agent2rl judge` measures a judge."""
+"""The commands `score`, which scores the outputs of a model, and `judge`, which measures a judge."""
 
 from pathlib import Path
 
@@ -24,10 +24,16 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command("score")
 @click.argument("task")
 @click.argument("outputs", type=FILE)
-@click.option("--data-dir", type=DIRECTORY, help="The task's official files, where the hub is out of reach.")
-@click.option("--tasks-dir", type=DIRECTORY, multiple=True, help="Look for task folders here too.")
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="Where the outputs are graded.")
-@click.option("--results", type=FILE, help="Write each example's result here, as JSON lines.")
+@click.option(
+    "--data-dir",
+    type=DIRECTORY,
+    help="The directory with the task's official files, if the hub cannot be reached.",
+)
+@click.option(
+    "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
+)
+@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox for grading.")
+@click.option("--results", type=FILE, help="Write the result of each example to this file, as JSON lines.")
 @search
 @judge
 @as_json
@@ -42,56 +48,56 @@ def score_command(
     judge: str | None,
     as_json: bool,
 ) -> None:
-    """Score the outputs of any model, without the model.
+    """Score outputs that a model has already produced. The model itself is not needed.
 
-    OUTPUTS is a file of JSON lines, each with the id of an example and what a model said to it:
+    OUTPUTS is a file of JSON lines. Each line has the id of an example and the model's output for it:
 
     \b
     {"id": "gsm8k-test-0000", "output": "Two dozen are 2 * 12 = 24. #### 24"}
 
-    The names task_id and completion do as well. Several lines with one id are several samples, which give
-    pass@k and majority votes. Ids are those of a run's records: for gsm8k the split and the number of the
-    row in the official file, from 0.
+    The names task_id and completion work too. Several lines with the same id are several samples; they give
+    pass@k and majority votes as well. The ids are the ones in a run's records: for gsm8k, the split and the
+    row number in the official file, counted from 0.
 
     \b
     agent2rl score gsm8k outputs.jsonl --data-dir DIR
     agent2rl score gsm8k-mini outputs.jsonl --results results.jsonl
 
-    For alpacaeval, OUTPUTS may be a file of a judge's preferences in the official format instead (a JSON
-    list, packed with xz or gzip or not): then the raw and the length-controlled win rate are printed.
+    For alpacaeval, OUTPUTS can also be a file of judge preferences in the official format (a JSON list, plain
+    or compressed with xz or gzip). This prints the raw and the length-controlled win rate.
 
     \b
     agent2rl score alpacaeval annotations.json
 
-    The same rule as in runs decides, in the same sandbox. `test` is feedback and held-out together. Examples
-    without an output are not counted, and the table says how many are.
+    Outputs are graded by the same rule and in the same sandbox as in a run. `test` is the feedback and the
+    held-out split together. Examples without an output do not count; the table shows how many examples do.
 
-    Exit code: 0 where there is a score, 1 where grading failed, 2 for wrong input.
+    Exit code: 0 if there is a score, 1 if grading failed, 2 for invalid input.
     """
-    where = read_settings()
-    name = registry.resolve_folder_name(task, (*tasks_dir, *where.tasks))
+    settings = read_settings()
+    name = registry.resolve_folder_name(task, (*tasks_dir, *settings.tasks))
     if rates := compute_win_rates(name, outputs, data_dir):
         _print_rates(rates, as_json)
         return
-    found, every = score_outputs(
-        name, outputs, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge)
+    scores, example_results = score_outputs(
+        name, outputs, data_dir, settings, sandbox, GradingProxyOptions(search, judge=judge)
     )
     if results:
-        lines = "".join(result.model_dump_json() + "\n" for result in every)
+        lines = "".join(result.model_dump_json() + "\n" for result in example_results)
         try:
             write_atomically(results, lines)
         except OSError as error:
             raise UserError(f"Cannot write {results}: {error.strerror}.") from error
     if as_json:
-        click.echo(found.model_dump_json())
+        click.echo(scores.model_dump_json())
     else:
-        _print_scores(found)
+        _print_scores(scores)
 
 
-def _print_scores(found: OutputScores) -> None:
-    metrics = list(found.parts[0].score.metrics)
+def _print_scores(scores: OutputScores) -> None:
+    metrics = list(scores.parts[0].score.metrics)
     table = Table("split", "examples", "score", "95% interval", *metrics)
-    for part in found.parts:
+    for part in scores.parts:
         score = part.score
         means = [f"{score.metrics[name]:.2f}" for name in metrics]
         table.add_row(
@@ -103,7 +109,7 @@ def _print_scores(found: OutputScores) -> None:
         )
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    for part in found.parts:
+    for part in scores.parts:
         if part.score.split in ("train", "test"):
             if part.missing:
                 console.print(_describe_missing(part), markup=False)
@@ -111,86 +117,93 @@ def _print_scores(found: OutputScores) -> None:
                 console.print(f"{part.score.missing} {part.score.split} examples could not be judged.")
 
 
-def _print_rates(found: WinRates, as_json: bool) -> None:
+def _print_rates(rates: WinRates, as_json: bool) -> None:
     if as_json:
-        click.echo(found.model_dump_json())
+        click.echo(rates.model_dump_json())
         return
-    table = Table(found.model or "model", "win rate", "standard error")
-    table.add_row("raw", f"{found.win_rate:.2f}", f"{found.standard_error:.2f}")
-    if found.length_controlled is not None:
-        error = found.length_controlled_error or 0.0
-        table.add_row("length-controlled", f"{found.length_controlled:.2f}", f"{error:.2f}")
+    table = Table(rates.model or "model", "win rate", "standard error")
+    table.add_row("raw", f"{rates.win_rate:.2f}", f"{rates.standard_error:.2f}")
+    if rates.length_controlled is not None:
+        error = rates.length_controlled_error or 0.0
+        table.add_row("length-controlled", f"{rates.length_controlled:.2f}", f"{error:.2f}")
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    console.print(f"{found.n:,} preferences, {found.missing:,} missing; difficulties: {found.difficulties}")
-    if found.absent:
-        text = f"{found.absent:,} official instructions are not in the file"
-        after = ", so that difficulties are other instructions' after the first gap, as in what is published"
-        console.print(f"{text}{after if found.length_controlled is not None else ''}.")
+    console.print(f"{rates.n:,} preferences, {rates.missing:,} missing; difficulties: {rates.difficulties}")
+    if rates.absent:
+        text = f"{rates.absent:,} official instructions are not in the file"
+        shift = ". Difficulties after the first gap belong to other instructions, as in the published results"
+        console.print(f"{text}{shift if rates.length_controlled is not None else ''}.")
 
 
 def _describe_missing(part: PartScore) -> str:
-    left = part.of - part.score.n - part.score.missing
-    names = ", ".join(part.missing) + (", …" if left > len(part.missing) else "")
-    return f"{left:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"
+    count = part.of - part.score.n - part.score.missing
+    names = ", ".join(part.missing) + (", …" if count > len(part.missing) else "")
+    return f"{count:,} of {part.of:,} {part.score.split} examples have no output and do not count: {names}"
 
 
-# agent2rl judge
+# The command `judge`
 
 JUDGE_DATA_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.group("judge")
 def judge_command() -> None:
-    """Measure a judge before it is trusted."""
+    """Measure how reliable an LLM judge is."""
 
 
 @judge_command.command("calibrate")
 @click.argument("judge")
-@click.option("--task", default="alpacaeval", show_default=True, help="Whose preferences are the measure.")
 @click.option(
-    "--data-dir", type=JUDGE_DATA_DIRECTORY, required=True, help="The official files and annotations."
+    "--task", default="alpacaeval", show_default=True, help="The task with the reference preferences."
+)
+@click.option(
+    "--data-dir",
+    type=JUDGE_DATA_DIRECTORY,
+    required=True,
+    help="The directory with the official files and annotations.",
 )
 @click.option(
     "--comparisons",
     type=click.IntRange(2),
     default=200,
     show_default=True,
-    help="How many; each is asked twice.",
+    help="The number of comparisons. The judge sees each one twice.",
 )
 @as_json
 def calibrate(judge: str, task: str, data_dir: Path, comparisons: int, as_json: bool) -> None:
-    """Hold JUDGE against the preferences of the benchmark's own judge.
+    """Compare JUDGE with the published preferences of the benchmark's own judge.
 
-    DIR/annotations/ has them, a file for each model in the official format. Every comparison is put in both
-    orders. Printed are how often the two agree, how often the judge keeps to its word when the order is
-    turned, how much it favours the first answer, and the longer one.
+    DIR/annotations/ holds these preferences in the official format, one file per model. JUDGE sees every
+    comparison in both orders. The output shows how often the two judges agree, how often JUDGE gives the same
+    verdict in both orders, and how much it favours the first answer and the longer answer.
 
     \b
     agent2rl judge calibrate gpt-4o --data-dir DIR
     agent2rl judge calibrate model:smollm2-135m --data-dir DIR --comparisons 20
     """
-    found = measure_judge(task, judge, data_dir, comparisons, read_settings())
+    calibration = measure_judge(task, judge, data_dir, comparisons, read_settings())
     if as_json:
-        click.echo(found.model_dump_json())
+        click.echo(calibration.model_dump_json())
     else:
-        _print_calibration(found)
+        _print_calibration(calibration)
 
 
-def _print_calibration(found: Calibration) -> None:
-    table = Table("", found.judge, "ideally")
-    table.add_row("agrees with the benchmark's judge", _format_percent(found.agreement), "100")
-    table.add_row("says the same in both orders", _format_percent(found.consistency), "100")
-    table.add_row("share of the first answer", _format_percent(found.first), "50")
-    known = f"{found.longer_known.value:.1f}" if found.longer_known else "?"
-    table.add_row("share of the longer answer", _format_percent(found.longer), f"{known} (the benchmark's)")
+def _print_calibration(calibration: Calibration) -> None:
+    table = Table("", calibration.judge, "ideally")
+    table.add_row("agrees with the benchmark's judge", _format_percent(calibration.agreement), "100")
+    table.add_row("says the same in both orders", _format_percent(calibration.consistency), "100")
+    table.add_row("share of the first answer", _format_percent(calibration.first), "50")
+    known = f"{calibration.longer_known.value:.1f}" if calibration.longer_known else "?"
+    table.add_row(
+        "share of the longer answer", _format_percent(calibration.longer), f"{known} (the benchmark's)"
+    )
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     console.print(
-        f"{found.n:,} comparisons, {found.missing:,} missing; "
-        f"{found.by_probability:,} read from probabilities, the others from the choice"
+        f"{calibration.n:,} comparisons, {calibration.missing:,} missing; "
+        f"{calibration.by_probability:,} read from token probabilities, the others from the chosen answer"
     )
 
 
-def _format_percent(found: Estimate | None) -> str:
-    return f"{found.value:.1f} ± {found.error:.1f}" if found else "?"
+def _format_percent(estimate: Estimate | None) -> str:
+    return f"{estimate.value:.1f} ± {estimate.error:.1f}" if estimate else "?"

@@ -19,10 +19,16 @@ from agent2rl.report.record import RunReport
 @click.option(
     "--submission",
     type=click.IntRange(0),
-    help="What this submission did, example by example; 0 is the untouched model.",
+    help="Show the results of this submission, example by example. 0 is the base model.",
 )
-@click.option("--episode", "--example", help="One of its examples, by number or id: an episode turn by turn.")
-@click.option("--split", type=click.Choice(["feedback", "heldout"]), default="feedback", show_default=True)
+@click.option("--episode", "--example", help="Show one example in full, by number or id.")
+@click.option(
+    "--split",
+    type=click.Choice(["feedback", "heldout"]),
+    default="feedback",
+    show_default=True,
+    help="The split of these results.",
+)
 @runs_dir
 @as_json
 def show_command(
@@ -33,9 +39,9 @@ def show_command(
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Show a run: going, finished or crashed; or what one of its submissions did.
+    """Show a run (running, finished or crashed), or the results of one of its submissions.
 
-    RUN is a run directory, a run's id (or the start of it) below the runs directory, or `latest`.
+    RUN is a run directory, the id of a run in the runs directory (or the start of an id), or `latest`.
 
     \b
     agent2rl show 20261116
@@ -45,7 +51,7 @@ def show_command(
     paths = resolve_run(run, runs_dir)
     if submission is None:
         if episode is not None:
-            raise UserError("--episode wants to know whose.", "Name the submission: --submission 1.")
+            raise UserError("--episode needs a submission.", "Add the submission: --submission 1.")
         if as_json:
             click.echo(RunReport.from_report_data(run_report.gather_report_data(paths)).model_dump_json())
         else:
@@ -65,21 +71,21 @@ def show_command(
 
 
 def _read_submission_results(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:
-    where = paths.submission_paths(submission) if submission else paths.baseline
+    directory = paths.submission_paths(submission) if submission else paths.baseline
     try:
-        return read_results(where.results_file(split))
+        return read_results(directory.results_file(split))
     except FileNotFoundError:
         raise UserError(
             f"Submission {submission} of {paths.run_id} has no {split} results.",
-            "`agent2rl show` lists the submissions; one that copies an earlier one shares its results.",
+            "`agent2rl show` lists the submissions. A copy of an earlier submission shares its results.",
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{where.results_file(split)} cannot be read: {type(error).__name__}.") from error
+        raise UserError(f"Cannot read {directory.results_file(split)}: {type(error).__name__}.") from error
 
 
 def _find_example(results: list[ExampleResult], name: str) -> tuple[int, ExampleResult]:
-    """By its number, as the list shows it, or by its id."""
+    """Find an example by its number, as shown in the list, or by its id."""
     for number, result in enumerate(results, start=1):
         if name in (str(number), result.id):
             return number, result
-    raise UserError(f"There is no example {name!r}.", f"They are numbered from 1 to {len(results)}.")
+    raise UserError(f"There is no example {name!r}.", f"Examples are numbered from 1 to {len(results)}.")

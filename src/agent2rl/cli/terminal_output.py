@@ -1,8 +1,7 @@
-"""How runs look in a terminal: progress while they go (with the last line of their log), tables when they are
-done.
+"""Terminal output of runs: progress while they run, tables when they are done.
 
 Progress goes to stderr: a live line on a terminal, plain lines elsewhere, nothing with --json. While the
-agent works, its own last line of output is shown: live on a terminal, every half minute elsewhere.
+agent works, the last line of its output is shown: live on a terminal, every half minute elsewhere.
 """
 
 import threading
@@ -26,27 +25,27 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
 from agent2rl.report import tables
 
-# Follows the last line of a file that another process writes, in a thread.
+# Following the last line of a file that another process writes
 
-LOOKED_AT = 4096
-"""Bytes at the end of the file; a line longer than that is cut."""
+TAIL_BYTES = 4096
+"""How much of the end of the file is read; a longer line is cut."""
 
 
 class LogTail:
-    """Tells each new last line, at most once every few seconds. Lines in between are not told."""
+    """Thread that reports each new last line of a file, at most once per interval. Skips lines in between."""
 
-    def __init__(self, path: Path, tell: Callable[[str], None], every_seconds: float) -> None:
-        self._path, self._tell, self._every = path, tell, every_seconds
+    def __init__(self, path: Path, report: Callable[[str], None], every_seconds: float) -> None:
+        self._path, self._report, self._every = path, report, every_seconds
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._poll_last_line, daemon=True)
 
     def _poll_last_line(self) -> None:
-        told = ""
+        last_line = ""
         while not self._end.wait(self._every):
             line = read_last_line(self._path)
-            if line and line != told:
-                self._tell(line)
-                told = line
+            if line and line != last_line:
+                self._report(line)
+                last_line = line
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -60,39 +59,41 @@ class LogTail:
 
 
 def read_last_line(path: Path) -> str:
-    """The last whole line that is not empty, or nothing."""
+    """Return the last complete line that is not empty, or an empty string."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - LOOKED_AT))
-            whole = file.read().rpartition(b"\n")[0]
+            file.seek(max(0, size - TAIL_BYTES))
+            complete_lines = file.read().rpartition(b"\n")[0]
     except OSError:
         return ""
-    lines = whole.decode(errors="replace").splitlines()
+    lines = complete_lines.decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+# Progress of a run
+
 PHASES = {
-    "self-test": "trying the sandbox's promises",
+    "self-test": "testing the sandbox",
     "assets": "preparing model and data",
-    "baseline": "grading the untouched model ({split})",
+    "baseline": "grading the base model ({split})",
     "held-out": "grading submission {submission} (heldout)",
-    "contamination": "looking for evaluation data in what the agent left",
+    "contamination": "looking for evaluation data in the agent's files",
 }
 ENDS = {
     "exited": "exit code {code}",
-    "deadline": "its time is over",
+    "deadline": "its time budget is used up",
     "stopped": "the run was stopped",
 }
 
 
 LIVE_SECONDS, PLAIN_SECONDS = 1.0, 30.0
-SAID = 80
-"""Characters of an answer in a list."""
+PREVIEW_CHARACTERS = 80
+"""Length of an answer in a list."""
 
 
 class TerminalProgress:
-    """Says what happens, as it happens."""
+    """Prints the events of a run as they happen."""
 
     def __init__(self, quiet: bool, runs: Path) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
@@ -118,7 +119,7 @@ class TerminalProgress:
     def _show_agent_line(self, line: str) -> None:
         if self._live:
             width = max(20, self._console.width - 20)
-            self._live.update(f"the agent works: [dim]{escape(_sanitize_line(line)[:width])}[/dim]")
+            self._live.update(f"the agent is working: [dim]{escape(_sanitize_line(line)[:width])}[/dim]")
         else:
             self._print_line(f"agent: {_sanitize_line(line)}")
 
@@ -141,7 +142,7 @@ class TerminalProgress:
 
 
 def describe_event(event: TimelineEvent) -> str:
-    """One line for people, or nothing."""
+    """Return a line of text about an event, or an empty string for an event that is not shown."""
     data = event.data
     match event.kind:
         case "opened":
@@ -155,7 +156,7 @@ def describe_event(event: TimelineEvent) -> str:
         case "isolation":
             promises = data["promises"] if isinstance(data["promises"], list) else []
             return (
-                f"sandbox {data['sandbox']}: {len(promises)} promises tried"
+                f"sandbox {data['sandbox']}: {len(promises)} guarantees tested"
                 if data["isolates"]
                 else (f"sandbox {data['sandbox']}: isolates NOTHING")
             )
@@ -173,8 +174,8 @@ def describe_event(event: TimelineEvent) -> str:
             return f"held-out {_format_score(data['score'])} (submission {data['submission']})"
         case "contamination":
             summary = {name: data[name] for name in ContaminationSummary.model_fields}
-            found = ContaminationSummary.model_validate(summary)
-            return f"contamination: {tables.describe_contamination(found)}"
+            contamination = ContaminationSummary.model_validate(summary)
+            return f"contamination: {tables.describe_contamination(contamination)}"
         case "warning":
             return f"warning: {data['text']}"
         case "fault":
@@ -185,7 +186,7 @@ def describe_event(event: TimelineEvent) -> str:
 def _describe_activity(event: TimelineEvent) -> str:
     match event.kind:
         case "started" | "graded":
-            return "the agent works"
+            return "the agent is working"
         case "submitted":
             return "grading"
     return ""
@@ -196,7 +197,7 @@ def _describe_submission(kind: str, submission: object) -> str:
         return ""
     name = f"submission {submission['id']}"
     if kind == "submitted":
-        return f"{name} taken in: {submission['path']}"
+        return f"{name} accepted: {submission['path']}"
     score = f" {_format_score(submission['score'])}" if submission["score"] else ""
     gain = submission["improvement"]
     change = f" ({gain:+.2f})" if isinstance(gain, float) else ""
@@ -205,11 +206,11 @@ def _describe_submission(kind: str, submission: object) -> str:
 
 
 def _describe_resume(data: Mapping[str, JsonValue]) -> str:
-    mended = data["mended"] if isinstance(data["mended"], list) else []
-    told = [f"{data['ungraded']} submissions to grade", *map(str, mended)]
+    repairs = data["mended"] if isinstance(data["mended"], list) else []
+    details = [f"{data['ungraded']} submissions to grade", *map(str, repairs)]
     return (
-        f"run {data['run_id']} goes on: the agent has used {data['used_seconds']:.0f} s, "
-        f"{data['dead_seconds']:.0f} s were dead time; {'; '.join(told)}"
+        f"run {data['run_id']} continues: the agent has used {data['used_seconds']:.0f} s, "
+        f"the run was down for {data['dead_seconds']:.0f} s; {'; '.join(details)}"
     )
 
 
@@ -220,18 +221,18 @@ def _format_score(score: object) -> str:
 
 
 def print_examples(results: Sequence[ExampleResult]) -> None:
-    """Every example of a submission in a line."""
+    """Print each example of a submission on one line."""
     console = Console(highlight=False, soft_wrap=True)
-    wide = max((len(result.group) for result in results), default=0)
+    width = max((len(result.group) for result in results), default=0)
     for number, result in enumerate(results, start=1):
         turns = f"{len(result.trajectory) - 1} turns" if result.trajectory else ""
-        said = " ".join((result.note or result.output).split())[:SAID]
-        line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{wide}}  {result.id}  {said}"
+        preview = " ".join((result.note or result.output).split())[:PREVIEW_CHARACTERS]
+        line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{width}}  {result.id}  {preview}"
         console.print(Text(_sanitize_line(line)))
 
 
 def print_episode(number: int, result: ExampleResult) -> None:
-    """One example, as it was played or answered. What was said is no markup, wherever its lines end."""
+    """Print one example in full. The model's text is never read as markup, wherever its lines end."""
     console = Console(highlight=False, soft_wrap=True)
     kind = f" ({result.group})" if result.group else ""
     console.print(Text.assemble((str(number), "bold"), "  ", _sanitize_line(result.id + kind), "\n"))
@@ -248,12 +249,12 @@ def print_episode(number: int, result: ExampleResult) -> None:
 
 
 def sanitize_lines(text: str) -> str:
-    """A text of several lines, none of which steers the terminal."""
+    """Replace control characters in each line of a text, so that it cannot control the terminal."""
     return "\n".join(_sanitize_line(line) for line in text.split("\n"))
 
 
 def print_run(view: RunView) -> None:
-    """The result table and the submissions."""
+    """Print the results of a run and its submissions."""
     console = Console(highlight=False)
     head = Table(show_header=False, box=None, padding=(0, 1))
     for row in tables.build_headline_rows(view):
@@ -274,5 +275,5 @@ def print_run(view: RunView) -> None:
 
 
 def _sanitize_line(text: str) -> str:
-    """What an agent wrote must not steer the terminal."""
+    """Replace control characters: text of an agent must not control the terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)

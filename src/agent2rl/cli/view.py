@@ -25,35 +25,35 @@ from agent2rl.run.settings import read_settings
     "--host",
     default=LOOPBACK,
     show_default=True,
-    help="The address to serve at. Any but this computer's own asks readers for the token that is printed.",
+    help="The address to serve on. If it is not a loopback address, readers need the printed token.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port.  [default: a free one]")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @runs_dir
 def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir: Path | None) -> None:
-    """Look at the runs of a directory in a browser: live while they go, and the same when they have ended.
+    """Show the runs of a directory in a browser, live while they run and after they end.
 
-    It reads run directories and changes nothing in them. On a machine that you reach by ssh, let ssh bring
-    the page to you: ssh -L 8000:127.0.0.1:8000 HOST, and there `agent2rl view --port 8000 --no-browser`.
+    The dashboard only reads run directories and never changes them. For a remote machine, forward a port with
+    ssh -L 8000:127.0.0.1:8000 HOST, and run `agent2rl view --port 8000 --no-browser` there.
 
     \b
     agent2rl view
     agent2rl view /shared/runs --port 8000
     """
-    where = read_settings()
-    folder = (runs or runs_dir or where.runs).absolute()
+    settings = read_settings()
+    folder = (runs or runs_dir or settings.runs).absolute()
     if not folder.is_dir():
-        raise UserError(f"There is no directory {folder}.", "Name the runs directory: agent2rl view RUNS.")
+        raise UserError(f"There is no directory {folder}.", "Pass the runs directory: agent2rl view RUNS.")
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
-    opens = not no_browser and (where.display or sys.platform == "darwin")
+    opens = not no_browser and (settings.display or sys.platform == "darwin")
 
-    def tell(address: str) -> None:
+    def announce(address: str) -> None:
         click.echo(f"{address}\n(Ctrl-C to stop)")
         if opens:
             open_browser(address)
 
     server.serve_dashboard(
-        Dashboard(folder, where.cache, get_task_level, list_task_traits, token), host, port, tell
+        Dashboard(folder, settings.cache, get_task_level, list_task_traits, token), host, port, announce
     )
 
 

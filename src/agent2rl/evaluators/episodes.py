@@ -1,10 +1,10 @@
-"""Evaluates a model by playing episodes of a world: prompts, the batched loop, and the score.
+"""Evaluate a model by playing episodes in an environment: prompts, the batched loop, and the score.
 
-A model with a chat template is told once what to do; then observations are user messages and replies the
-assistant's. One without continues a text of earlier episodes (`plain`). Many episodes are played at once,
-one batch for each turn. An episode ends when the world says so, when its steps are used up, or when the
-conversation outgrows the model's context. Its answers depend on the model, the example and the seed, not on
-the other episodes.
+A model with a chat template gets the instructions once; then observations are user messages and its replies
+are assistant messages. A model without one continues a text of example episodes (`plain`). Many episodes are
+played at the same time, with one batch per turn. An episode ends when the environment ends it, when its steps
+are used up, or when the conversation outgrows the model's context. The replies depend on the model, the
+example and the seed, and not on the other episodes.
 """
 
 import hashlib
@@ -48,52 +48,52 @@ from agent2rl.evaluators.single_turn import (
     resolve_sampling,
 )
 
-# How a world is put to a model, and how its reply is read.
+# Prompts, and the action in a reply
 
 ANY = ""
-"""The key of the text for every kind of example that has none of its own."""
+"""The key of the text for all kinds of examples without their own text."""
 LABEL = re.compile(r"^[\W_]*+action\s*+\d*+[^\w:]*+:[\s*_]*+", re.IGNORECASE)
-"""Nothing is tried twice: a line of many colons would take as long as their square."""
+"""Possessive quantifiers prevent backtracking: a line of many colons would take quadratic time."""
 SIGN = re.compile(r"^(?:>\s*)+")
 QUOTES = "\"'`"
 MOST_CHARACTERS = 1000
-"""Of an action: no world has a longer one, and a model may talk without end."""
+"""Limit for an action: no environment has longer ones, and a model may talk without end."""
 
 
 @dataclass(frozen=True)
 class EpisodePrompt:
     chat: str
-    """Stands before the first observation, for a model with a chat template."""
+    """Text before the first observation, for a model with a chat template."""
     plain: Mapping[str, str] = field(default_factory=dict)
-    """The same for one without, by kind of example."""
+    """The same for a model without one, by kind of example."""
     prompt: str = "\n>"
-    """Ends an observation in plain text; the action follows."""
+    """Ends an observation in plain text; the action comes next."""
     stop: tuple[str, ...] = ("\n",)
     """Ends an action in plain text."""
     name: str = "own"
-    """For the record."""
+    """Recorded with the result."""
 
     def build_first_message(self, seen: str, as_chat: bool, kind: str = ANY) -> Chat:
-        """What a model reads before its first action."""
+        """Return the message before the first action."""
         before = self.chat if as_chat else self._get_plain_text(kind)
-        told = f"{before.strip()}\n\n{seen}" if before else seen
-        return (ChatMessage("user", told if as_chat else told + self.prompt),)
+        text = f"{before.strip()}\n\n{seen}" if before else seen
+        return (ChatMessage("user", text if as_chat else text + self.prompt),)
 
     def build_next_message(self, seen: str, as_chat: bool) -> Chat:
-        """What it reads after an action."""
+        """Return the message after an action."""
         return (ChatMessage("user", seen if as_chat else f"\n{seen}{self.prompt}"),)
 
     def _get_plain_text(self, kind: str) -> str:
-        found = self.plain.get(kind, self.plain.get(ANY))
-        if found is None and self.plain:
+        text = self.plain.get(kind, self.plain.get(ANY))
+        if text is None and self.plain:
             raise UserError(
                 f"The prompts {self.name!r} have no plain text for {kind!r}.",
-                f'Name it, or `""` for all others; there are {", ".join(self.plain)}.',
+                f'Add it, or `""` for all others. There are: {", ".join(self.plain)}.',
             )
-        return found or ""
+        return text or ""
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        """The same, in other words."""
+        """Return a copy with these prompt texts."""
         plain = self.plain if prompts.plain is None else prompts.plain
         return replace(
             self,
@@ -104,7 +104,7 @@ class EpisodePrompt:
 
 
 def extract_action(reply: str) -> str:
-    """The action in a reply: what it calls its action, or else its first line that says something."""
+    """Return the action in a reply: the text after an "Action:" label, or else the first non-empty line."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
     for line, below in zip(lines, [*lines[1:], ""], strict=False):
         if label := LABEL.match(line):
@@ -113,27 +113,27 @@ def extract_action(reply: str) -> str:
 
 
 def _strip_quotes(action: str) -> str:
-    """Without emphasis or quotes around it."""
+    """Remove emphasis and quotes around an action."""
     action = action.strip("* ")
     while len(action) > 1 and action[0] == action[-1] and action[0] in QUOTES:
         action = action[1:-1].strip()
     return action[:MOST_CHARACTERS]
 
 
-# Episodes being played: many at once, one batch for each turn.
+# Playing many episodes at the same time, with one batch per turn
 
 T = TypeVar("T")
 
 THREADS = 32
-"""Steps of a slow world that are taken at once."""
+"""Parallel steps in slow environments."""
 REPLY_CHARACTERS = 4000
-"""Of what a model wrote that are recorded."""
+"""Limit for the recorded text of a reply."""
 FULL = "the conversation outgrew the model's context"
 SILENT = "there are no more actions"
 
 
 class LiveEpisode:
-    """One example, being played in a world of its own."""
+    """One example that is being played in its own environment."""
 
     def __init__(self, example: Example, number: int = 0, kind: str = "") -> None:
         self.example, self.number, self.kind = example, number, kind
@@ -145,8 +145,8 @@ class LiveEpisode:
         self.over = False
 
     def record_step(self, action: str, step: EnvironmentStep, reply: str = "") -> None:
-        wrote = "" if reply == action else reply[:REPLY_CHARACTERS]
-        self.turns.append(TrajectoryTurn(action=action, observation=step.observation, reply=wrote))
+        recorded_reply = "" if reply == action else reply[:REPLY_CHARACTERS]
+        self.turns.append(TrajectoryTurn(action=action, observation=step.observation, reply=recorded_reply))
         self.reward = max(self.reward, step.reward)
         self.marks = step.marks
         self.over = step.done
@@ -158,7 +158,7 @@ class LiveEpisode:
 
 @dataclass
 class ModelPlayer:
-    """Where the model sits: it is told what each episode sees, and says what it does."""
+    """Sends the observations of episodes to the model and returns its replies."""
 
     talk: Conversations
     telling: EpisodePrompt
@@ -167,8 +167,8 @@ class ModelPlayer:
     action: Callable[[str], str] = extract_action
 
     def generate_replies(self, playing: Sequence[LiveEpisode]) -> dict[LiveEpisode, Completion]:
-        told = {episode.name: self._build_message(episode) for episode in playing}
-        replies = self.talk.extend(told, self.sampling)
+        messages = {episode.name: self._build_message(episode) for episode in playing}
+        replies = self.talk.extend(messages, self.sampling)
         return {episode: replies[episode.name] for episode in playing}
 
     def _build_message(self, episode: LiveEpisode) -> Chat:
@@ -181,55 +181,60 @@ class ModelPlayer:
 def play_episodes(
     episodes: Sequence[LiveEpisode],
     world: Callable[[], Environment],
-    table: ModelPlayer,
+    player: ModelPlayer,
     live: int,
     slow: bool = False,
 ) -> tuple[Environment, ...]:
-    """All episodes to their ends, and where they were played.
+    """Play all episodes to their ends and return the environments.
 
-    Where the world is slow, others are asked while some wait for it.
+    In slow environments, the model continues with other episodes while some wait for a step.
     """
     waiting, free = deque(episodes), [world() for _ in range(min(live, len(episodes)))]
-    places = tuple(free)
-    tell = EvaluationProgress(len(episodes), "episodes played")
+    environments = tuple(free)
+    progress = EvaluationProgress(len(episodes), "episodes played")
     acting: dict[Future[EnvironmentStep], tuple[LiveEpisode, Environment, str, str]] = {}
-    with ThreadPoolExecutor(THREADS) if slow else _InlineExecutor() as hands:
+    with ThreadPoolExecutor(THREADS) if slow else _InlineExecutor() as executor:
         while waiting or acting:
             while waiting and free:
-                episode, place = waiting.popleft(), free.pop()
-                acting[hands.submit(place.reset, episode.example)] = (episode, place, "", "")
-            seeing: dict[LiveEpisode, Environment] = {}
+                episode, environment = waiting.popleft(), free.pop()
+                acting[executor.submit(environment.reset, episode.example)] = (episode, environment, "", "")
+            observed: dict[LiveEpisode, Environment] = {}
             for ended in sorted(wait(acting, return_when=FIRST_COMPLETED).done, key=list(acting).index):
-                episode, place, action, wrote = acting.pop(ended)
-                episode.record_step(action, ended.result(), wrote)
-                seeing[episode] = place
-            going = [episode for episode in seeing if not episode.over]
-            for episode, reply in table.generate_replies(going).items() if going else ():
+                episode, environment, action, reply_text = acting.pop(ended)
+                episode.record_step(action, ended.result(), reply_text)
+                observed[episode] = environment
+            unfinished = [episode for episode in observed if not episode.over]
+            for episode, reply in player.generate_replies(unfinished).items() if unfinished else ():
                 if reply.full:
                     episode.note, episode.over = reply.text or FULL, True
                 else:
-                    place, action = seeing[episode], table.action(reply.text)
-                    acting[hands.submit(place.step, action)] = (episode, place, action, reply.text)
-            over = [episode for episode in seeing if episode.over]
-            free += [seeing[episode] for episode in over]
-            table.talk.drop([episode.name for episode in over])
-            tell(len(episodes) - len(waiting) - len(acting))
-    for place in places:
-        place.close()
-    return places
+                    environment, action = observed[episode], player.action(reply.text)
+                    acting[executor.submit(environment.step, action)] = (
+                        episode,
+                        environment,
+                        action,
+                        reply.text,
+                    )
+            finished = [episode for episode in observed if episode.over]
+            free += [observed[episode] for episode in finished]
+            player.talk.drop([episode.name for episode in finished])
+            progress(len(episodes) - len(waiting) - len(acting))
+    for environment in environments:
+        environment.close()
+    return environments
 
 
 class _InlineExecutor(Executor):
-    """Does what it is given at once, in this thread."""
+    """Runs each call immediately in this thread."""
 
-    def submit(self, call: Callable[..., T], /, *given: object, **named: object) -> Future[T]:
+    def submit(self, call: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         done: Future[T] = Future()
-        done.set_result(call(*given, **named))
+        done.set_result(call(*args, **kwargs))
         return done
 
 
 class RecitedConversations:
-    """Given outputs as conversations: an episode's is its actions, one a line."""
+    """Replays recorded outputs as conversations. The output of an episode has one action per line."""
 
     def __init__(self, engine: RecordedEngine) -> None:
         self._engine = engine
@@ -245,60 +250,60 @@ class RecitedConversations:
     def _get_next_reply(self, name: str) -> Completion:
         if name not in self._left:
             example, _, number = name.rpartition("#")
-            given = self._engine.given(example)
-            if int(number) >= len(given):
-                raise GradingError(f"There is no given output {number} for {example!r}.")
-            self._left[name] = deque(given[int(number)].splitlines())
+            outputs = self._engine.given(example)
+            if int(number) >= len(outputs):
+                raise GradingError(f"There is no output {number} for {example!r}.")
+            self._left[name] = deque(outputs[int(number)].splitlines())
         left = self._left[name]
         return Completion(left.popleft(), tokens=0) if left else Completion(SILENT, tokens=0, full=True)
 
 
 MAX_LIVE_EPISODES = 256
-"""Episodes that are played at once."""
+"""Episodes that are played at the same time."""
 
 
 @dataclass(frozen=True)
 class SettledEpisodes:
-    """What became of episodes after they were played."""
+    """Result of the `settle` step after all episodes have been played."""
 
     missing: Mapping[str, str] = field(default_factory=dict)
-    """The ids of examples that nothing can be said of → why."""
+    """Ids of examples without a score, with the reason."""
     how: Mapping[str, JsonValue] = field(default_factory=dict)
-    """For the record."""
+    """Recorded with the result."""
 
 
 def keep_rewards(_: Sequence[LiveEpisode], __: Sequence[Environment]) -> SettledEpisodes:
-    """The world's rewards stand."""
+    """Keep the rewards of the environment."""
     return SettledEpisodes()
 
 
 Settle = Callable[[Sequence[LiveEpisode], Sequence[Environment]], SettledEpisodes]
-"""Given the episodes, whose rewards and marks it may change, and the places where they were played."""
+"""Gets the episodes, whose rewards and marks it may change, and the environments they were played in."""
 
 
 @dataclass(frozen=True)
 class Episodes:
     rule: str
-    """Names the world and its scoring, and changes whenever the same actions could score otherwise."""
+    """Names the environment and its scoring. Must change if the same actions could score differently."""
     world: Callable[[], Environment]
     telling: EpisodePrompt
     group: str = ""
-    """The key of an example's meta that says its kind, for scores by kind."""
+    """The key of an example's meta with its kind, for scores by kind."""
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
     temperature: float = 1.0
-    """For several episodes of one example."""
+    """Used if there are several episodes per example."""
     success: float | None = None
-    """The reward from which on an episode scores 1, and below it 0; the mean reward is reported beside the
-    score. None: the reward is the score."""
+    """Threshold: an episode scores 1 from this reward on, and 0 below it. The mean reward is reported too.
+    None: the reward is the score."""
     also: tuple[float, ...] = ()
-    """Where else success could begin: the share of such episodes is reported beside the score."""
+    """Other thresholds: the share of episodes that reach them is reported too."""
     live: int = MAX_LIVE_EPISODES
     slow: bool = False
-    """Whether a step takes the world so long that others should not wait for it, as a search may."""
+    """Whether a step takes so long that other episodes should not wait for it, e.g. a web search."""
     action: Callable[[str], str] = extract_action
-    """How the action is found in a reply."""
+    """Extracts the action from a reply."""
     settle: Settle = keep_rewards
-    """Has the last word on episodes that are played, as a judge may have."""
+    """Decides the final rewards after all episodes have been played, e.g. by a judge."""
 
     @property
     def version(self) -> str:
@@ -313,12 +318,13 @@ class Episodes:
             for example in examples
             for number in range(settings.samples)
         ]
-        table, how = self._make_player(engine, settings)
-        places = play_episodes(played, self.world, table, self.live, self.slow)
-        settled = self.settle(played, places)
-        each = iter(played)
+        player, how = self._make_player(engine, settings)
+        environments = play_episodes(played, self.world, player, self.live, self.slow)
+        settled = self.settle(played, environments)
+        episodes = iter(played)
         results = [
-            self._build_result(example, [next(each) for _ in range(settings.samples)]) for example in examples
+            self._build_result(example, [next(episodes) for _ in range(settings.samples)])
+            for example in examples
         ]
         return EvalResult(
             results=tuple(result for result in results if result.id not in settled.missing),
@@ -330,7 +336,7 @@ class Episodes:
         return replace(self, telling=self.telling.prompted(prompts))
 
     def program(self) -> str:
-        """This value as source code."""
+        """Return this evaluator as the source code of `eval.py`."""
         calls = {"world": self.world, **self._further}
         source = "".join(
             f"    {name}={written},\n"
@@ -355,7 +361,7 @@ class Episodes:
 
     @property
     def _further(self) -> dict[str, Callable[..., Any]]:
-        """The functions that are not the usual ones."""
+        """The functions that differ from the defaults."""
         usual: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
             "action": (self.action, extract_action),
             "settle": (self.settle, keep_rewards),
@@ -369,8 +375,8 @@ class Episodes:
         self, engine: Engine, settings: EvalSettings
     ) -> tuple[ModelPlayer, dict[str, str | int | float]]:
         if isinstance(engine, RecordedEngine):
-            given = ModelPlayer(RecitedConversations(engine), self.telling, True, self.sampling, self.action)
-            return given, {"prompting": "given"}
+            player = ModelPlayer(RecitedConversations(engine), self.telling, True, self.sampling, self.action)
+            return player, {"prompting": "given"}
         as_chat = has_chat_template(engine)
         sampling = resolve_sampling(
             self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop
@@ -383,24 +389,24 @@ class Episodes:
         }
 
     def _build_result(self, example: Example, episodes: Sequence[LiveEpisode]) -> ExampleResult:
-        found = build_example_result(
+        result = build_example_result(
             example, [episode.to_attempt(self.success) for episode in episodes], compute_pass_metrics
         )
-        more = {
+        update = {
             "group": self.get_kind(example),
             "trajectory": tuple(episodes[0].turns),
-            "metrics": {**found.metrics, **self._compute_metrics(episodes)},
+            "metrics": {**result.metrics, **self._compute_metrics(episodes)},
         }
-        return found.model_copy(update=more)
+        return result.model_copy(update=update)
 
     def _compute_metrics(self, episodes: Sequence[LiveEpisode]) -> dict[str, float]:
-        """What is reported with the score of an example's episodes."""
+        """Return the metrics to report with the score of an example."""
         rewards = [episode.reward for episode in episodes]
-        found = {name: fmean(episode.marks[name] for episode in episodes) for name in episodes[0].marks}
+        marks = {name: fmean(episode.marks[name] for episode in episodes) for name in episodes[0].marks}
         if self.success is None:
-            return found
+            return marks
         shares = {f"reward>={least:g}": fmean(reward >= least for reward in rewards) for least in self.also}
-        return {**found, "reward": fmean(rewards), **shares}
+        return {**marks, "reward": fmean(rewards), **shares}
 
 
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.

@@ -1,7 +1,7 @@
-"""The command line of a workspace's `eval.py`: grades a model on training games as the grader would.
+"""The command line of `eval.py` in the workspace: grade a model on training games as the grader does.
 
-Runs where the agent runs, on what the agent has. Not covered: submitting, which costs a submission and is
-graded on other games.
+It runs in the agent's sandbox with the agent's data. It does not submit: a submission counts against the
+budget and is graded on other games.
 """
 
 import argparse
@@ -19,23 +19,28 @@ from agent2rl.evaluators.episodes import Episodes
 
 
 def main(evaluator: Episodes, find_engine: Callable[[str], OpenEngine]) -> None:
-    given = _build_parser().parse_args()
-    world = count_steps(open_world(given.data))
-    games = world.games[given.skip : given.skip + given.games]
+    arguments = _build_parser().parse_args()
+    world = count_steps(open_world(arguments.data))
+    games = world.games[arguments.skip : arguments.skip + arguments.games]
     if not games:
-        raise SystemExit(f"There are {len(world.games)} training games, and none of them is asked for.")
-    with find_engine(given.engine)(given.model) as engine:
-        here = replace(evaluator, world=world.environment)
-        found = here.evaluate(engine, games, EvalSettings(seed=given.seed, samples=given.samples))
-    for name, results in _group_by_kind(found.results).items():
+        raise SystemExit(f"No games selected: there are {len(world.games)} training games.")
+    with find_engine(arguments.engine)(arguments.model) as engine:
+        local_evaluator = replace(evaluator, world=world.environment)
+        evaluation = local_evaluator.evaluate(
+            engine, games, EvalSettings(seed=arguments.seed, samples=arguments.samples)
+        )
+    for name, results in _group_by_kind(evaluation.results).items():
         mean = sum(result.score for result in results) / len(results)
         print(f"{name:32} {100 * mean:6.2f}  of {len(results)}")
-    if given.episodes:
-        given.episodes.write_text("".join(one.model_dump_json() + "\n" for one in found.results))
+    if arguments.episodes:
+        arguments.episodes.write_text(
+            "".join(result.model_dump_json() + "\n" for result in evaluation.results)
+        )
     means = {
-        name: _mean_percent([one.metrics[name] for one in found.results]) for name in found.results[0].metrics
+        name: _mean_percent([result.metrics[name] for result in evaluation.results])
+        for name in evaluation.results[0].metrics
     }
-    print(json.dumps({"score": _mean_percent([one.score for one in found.results]), **means}))
+    print(json.dumps({"score": _mean_percent([result.score for result in evaluation.results]), **means}))
 
 
 def _mean_percent(shares: Sequence[float]) -> float:
@@ -50,15 +55,17 @@ def _group_by_kind(results: Sequence[ExampleResult]) -> dict[str, list[ExampleRe
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    arguments = argparse.ArgumentParser(description="Grade a model on training games, as the grader would.")
-    arguments.add_argument("model", type=Path, nargs="?", default=os.environ.get("MODEL_PATH"))
-    arguments.add_argument("--games", type=int, default=100, help="how many (100)")
-    arguments.add_argument("--skip", type=int, default=0, help="games before the first (0)")
-    arguments.add_argument("--samples", type=int, default=1, help="episodes of each game (1, greedily)")
-    arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument(
-        "--engine", default="transformers", help="a shipped name, an entry point or package.module:NAME"
+    parser = argparse.ArgumentParser(description="Grade a model on training games, as the grader does.")
+    parser.add_argument("model", type=Path, nargs="?", default=os.environ.get("MODEL_PATH"))
+    parser.add_argument("--games", type=int, default=100, help="number of games (default: 100)")
+    parser.add_argument("--skip", type=int, default=0, help="skip this many games first (default: 0)")
+    parser.add_argument("--samples", type=int, default=1, help="episodes per game (default: 1, greedy)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument(
+        "--engine", default="transformers", help="a shipped engine, an entry point or package.module:NAME"
     )
-    arguments.add_argument("--data", type=Path, help="the data directory ($DATA_PATH)")
-    arguments.add_argument("--episodes", type=Path, metavar="FILE", help="write every episode, one a line")
-    return arguments
+    parser.add_argument("--data", type=Path, help="the data directory (default: $DATA_PATH)")
+    parser.add_argument(
+        "--episodes", type=Path, metavar="FILE", help="write every episode to this file as JSON lines"
+    )
+    return parser

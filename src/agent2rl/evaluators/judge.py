@@ -1,13 +1,14 @@
-"""Asks the run's judge, compares two answers (by the judge or by a rule), and calibrates a judge.
+"""Ask the run's judge, compare two answers (by the judge or by a rule), and calibrate a judge.
 
-A reply that cannot be parsed is asked for again and finally counts as missing, neither right nor wrong;
-with too many missing there is no score. In a comparison both answers are data: JSON strings, cut to a
-length, between marks that they cannot foresee, in an order drawn from the seed. Calibration puts every
-known preference to the judge in both orders.
+If a reply cannot be parsed, the judge is asked again; finally the reply counts as missing, neither right nor
+wrong. With too many missing replies there is no score. In a comparison, both answers are data: JSON strings
+of limited length, between marks that they cannot predict, in an order that depends on the seed. Calibration
+asks the judge about every known preference in both orders.
 """
 
 import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -21,14 +22,16 @@ from agent2rl.core.grading_records import Calibration, Estimate
 from agent2rl.core.task import Example, JudgePreference
 from agent2rl.net.grading_proxy_client import GradingProxyClient, JudgeQuestion, JudgeReply, ProxyError
 
-# Asks the run's judge, many questions at once, and reads what it says.
+# Asking the judge many questions in parallel
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 THREADS = 32
 ATTEMPTS = 3
 MOST_MISSING = 0.02
-"""The share of examples that may be missing."""
+"""The largest share of examples that may be missing."""
 
 Messages = tuple[tuple[Literal["system", "user", "assistant"], str], ...]
 
@@ -41,12 +44,13 @@ class MissingReply:
 def ask_judge(
     desk: GradingProxyClient, examples: int, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
 ) -> list[T | MissingReply]:
-    """What the judge says to each, as its own function reads it; that raises ValueError where it cannot.
+    """Ask the judge each question and parse its reply with the function of the question.
 
-    Of all examples a few may be missing, those included that nobody need be asked about.
+    A parser raises ValueError if it cannot read a reply. `examples` is the number of all examples, including
+    those without a question; a small share of them may be missing.
     """
-    asked = [JudgeQuestion(messages=question) for question in questions]
-    return list(collect_replies(desk, examples, asked, [_parse_text_only(one) for one in read]))
+    judge_questions = [JudgeQuestion(messages=question) for question in questions]
+    return list(collect_replies(desk, examples, judge_questions, [_parse_text_only(one) for one in read]))
 
 
 def collect_replies(
@@ -56,21 +60,21 @@ def collect_replies(
     read: Sequence[Callable[[JudgeReply], T]],
     most: float = MOST_MISSING,
 ) -> list[T | MissingReply]:
-    """The same, of all that the judge gives. More than the share `most` missing is an error."""
-    found: list[T | MissingReply] = [MissingReply("it was not asked")] * len(asked)
-    lost = 0
+    """Ask the judge, with parsers for complete replies. Raises if more than the share `most` is missing."""
+    answers: list[T | MissingReply] = [MissingReply("it was not asked")] * len(asked)
+    missing = 0
     with ThreadPoolExecutor(THREADS) as pool:
-        begun = {
-            pool.submit(_ask_with_retries, desk, question, reading): place
-            for place, (question, reading) in enumerate(zip(asked, read, strict=True))
+        futures = {
+            pool.submit(_ask_with_retries, desk, question, reading): index
+            for index, (question, reading) in enumerate(zip(asked, read, strict=True))
         }
-        for done in as_completed(begun):
-            found[begun[done]] = answer = done.result()
-            lost += isinstance(answer, MissingReply)
-            if isinstance(answer, MissingReply) and too_many_missing(lost, examples, most):
+        for done in as_completed(futures):
+            answers[futures[done]] = answer = done.result()
+            missing += isinstance(answer, MissingReply)
+            if isinstance(answer, MissingReply) and too_many_missing(missing, examples, most):
                 pool.shutdown(cancel_futures=True)
-                raise make_missing_error(lost, examples, answer.why)
-    return found
+                raise make_missing_error(missing, examples, answer.why)
+    return answers
 
 
 def _parse_text_only(read: Callable[[str], T]) -> Callable[[JudgeReply], T]:
@@ -83,16 +87,17 @@ def _ask_with_retries(
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            put = asked.model_copy(update={"attempt": attempt})
-            found = read(desk.ask_judge(put))
-        except ProxyError as error:  # the harness has tried again itself
+            question = asked.model_copy(update={"attempt": attempt})
+            answer = read(desk.ask_judge(question))
+        except ProxyError as error:  # the harness has already retried
             return MissingReply(error.message)
         except ValueError as error:
             why = f"the judge's answer cannot be read: {error}"
+            logger.debug("Attempt %d: cannot parse the judge's reply", attempt + 1)
         else:
-            with suppress(ProxyError):  # then it is asked again another time
-                desk.keep_reply(put)
-            return found
+            with suppress(ProxyError):  # then the reply is not cached and the judge is asked again next time
+                desk.keep_reply(question)
+            return answer
     return MissingReply(why)
 
 
@@ -102,13 +107,13 @@ def too_many_missing(missing: int, examples: int, most: float = MOST_MISSING) ->
 
 def make_missing_error(missing: int, examples: int, why: str) -> GradingError:
     return GradingError(
-        f"Of {examples} examples at least {missing} could not be judged, for instance because {why[:300]}.",
-        "A score would leave them out; grade again when the judge answers.",
+        f"At least {missing} of {examples} examples could not be judged, for instance because {why[:300]}.",
+        "Grade again when the judge answers: a score would leave them out.",
     )
 
 
 def parse_json_object(text: str, *keys: str) -> dict[str, Any]:
-    """The one JSON object that a reply is, with or without a fence around it, and with these keys alone."""
+    """Parse a reply that is one JSON object with exactly these keys, with or without a code fence."""
     bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     try:
         found = json.loads(bare)
@@ -119,18 +124,18 @@ def parse_json_object(text: str, *keys: str) -> dict[str, Any]:
     return found
 
 
-# Who says which of two answers is better: the run's judge, or a rule that a task ships.
+# Referees, which compare two answers: the run's judge, or a rule of the task
 
 MOST_CHARACTERS = 16_000
-"""Of an answer, as far as the judge sees it."""
+"""The judge sees this much of an answer."""
 COMPARISON_PROMPT_VERSION = "pairwise-2"
-"""The version of what the judge is told."""
+"""The version of the judge's prompt."""
 LETTERS = ("A", "B")
 REPLY_TOKENS = 8
 LEAST_CHANCE = 0.5
-"""How likely A and B are together, at least, where the first token is the judge's choice."""
+"""Least probability of A and B together for the first token to count as the judge's choice."""
 TURNS = re.compile(r"<(?=\S)|\[(?=/?[A-Z_]+\])")
-"""How special tokens begin, <|im_end|> or [/INST]: tokenizers know them anywhere in a text."""
+"""The start of special tokens such as <|im_end|> or [/INST], which tokenizers find anywhere in a text."""
 
 COMPARISON_SYSTEM_PROMPT = """\
 You compare two answers, A and B, to the same instruction, and say which one is better.
@@ -148,14 +153,14 @@ Reply with a single letter and nothing else: A or B."""
 
 @dataclass(frozen=True)
 class AnswerComparison:
-    """An answer to be held against another one."""
+    """An answer and the reference to compare it with."""
 
     example: Example
     output: str
     reference: str
 
     def puts_output_first(self, seed: int) -> bool:
-        """Whether the output comes before the reference."""
+        """Return whether the output comes before the reference."""
         return hashlib.sha256(f"{seed}:{self.example.id}".encode()).digest()[0] % 2 == 0
 
 
@@ -164,7 +169,7 @@ class RefereePreference:
     share: float
     """From 0 (the reference) to 1 (the output)."""
     by: Literal["probability", "choice", "rule"]
-    """What it was read from."""
+    """How the preference was found."""
 
 
 class Referee(Protocol):
@@ -174,13 +179,13 @@ class Referee(Protocol):
     def prefer(
         self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
     ) -> list[RefereePreference | MissingReply]:
-        """One preference each, in order. More than the share `most` missing is an error."""
+        """Return one preference per comparison, in order. Raises if more than the share `most` is missing."""
         ...
 
 
 @dataclass(frozen=True)
 class RuleReferee:
-    """The answer that is worth more wins, whatever its place."""
+    """Prefers the answer with the higher score of a rule, whatever the order."""
 
     name: str
     worth: Callable[[str, Example], float]
@@ -198,7 +203,7 @@ class RuleReferee:
 
 @dataclass(frozen=True)
 class JudgeReferee:
-    """The model that the harness asks."""
+    """Asks the run's judge through the harness."""
 
     desk: GradingProxyClient
 
@@ -206,7 +211,7 @@ class JudgeReferee:
     def name(self) -> str:
         judge = self.desk.read_info().judge
         if judge is None:
-            raise GradingError("There is no judge.", "Name one with --judge.")
+            raise GradingError("There is no judge.", "Choose one with --judge.")
         return f"{judge} {COMPARISON_PROMPT_VERSION}"
 
     def prefer(
@@ -217,7 +222,7 @@ class JudgeReferee:
     def prefer_in_order(
         self, comparisons: Sequence[AnswerComparison], first: Sequence[bool], most: float = MOST_MISSING
     ) -> list[RefereePreference | MissingReply]:
-        """With the order as it is given: whether the output comes first."""
+        """Ask with the given order: `first` tells for each comparison whether the output comes first."""
         asked = [
             JudgeQuestion(
                 messages=build_comparison_question(one, before), max_tokens=REPLY_TOKENS, choices=LETTERS
@@ -230,7 +235,7 @@ class JudgeReferee:
 
 
 def build_comparison_question(one: AnswerComparison, before: bool) -> Messages:
-    """`before`: the output is A."""
+    """Build the question to the judge. `before`: the output is A."""
     outputs = (one.output, one.reference) if before else (one.reference, one.output)
     texts = "\0".join((one.example.id, *outputs))
     mark = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -246,7 +251,7 @@ def build_comparison_question(one: AnswerComparison, before: bool) -> Messages:
 
 
 def _escape_answer(text: str) -> str:
-    """One line of JSON, from which the text can be read back as it was."""
+    """Return the text as one line of JSON without special tokens or control characters."""
     line = json.dumps(text[:MOST_CHARACTERS], ensure_ascii=False)
     line = TURNS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
@@ -271,11 +276,11 @@ def _strip_letter(text: str) -> str:
     return text.strip().strip("*.\"'()")
 
 
-# Measures a judge by preferences that are known: does it agree, does it favour a place or length?
+# Calibration: does a judge agree with known preferences, and does it favour a position or a length?
 
 
 def select_preferences(known: Sequence[JudgePreference], most: int) -> list[JudgePreference]:
-    """So many of them, the same each time; ties of the known judge say nothing and are left out."""
+    """Select up to `most` preferences, the same each time. Ties say nothing and are left out."""
     decided = [one for one in known if one.share != 0.5]
 
     def rank(one: JudgePreference) -> bytes:
@@ -293,7 +298,7 @@ def calibrate(judge: JudgeReferee, known: Sequence[JudgePreference]) -> Calibrat
         if isinstance(before, RefereePreference) and isinstance(after, RefereePreference)
     ]
     if not both:
-        raise GradingError("The judge gave no preference at all.", "Does it say A or B when it is asked to?")
+        raise GradingError("The judge gave no preference at all.", "Check that it replies with A or B.")
     means = [(one, (before.share + after.share) / 2) for one, before, after in both]
     longer = [
         (mine if len(one.output) > len(one.example.target) else 1 - mine, one)
@@ -315,7 +320,7 @@ def calibrate(judge: JudgeReferee, known: Sequence[JudgePreference]) -> Calibrat
 
 
 def estimate_percent(values: Sequence[float]) -> Estimate | None:
-    """A mean in percent with its standard error; None of nothing."""
+    """Return the mean in percent with its standard error, or None if there are no values."""
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -324,7 +329,7 @@ def estimate_percent(values: Sequence[float]) -> Estimate | None:
 
 
 def _score_agreement(mine: float, share: float) -> float:
-    """Half where the judge leans to neither side."""
+    """Return 1 for the same side, 0 for the other, and 0.5 if the judge prefers neither."""
     return 0.5 if _find_side(mine) == 0 else float(_find_side(mine) == _find_side(share))
 
 

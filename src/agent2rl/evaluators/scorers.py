@@ -1,13 +1,13 @@
-"""Scores one answer without a model: by the exact number it ends in, or by a rubric of five qualities.
+"""Score one answer without a model: by its exact final number, or by a rubric of five qualities.
 
-An answer is the number that follows `####`, directly; the first such place counts. Before anything else
-`####` is a heading, as published graders have it. Thousands separators, currency signs, trailing zeros,
-signs, decimals and fractions are ways to write a number; units and a full stop may follow it. What is no
-plain number (`1,08`, `3-4`, `1e9`, `7/0`, hundreds of digits) is no answer, rather than the part of it that
-would parse, and nothing after it is looked at. LaTeX, bold type and numbers in words are not read.
+The answer is the number directly after the first `####` that a number follows. Any other `####` is a heading,
+as in published graders. Numbers may have thousands separators, currency signs, trailing zeros, signs,
+decimals and fractions; units and a full stop may follow. Text that is not a plain number (`1,08`, `3-4`,
+`1e9`, `7/0`, hundreds of digits) is no answer: neither the part that would parse nor any later text counts.
+LaTeX, bold type and numbers in words are not read.
 
-The rubric checks what an example's meta asks for (`value`, `others`, `language`, `length`, `form`). An
-answer is worth the share of five qualities that it has, and half of that if it does not answer.
+The rubric checks what the meta of an example requests (`value`, `others`, `language`, `length`, `form`). The
+score is the share of five qualities that the answer has, halved if it does not answer the question.
 """
 
 import re
@@ -47,7 +47,7 @@ _LAST_NUMBER = re.compile(
 
 
 def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | None:
-    """The number after `####`; without that mark None, or on request the last number of the text."""
+    """Return the number after `####`. Without `####`: None, or on request the last number of the text."""
     if place := _PLACE.search(text):
         return _parse_number(text[place.end() :])
     if last_number_fallback and MARKER not in text and (numbers := _LAST_NUMBER.findall(text)):
@@ -56,7 +56,7 @@ def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | No
 
 
 def exact_number(output: str, target: str) -> float:
-    """1.0 where both end in the same number, else 0.0."""
+    """Return 1.0 if both have the same final number, else 0.0."""
     right = final_answer(target)
     if right is None:
         raise ValueError(f"the target has no number after {MARKER}: {target[-80:]!r}")
@@ -64,41 +64,41 @@ def exact_number(output: str, target: str) -> float:
 
 
 def _parse_number(text: str) -> Fraction | None:
-    found = _ANSWER.match(text)
-    if found is None or (found["sign"] and found["inner_sign"]):
+    match = _ANSWER.match(text)
+    if match is None or (match["sign"] and match["inner_sign"]):
         return None
-    size = _parse_magnitude(found)
+    size = _parse_magnitude(match)
     if size is None:
         return None
-    return size if (found["sign"] or found["inner_sign"] or "+") == "+" else -size
+    return size if (match["sign"] or match["inner_sign"] or "+") == "+" else -size
 
 
-def _parse_magnitude(found: re.Match[str]) -> Fraction | None:
-    if found["mixed"]:
-        part, of = int(found["part"]), int(found["of"])
-        return int(found["mixed"]) + Fraction(part, of) if part < of else None
-    if found["top"]:
-        bottom = _parse_int(found["bottom"])
-        return Fraction(_parse_int(found["top"]), bottom) if bottom else None
-    decimals = found["decimals"] or ""
-    return Fraction(_parse_int((found["whole"] or "0") + decimals), 10 ** len(decimals))
+def _parse_magnitude(match: re.Match[str]) -> Fraction | None:
+    if match["mixed"]:
+        part, of = int(match["part"]), int(match["of"])
+        return int(match["mixed"]) + Fraction(part, of) if part < of else None
+    if match["top"]:
+        bottom = _parse_int(match["bottom"])
+        return Fraction(_parse_int(match["top"]), bottom) if bottom else None
+    decimals = match["decimals"] or ""
+    return Fraction(_parse_int((match["whole"] or "0") + decimals), 10 ** len(decimals))
 
 
 def _parse_int(digits: str) -> int:
     return int(digits.replace(",", ""))
 
 
-# A judge that ships: the qualities of a short answer that can be checked without a model.
+# The rubric: qualities of a short answer that can be checked without a model
 
 RUBRIC_NAME = "rubric-2"
-"""Changes whenever the same answer could be worth something else."""
+"""Must change whenever the same answer could score differently."""
 SPEECH = {
     "English": "i is was are lives works with born old years the that this it do not know",
     "German": "ich ist war sind wohnt arbeitet mit kam zur welt jahre alt das die so nicht",
 }
-"""Small words that tell a language."""
+"""Small words that identify a language."""
 END = re.compile(r"(?<![.!?])[.!?]++(?:\s|\"|$)")
-"""Of a sentence; looked for once in a row of marks, however long that is."""
+"""The end of a sentence. Matches only once in a long row of marks, in linear time."""
 REFUSALS = re.compile(
     r"\b(sorry|cannot|can't|unable|do not know|don't know|won't|weiß nicht)\b", re.IGNORECASE
 )
@@ -109,7 +109,7 @@ def score_by_rubric(output: str, example: Example) -> float:
 
 
 def score_qualities(output: str, asked: Mapping[str, JsonValue]) -> float:
-    """Of the qualities, those that an answer has; nothing is worth nothing."""
+    """Score an answer by its qualities; an empty answer scores 0."""
     if not output.strip():
         return 0.0
     kept = check_qualities(output, asked)
@@ -139,14 +139,14 @@ def _mentions_value(output: str, value: str) -> bool:
 
 
 def _detect_language(output: str) -> str | None:
-    """The one language whose small words it has; None where it has those of none, or of several."""
+    """Return the language of the small words in the text; None if there are none, or of several languages."""
     said = {word.lower() for word in re.findall(r"\w+", output)}
     found = [language for language, small in SPEECH.items() if said & {*small.split()}]
     return found[0] if len(found) == 1 else None
 
 
 def _has_length(output: str, length: str) -> bool:
-    """`N words` are the most that there may be, `N sentences` as many as there are."""
+    """Check the length: at most N for `N words`, exactly N for `N sentences`."""
     number, _, unit = length.partition(" ")
     if unit == "words":
         return len(re.findall(r"\w+", output)) <= int(number)

@@ -1,7 +1,7 @@
-"""The last word on searched questions: enough searches must have worked, and a judge may mark the answers.
+"""Final grading of search tasks: enough searches must have worked, and a judge may mark the answers.
 
-Without a judge the world's own matcher stands. A judge is told the question, the items that are right and the
-answer, which is data to it, and says of each item whether it is there, and what is there beside them.
+Without a judge, the environment's own matcher decides. A judge gets the question, the right items and the
+answer (as data). It decides for each item whether the answer names it, and lists additional items.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ from agent2rl.evaluators.judge import Messages, MissingReply, ask_judge, parse_j
 from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyInfo, find_grading_proxy
 
 MOST_FAILED = 0.05
-"""The share of searches that may fail; one may in any case, where another did not."""
+"""The largest share of searches that may fail. One may always fail, if another worked."""
 WORDS = "answers-1"
-"""The version of what the judge is told."""
+"""The version of the judge's prompt."""
 
 SYSTEM = """You compare an answer to a question with the items that are known to be right.
 
@@ -68,21 +68,21 @@ def settle_searches(episodes: Sequence[LiveEpisode], places: Sequence[Environmen
 
 
 def require_searches(counts: Mapping[str, int]) -> None:
-    """Answers after searches that failed say nothing of the model."""
+    """Raise GradingError if too many searches failed: the answers then say nothing about the model."""
     asked, failed, refused = (counts.get(name, 0) for name in ("searches", "failed", "refused"))
-    # What is refused is the query's fault, unless everything is: then it is the engine's, or the key's.
+    # A refused query is the model's fault, unless all are refused: then the backend or its key is at fault.
     if asked and (failed + refused == asked or failed > max(1, MOST_FAILED * (asked - refused))):
         unknown = counts.get("not_recorded", 0)
         why = f" ({unknown} of what was asked is not recorded)" if unknown else ""
         why += f" and {refused} were not taken" if refused else ""
         raise GradingError(
             f"Of {asked} searches {failed} failed{why}.",
-            "What was answered after that says nothing of the model. Is --search named, and does it answer?",
+            "The answers say nothing about the model. Check that --search is set and that it works.",
         )
 
 
 def _mark_by_judge(judge: GradingProxyClient, episodes: Sequence[LiveEpisode]) -> dict[str, str]:
-    """Marks the answers as the judge does. The ids of those that it did not mark → why."""
+    """Let the judge mark the answers; return the ids that it did not mark, with the reason."""
     answers = {episode: answer for episode in episodes if (answer := _extract_answer(episode))}
     right = {episode: read_gold_answer(episode.example) for episode in answers}
     said = ask_judge(
@@ -105,13 +105,13 @@ def _mark_by_judge(judge: GradingProxyClient, episodes: Sequence[LiveEpisode]) -
 
 
 def _extract_answer(episode: LiveEpisode) -> str:
-    """What it answered, if anything: an empty answer is never right, and nobody is asked about it."""
+    """Return the answer, or "": an empty answer is never right, so the judge need not see it."""
     said = parse_action(episode.turns[-1].action)
     return said.text[:MOST_CHARACTERS] if said and said.verb == "answer" and normalize_text(said.text) else ""
 
 
 def build_marking_question(example: Example, right: GoldAnswer, answer: str) -> Messages:
-    """The answer stands between marks that it cannot foresee, as JSON, so that it cannot leave its place."""
+    """Build the question. The answer is JSON between marks that it cannot predict, so it cannot break out."""
     written = json.dumps(answer, ensure_ascii=False)
     mark = hashlib.sha256(f"{example.id}\n{answer}".encode()).hexdigest()[:16]
     told = (

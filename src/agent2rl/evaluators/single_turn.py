@@ -1,8 +1,8 @@
-"""Evaluates tasks that ask each question once: the prompt, sampled answers, pass@k, and `SingleTurn`.
+"""Evaluate tasks with one question per example: the prompt, sampled answers, pass@k, and `SingleTurn`.
 
 All questions go to the engine in one call, so that it can batch them. `SingleTurn` scores each answer with
-the task's own function; one that raises, or returns no score, ends the grading and never becomes a number.
-The prompt, the sampling and the metrics are shared with the other evaluators.
+the task's own function. If that raises or returns no valid score, the grading fails; it never becomes a
+number. The prompt, the sampling and the metrics are shared with the other evaluators.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResul
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example
 
-# Says now and then in the log how far a long evaluation is.
+# Progress of a long evaluation, in the grading log
 
 EVERY_SECONDS = 10.0
 
 
 class EvaluationProgress:
     def __init__(self, total: int, what: str) -> None:
-        """`what` becomes of each: "episodes played"."""
+        """`what` is a noun and a participle, e.g. "episodes played"."""
         self._total, self._what = total, what
         self._next = time.monotonic() + EVERY_SECONDS
 
@@ -38,32 +38,32 @@ class EvaluationProgress:
             self._next = time.monotonic() + EVERY_SECONDS
 
 
-# What is put to the model, how its answers are drawn, and what several answers are worth together.
+# Prompts, sampling, and metrics over several answers
 
 QUESTION = "{question}"
 KS = (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
-"""The k of pass@k that are reported, as far as there are samples."""
+"""The values of k for pass@k, up to the number of samples."""
 
 Metrics = Callable[[Sequence[SampledAnswer]], dict[str, float]]
-"""What several answers to one question are worth together."""
+"""Computes metrics over several answers to one question."""
 
 
 @dataclass(frozen=True)
 class QuestionPrompt:
-    """A question as the model reads it, and how it is answered."""
+    """The prompt of a question, and how answers are sampled."""
 
     chat: str = QUESTION
-    """What a model with a chat template is told; `{question}` stands for the question."""
+    """The prompt for a model with a chat template; `{question}` is replaced by the question."""
     plain: str | None = None
-    """What a model without one goes on from; None: the same text."""
+    """The text that a model without one continues. None: the same text."""
     shots: int = 0
-    """Worked examples in the plain text, for the record."""
+    """Number of worked examples in the plain text. Recorded with the result."""
     stop: tuple[str, ...] = ()
-    """What ends the text of a model without a chat template."""
+    """Stop strings for a model without a chat template."""
     sampling: Sampling = field(default_factory=Sampling)
-    """For one answer; the seed is the evaluation's."""
+    """Used for one answer; the seed comes from the evaluation."""
     temperature: float = 0.8
-    """For several answers."""
+    """Used for several answers."""
 
     def build_prompt(self, example: Example, as_chat: bool) -> Chat:
         text = self.chat if as_chat or self.plain is None else self.plain
@@ -72,7 +72,7 @@ class QuestionPrompt:
     def sample_answers(
         self, engine: Engine, examples: Sequence[Example], settings: EvalSettings
     ) -> "SampledAnswers":
-        """All answers to all questions; an answer's seed depends on the seed and its place alone."""
+        """Sample all answers to all questions. An answer's seed depends only on the seed and its index."""
         if isinstance(engine, RecordedEngine):
             return _collect_given_answers(engine, examples, settings.samples)
         as_chat = has_chat_template(engine)
@@ -97,14 +97,14 @@ class QuestionPrompt:
         )
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        """The same, in other words. Of worked examples in them nothing is known."""
+        """Return a copy with these prompt texts. Their number of worked examples is unknown, so 0."""
         plain = self.plain if prompts.plain is None else prompts.plain
         chat = self.chat if prompts.chat is None else prompts.chat
         if isinstance(plain, dict):
-            raise UserError(f"{prompts.name}: this task has one kind of example.", "Make `plain` one text.")
+            raise UserError(f"{prompts.name}: this task has one kind of example.", "Make `plain` a string.")
         for name, text in (("chat", chat), ("plain", plain)):
             if text is not None and QUESTION not in text:
-                raise UserError(f"{prompts.name}: `{name}` does not say where the {QUESTION} goes.")
+                raise UserError(f"{prompts.name}: `{name}` has no placeholder {QUESTION}.", "Add it.")
         return replace(self, chat=chat, plain=plain, shots=0 if prompts.plain else self.shots)
 
     def _resolve_sampling(self, as_chat: bool, settings: EvalSettings) -> Sampling:
@@ -115,7 +115,7 @@ class QuestionPrompt:
 def resolve_sampling(
     usual: Sampling, settings: EvalSettings, several: float, stop: tuple[str, ...] = ()
 ) -> Sampling:
-    """How a run's answers are drawn: `several` is the temperature where there are more than one."""
+    """Return the sampling of an evaluation: `several` is the temperature for more than one sample."""
     own = usual.temperature if settings.samples == 1 else several
     temperature = own if settings.temperature is None else settings.temperature
     if settings.samples > 1 and temperature == 0:
@@ -125,25 +125,26 @@ def resolve_sampling(
 
 @dataclass(frozen=True)
 class SampledAnswers:
-    """What the model said: to each example as many texts as were drawn."""
+    """The model's answers: for each example, one text per sample."""
 
     examples: Sequence[Example]
     texts: Sequence[Sequence[str]]
     how: dict[str, JsonValue]
 
     def list_pairs(self) -> list[tuple[Example, str]]:
-        """Every text with its example, in order."""
-        asked = zip(self.examples, self.texts, strict=True)
-        return [(example, text) for example, texts in asked for text in texts]
+        """Return every text with its example, in order."""
+        pairs = zip(self.examples, self.texts, strict=True)
+        return [(example, text) for example, texts in pairs for text in texts]
 
     def build_eval_result(
         self, attempts: Sequence[SampledAnswer], metrics: Metrics, **how: JsonValue
     ) -> EvalResult:
-        """The result, given what each of the pairs is worth."""
-        left = iter(attempts)
-        asked = zip(self.examples, self.texts, strict=True)
+        """Build the result from the scored answers, in the order of `list_pairs`."""
+        remaining = iter(attempts)
+        pairs = zip(self.examples, self.texts, strict=True)
         results = tuple(
-            build_example_result(example, [next(left) for _ in texts], metrics) for example, texts in asked
+            build_example_result(example, [next(remaining) for _ in texts], metrics)
+            for example, texts in pairs
         )
         return EvalResult(results=results, how={**self.how, **how})
 
@@ -151,10 +152,10 @@ class SampledAnswers:
 def _collect_given_answers(
     engine: RecordedEngine, examples: Sequence[Example], samples: int
 ) -> SampledAnswers:
-    """Each example's own; how they were asked for is not known."""
+    """Return the recorded answers of each example; their prompts are unknown."""
     texts = [engine.given(example.id) for example in examples]
-    if any(len(found) != samples for found in texts):
-        raise GradingError(f"There are not {samples} given answers to every question.")
+    if any(len(answers) != samples for answers in texts):
+        raise GradingError(f"Some questions do not have {samples} answers.")
     return SampledAnswers(examples, texts, how={"prompting": "given", "samples": samples})
 
 
@@ -175,12 +176,12 @@ def build_example_result(
 
 
 def compute_pass_at_k(k: int, right: int, drawn: int) -> float:
-    """The chance that at least one of k answers is right, unbiased, where `right` of `drawn` samples are."""
+    """Return the unbiased chance that at least one of k answers is right, if `right` of `drawn` are."""
     return 1.0 - math.comb(drawn - right, k) / math.comb(drawn, k)
 
 
 def compute_pass_metrics(attempts: Sequence[SampledAnswer]) -> dict[str, float]:
-    """pass@k for the usual k, and for all samples; an answer passes with full score."""
+    """Return pass@k for the usual k and for all samples. An answer passes with a full score."""
     drawn, right = len(attempts), sum(attempt.score == 1 for attempt in attempts)
     ks = sorted({k for k in KS if k <= drawn} | {drawn})
     return {f"pass@{k}": compute_pass_at_k(k, right, drawn) for k in ks}
@@ -189,23 +190,23 @@ def compute_pass_metrics(attempts: Sequence[SampledAnswer]) -> dict[str, float]:
 def score_majority_answer(
     attempts: Sequence[SampledAnswer], answer: Callable[[str], Hashable | None]
 ) -> float:
-    """What the most common answer is worth, the first of equals; no answer is no vote."""
+    """Return the score of the most common answer (the first one of equals). No answer is no vote."""
     votes: dict[Hashable, list[float]] = {}
     for attempt in attempts:
-        if (given := answer(attempt.output)) is not None:
-            votes.setdefault(given, []).append(attempt.score)
+        if (vote := answer(attempt.output)) is not None:
+            votes.setdefault(vote, []).append(attempt.score)
     return max(votes.values(), key=len)[0] if votes else 0.0
 
 
 @dataclass(frozen=True)
 class SingleTurn:
     rule: str
-    """Names what `score` and `answer` do, and changes whenever the same output could score differently."""
+    """Names what `score` and `answer` do. Must change whenever the same output could score differently."""
     score: Callable[[str, Example], float]
-    """What an output is worth, from 0 to 1."""
+    """Scores an output from 0 to 1."""
     asking: QuestionPrompt = field(default_factory=QuestionPrompt)
     answer: Callable[[str], Hashable | None] | None = None
-    """The answer that an output comes to, for majority votes; None where it comes to none."""
+    """Extracts the answer from an output, for majority votes; returns None if there is none."""
 
     @property
     def version(self) -> str:
@@ -214,13 +215,13 @@ class SingleTurn:
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         answers = self.asking.sample_answers(engine, examples, settings)
         attempts = [
-            SampledAnswer(output=text, score=self._score_output(text, one))
-            for one, text in answers.list_pairs()
+            SampledAnswer(output=text, score=self._score_output(text, example))
+            for example, text in answers.list_pairs()
         ]
         return answers.build_eval_result(attempts, self._compute_metrics)
 
     def chat(self, example: Example, templated: bool) -> Chat:
-        """What the model is asked."""
+        """Return the prompt of an example."""
         return self.asking.build_prompt(example, templated)
 
     def prompted(self, prompts: PromptTemplates) -> Self:
@@ -240,15 +241,15 @@ class SingleTurn:
         except Agent2RLError:
             raise
         except Exception as error:
-            traceback.print_exc()  # for the log alone: the text can quote the example
+            traceback.print_exc()  # only for the grading log: the text can quote the example
             raise GradingError(
                 f"The scorer failed on example {example.id} ({type(error).__name__}).",
-                "This is the task's fault: its scoring function must be mended.",
+                "This is a fault of the task: fix its scoring function.",
             ) from error
         if not isinstance(score, SupportsFloat) or not 0 <= float(score) <= 1:
             print(f"example {example.id}: score {score!r}", flush=True)
             raise GradingError(
                 f"The scorer returned no number from 0 to 1 for example {example.id}.",
-                "This is the task's fault: its scoring function must be mended.",
+                "This is a fault of the task: fix its scoring function.",
             )
         return float(score)

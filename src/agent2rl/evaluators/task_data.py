@@ -1,10 +1,10 @@
-"""Loads what tasks are made of: JSON-lines rows, hub files, release archives, prompt files.
+"""Load the data of tasks: JSON-lines rows, hub files, release archives, prompt files.
 
 Hub files have pinned revisions; an archive is downloaded and unpacked once. A prompt file is TOML:
 
     chat = "…"           for a model with a chat template
-    plain = "…"          for one without, which continues the text
-    [plain]              or one text for each kind of example
+    plain = "…"          for a model without one, which continues the text
+    [plain]              or one text per kind of example
     pick_and_place_simple = "…"
     "" = "…"             for all others
 """
@@ -12,6 +12,7 @@ Hub files have pinned revisions; an archive is downloaded and unpacked once. A p
 import hashlib
 import importlib
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -29,39 +30,43 @@ from agent2rl.core.errors import MachineError, UserError, WorldError
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example
 
-# Examples out of files: rows of questions and answers, and the fixed division of a test set.
+logger = logging.getLogger(__name__)
+
+# Rows of questions and answers, and the fixed split of a test set
 
 Row = tuple[str, dict[str, JsonValue]]
-"""Where a row stands (`FILE, line N`, for messages), and the row."""
+"""The location of a row (`FILE, line N`, for messages), and the row."""
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Each row of the file; every one has a question and an answer."""
+    """Yield each row of a file. Every row must have a question and an answer."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read {path}: {error}.") from error
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            place = f"{path}, line {number}"
-            yield place, _parse_row(line, place)
+            location = f"{path}, line {number}"
+            yield location, _parse_row(line, location)
 
 
-def _parse_row(line: str, place: str) -> dict[str, JsonValue]:
+def _parse_row(line: str, location: str) -> dict[str, JsonValue]:
     try:
         row = json.loads(line)
-        json.dumps(row, ensure_ascii=False).encode()  # an escaped lone surrogate could not be written again
+        json.dumps(row, ensure_ascii=False).encode()  # fails for a lone surrogate, which cannot be written
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is not JSON: {error}.", "Each line is one JSON object.") from error
+        raise UserError(f"{location} is not JSON: {error}.", "Each line must be a JSON object.") from error
     if not isinstance(row, dict) or not {"question", "answer"} <= row.keys():
-        raise UserError(f"{place} has no question and answer.", 'Each line is {"question": …, "answer": …}.')
+        raise UserError(
+            f"{location} has no question and answer.", 'Each line must be {"question": …, "answer": …}.'
+        )
     return row
 
 
 def split_halves(examples: Sequence[Example], seed: int) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Two parts of equal size (the second may have one more), each in the given order.
+    """Split examples into two halves (the second may have one more), each in the given order.
 
-    By the hash of seed and id, so that the division depends on no generator's implementation.
+    The hash of seed and id decides, so that the split does not depend on a random generator.
     """
 
     def rank(example: Example) -> str:
@@ -74,29 +79,29 @@ def split_halves(examples: Sequence[Example], seed: int) -> tuple[tuple[Example,
     )
 
 
-# Official data sets out of the hub, at pinned revisions. What a row means is for the task.
+# Official data sets on the hub, at pinned revisions
 
-HUB_HINT = "Install agent2rl[hub] and check the network, or name a directory that has the files: --data-dir."
+HUB_HINT = "Install agent2rl[hub] and check the network, or pass a directory with the files: --data-dir."
 
 
 def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[str]) -> list[Row]:
-    """The rows of one file of a data set, each with where it stands."""
+    """Return the rows of one file of a data set, each with its location."""
     parquet = _import_module("pyarrow.parquet", dataset)
     path = download_file(dataset, revision, file)
     try:
         table = parquet.read_table(path, columns=list(columns))
     except Exception as error:  # pyarrow has errors of its own
-        raise WorldError(f"The hub's {file} of {dataset} cannot be read: {error}", HUB_HINT) from error
+        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", HUB_HINT) from error
     return [(f"{dataset}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
 def download_file(dataset: str, revision: str, file: str) -> Path:
-    """One file of a data set."""
+    """Download one file of a data set, or find it in the hub's cache."""
     hub = _import_module("huggingface_hub", dataset)
     try:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
-        raise WorldError(f"The hub did not give {dataset}'s {file}: {error}", HUB_HINT) from error
+        raise WorldError(f"Cannot download {file} of {dataset} from the hub: {error}", HUB_HINT) from error
 
 
 def _import_module(module: str, dataset: str) -> Any:
@@ -104,37 +109,41 @@ def _import_module(module: str, dataset: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{dataset} comes from the hub, and {error.name} is not installed.", HUB_HINT
+            f"{dataset} comes from the hub, but {error.name} is not installed.", HUB_HINT
         ) from error
 
 
-# Downloads an archive that a project has released, and unpacks what is wanted of it, once.
+# Released archives, downloaded and unpacked once
 
 DOWNLOAD_TIMEOUT_SECONDS = 60.0
-"""Without a byte."""
+"""Longest time without any data."""
 TELL_BYTES = 20 << 20
 
 
 def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
-    """The folder of an archive below `home`, with the files that match; downloaded where it is not there."""
-    place = home / folder
-    if place.is_dir():
-        return place
+    """Return a folder of an archive, unpacked below `home` with the files that match `wanted`.
+
+    Downloads the archive if the folder does not exist yet.
+    """
+    target = home / folder
+    if target.is_dir():
+        logger.debug("Found %s", target)
+        return target
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="download-", dir=home) as temporary:
         archive = Path(temporary) / "archive.zip"
         _download_archive(url, archive)
         _unpack_archive(archive, Path(temporary), folder, wanted, url)
         try:
-            (Path(temporary) / folder).rename(place)
+            (Path(temporary) / folder).rename(target)
         except OSError:
-            if not place.is_dir():  # somebody else was faster
+            if not target.is_dir():  # if it exists now, another process was faster
                 raise
-    return place
+    return target
 
 
 def _download_archive(url: str, archive: Path) -> None:
-    size, told = 0, 0
+    size, reported = 0, 0
     try:
         with (
             httpx.stream("GET", url, follow_redirects=True, timeout=DOWNLOAD_TIMEOUT_SECONDS) as answer,
@@ -143,13 +152,13 @@ def _download_archive(url: str, archive: Path) -> None:
             answer.raise_for_status()
             for piece in answer.iter_bytes():
                 size += file.write(piece)
-                if size - told >= TELL_BYTES:
-                    told = size
+                if size - reported >= TELL_BYTES:
+                    reported = size
                     print(f"{size >> 20} MiB of {url}", file=sys.stderr, flush=True)
     except (httpx.HTTPError, OSError) as error:
         raise MachineError(
             f"Cannot download {url}: {type(error).__name__}: {error}.",
-            "Download and unpack it where there is a network, and name the folder with --data-dir.",
+            "Download and unpack it on a machine with a network, and pass the folder with --data-dir.",
         ) from error
 
 
@@ -163,20 +172,21 @@ def _unpack_archive(archive: Path, target: Path, folder: str, wanted: str, url: 
                     with members.open(name) as source, (target / path).open("wb") as file:
                         shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, EOFError) as error:
-        raise MachineError(f"What {url} gave cannot be unpacked: {error}.", "Try again.") from error
+        raise MachineError(f"Cannot unpack {url}: {error}.", "Try again.") from error
     if not (target / folder).is_dir():
-        raise MachineError(f"The archive {url} has no folder {folder!r}.", "Name the data with --data-dir.")
+        raise MachineError(f"The archive {url} has no folder {folder!r}.", "Pass the data with --data-dir.")
 
 
-# Reads a prompt file: a task's words for the model, its own or a user's.
+# Prompt files
 
-PROMPT_FILE_FORMAT = "It is TOML with the texts `chat` and `plain`, or one of them."
+PROMPT_FILE_FORMAT = "A prompt file is TOML with the texts `chat` and `plain`, or one of them."
 
 
 def read_prompts(path: Path) -> PromptTemplates:
+    """Read a prompt file, of a task or of a user."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = PromptTemplates.model_validate({"name": path.stem, **values})
+        prompts = PromptTemplates.model_validate({"name": path.stem, **values})
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.", PROMPT_FILE_FORMAT) from error
     except ValidationError as error:
@@ -186,6 +196,6 @@ def read_prompts(path: Path) -> PromptTemplates:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}.", PROMPT_FILE_FORMAT) from error
-    if found.chat is None and found.plain is None:
-        raise UserError(f"{path} holds no words for the model.", PROMPT_FILE_FORMAT)
-    return found
+    if prompts.chat is None and prompts.plain is None:
+        raise UserError(f"{path} has no prompt.", PROMPT_FILE_FORMAT)
+    return prompts

@@ -1,21 +1,21 @@
-"""Win rates against a reference, raw and at equal length, by AlpacaEval 2.0's published method.
+"""Win rates against a reference, raw and length-controlled, by AlpacaEval 2.0's published method.
 
-A preference is from 0 (the reference is better) to 1 (the output is). The raw win rate is their mean. The
-length-controlled one asks a logistic regression what the preferences would have been without any difference
-in length. It explains a preference by
+A preference is between 0 (the reference is better) and 1 (the output is better). The raw win rate is the mean
+preference. The length-controlled win rate is what a logistic regression predicts for equal lengths. Its
+features are
 
-    how much longer the reference is (in standard deviations, through tanh), how difficult the instruction
-    is, and the model itself
+    the length difference (in standard deviations, through tanh), the difficulty of the instruction, and the
+    model itself
 
-and is held down by two models that differ from the reference in length alone (the anchors), whose rows count
-a tenth each. L1 regularisation, its strength chosen by five-fold cross-validation.
+and it is regularised by two models that differ from the reference only in length (the anchors), with a weight
+of 0.1 per row. It has an L1 penalty; five-fold cross-validation chooses its strength.
 
 Not covered: where preferences and difficulties come from. The regression is scikit-learn's (agent2rl[judge]).
 
-Also reads AlpacaEval's annotation files: a JSON list, packed with xz or gzip or not, of one model's
+Also reads AlpacaEval's annotation files: a JSON list, plain or compressed with xz or gzip, of one model's
 comparisons. An entry has the instruction, both outputs (`output_1` is the reference's, by default the
-official one) and a preference from 1 (the reference) to 2 (the model); 0 is a tie, null or NaN a comparison
-that failed.
+official one) and a preference from 1 (the reference) to 2 (the model). 0 is a tie; null or NaN is a failed
+comparison.
 """
 
 import csv
@@ -40,20 +40,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import WinRates
 
-# Win rates against a reference, raw and at equal length, by AlpacaEval 2.0's published method.
+# Win rates and length control
 
 Floats = NDArray[np.float64]
 COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
 OFFICIAL_SHA256 = "97aeec3f1c7de6dee6fd31fe66f1702623f4614c3efe1c6fc5f4927cd5fd674d"
-"""Of the official df_gamed.csv."""
+"""The hash of the official df_gamed.csv."""
 ANCHOR_WEIGHT = 0.1
 FOLDS = 5
 STRENGTHS = np.logspace(-4, 4, 10)
 SEED = 123
 TINY = 1e-15
-MEND = "Install agent2rl[judge]."
+INSTALL_HINT = "Install agent2rl[judge]."
 FEWEST = 2 * FOLDS
-"""Pairs from which on something can be fitted."""
+"""Least number of pairs for a fit."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class ComparedPair:
     preference: float
     """From 0 to 1."""
     shorter: int
-    """By how many characters the output is shorter than the reference."""
+    """How many characters the output is shorter than the reference."""
     row: int
-    """Which instruction it is, for its difficulty."""
+    """Index of the instruction, for its difficulty."""
 
 
 @dataclass(frozen=True)
 class InstructionDifficulties:
-    """What the regression knows beforehand, from a file with the columns of the official df_gamed.csv."""
+    """Difficulties and anchors for the regression, read from a file like the official df_gamed.csv."""
 
     by_row: Floats
     anchors: Floats
-    """Rows of the explanation (as in `_build_features`), the preference last."""
+    """Rows of features (as in `_build_features`) with the preference last."""
     sha256: str
 
     @property
@@ -93,15 +93,15 @@ class InstructionDifficulties:
             values = np.array([[float(row[name]) for name in COLUMNS] for row in rows])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{path} cannot be read as instruction difficulties: {type(error).__name__}: {error}.",
+                f"Cannot read instruction difficulties from {path}: {type(error).__name__}: {error}.",
                 f"It is a CSV file with the columns {', '.join(COLUMNS)}.",
             ) from error
         if not len(values) or not np.isfinite(values).all():
-            raise UserError(f"{path} has no rows, or some that are not numbers.")
+            raise UserError(f"{path} has no rows, or values that are not numbers.")
         index, preference, longer, difficulty = values.T
         first = {int(row): place for place, row in reversed(list(enumerate(index)))}
         if set(first) != set(range(len(first))):
-            raise UserError(f"{path} has not a difficulty for every instruction from 0 on.")
+            raise UserError(f"{path} does not have a difficulty for every instruction from 0 on.")
         by_row = difficulty[[first[row] for row in range(len(first))]]
         anchors = np.column_stack([np.tanh(longer), difficulty, np.zeros(len(values)), preference])
         return cls(by_row, anchors, hashlib.sha256(data).hexdigest())
@@ -109,12 +109,12 @@ class InstructionDifficulties:
 
 @dataclass(frozen=True)
 class LengthControlled:
-    """What the regression makes of each pair, in order."""
+    """The predictions of the regression for each pair, in order."""
 
     expected: Floats
-    """The preference that is expected at equal length. Its mean is the length-controlled win rate."""
+    """The predicted preference at equal length. Its mean is the length-controlled win rate."""
     residual: Floats
-    """What was seen, less what the regression expects at the length as it is."""
+    """The observed preference minus the predicted one at the actual length."""
     weights: tuple[float, float, float]
     """Of length, difficulty and the model itself."""
     strength: float
@@ -122,17 +122,19 @@ class LengthControlled:
 
 
 def compute_mean_percent(values: Sequence[float] | Floats) -> tuple[float, float]:
-    """Mean and standard error, in percent."""
-    found = np.asarray(values, dtype=float)
-    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return 100 * float(found.mean()), 100 * float(error)
+    """Return mean and standard error in percent."""
+    array = np.asarray(values, dtype=float)
+    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else 0.0
+    return 100 * float(array.mean()), 100 * float(error)
 
 
 def control_length(pairs: Sequence[ComparedPair], known: InstructionDifficulties) -> LengthControlled:
     if len(pairs) < FEWEST:
         raise GradingError(f"Length cannot be controlled for with fewer than {FEWEST} comparisons.")
     if max(pair.row for pair in pairs) >= len(known.by_row):
-        raise GradingError("There are instructions without a difficulty.", "Name the file that has them all.")
+        raise GradingError(
+            "There are instructions without a difficulty.", "Use a file with the difficulties of all."
+        )
     explained = _build_features(pairs, known)
     preferences = np.array([pair.preference for pair in pairs])
     model, strength = _fit_regression(
@@ -163,7 +165,7 @@ def _build_features(pairs: Sequence[ComparedPair], known: InstructionDifficultie
 
 
 def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:
-    """The regression of preferences, which are no classes: each row is of both, in shares."""
+    """Fit a logistic regression to preferences: each row counts for both classes, in shares."""
     linear, selection = _import_sklearn()
     doubled = np.concatenate([explained, explained])
     label = np.repeat([1, 0], len(preferences))
@@ -189,34 +191,34 @@ def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> 
 
 
 def require_sklearn() -> None:
-    """Refuse before anything is spent on what could not be scored."""
+    """Raise UserError early if scikit-learn is missing, before anything is spent on the evaluation."""
     if importlib.util.find_spec("sklearn") is None:
-        raise UserError("Length control needs scikit-learn, which is not installed.", MEND)
+        raise UserError("Length control needs scikit-learn, which is not installed.", INSTALL_HINT)
 
 
 def _import_sklearn() -> tuple[Any, Any]:
-    """Two modules of scikit-learn, which takes a second to load."""
+    """Import two modules of scikit-learn late, because that takes a second."""
     try:
         from sklearn import linear_model, model_selection
     except ImportError as error:
         raise UserError(
-            f"Length control needs scikit-learn, and {error.name} is not installed.", MEND
+            f"Length control needs scikit-learn, but {error.name} is not installed.", INSTALL_HINT
         ) from error
     return linear_model, model_selection
 
 
-# A judge's preferences in AlpacaEval's file format, and the win rates they come to.
+# AlpacaEval's annotation files and their win rates
 
 PACKED = {b"\xfd7zXZ\0": lzma.decompress, b"\x1f\x8b": gzip.decompress}
-"""How a file begins that is packed."""
-FORMAT = "It is a JSON list with an instruction, output_1, output_2 and a preference in each entry."
+"""The first bytes of compressed files."""
+FORMAT = "The file must be a JSON list of entries with instruction, output_1, output_2 and preference."
 
 
 Preference = Annotated[float, Field(ge=0, le=2)]
 
 
 def _replace_nan(value: Any) -> Any:
-    """What is no number stands for none."""
+    """Read NaN as a missing preference."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -250,10 +252,12 @@ def read_annotations(path: Path) -> list[JudgeAnnotation]:
         raise UserError(f"{path} has fewer than two preferences.", FORMAT)
     for models in ({row.generator_2 for row in rows}, {row.generator_1 for row in rows}):
         if len(models) > 1:
-            raise UserError(f"{path} mixes models: {', '.join(sorted(models)[:5])}.", "Make a file of each.")
+            raise UserError(
+                f"{path} mixes models: {', '.join(sorted(models)[:5])}.", "Use one file per model."
+            )
     text, times = Counter(row.instruction for row in rows).most_common(1)[0]
     if times > 1:
-        raise UserError(f"{path} has {times} entries for {text[:60]!r}.", "Leave one of them.")
+        raise UserError(f"{path} has {times} entries for {text[:60]!r}.", "Keep one of them.")
     return rows
 
 
@@ -262,7 +266,7 @@ def is_compressed(data: bytes) -> bool:
 
 
 def load_json(path: Path, form: str) -> Any:
-    """The JSON of a file, which may be packed."""
+    """Load JSON from a file that may be compressed."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -278,10 +282,10 @@ def load_json(path: Path, form: str) -> Any:
 def compute_win_rates(
     path: Path, references: Mapping[str, str], known: InstructionDifficulties | None
 ) -> WinRates:
-    """`references`: instruction → the reference's output, in the official order.
+    """Compute win rates. `references`: instruction → the reference's output, in the official order.
 
-    Difficulties go by a row's place, as in the official code, once the rows are in the official order. In a
-    file that lacks rows they are other instructions' from there on; what was published was computed so.
+    Difficulties are assigned by the position of a row in the official order, as in the official code. If a
+    file lacks rows, later rows get the difficulties of other instructions; published results have this too.
     """
     rows = read_annotations(path)
     if known is not None:
@@ -305,7 +309,7 @@ def compute_win_rates(
     ]
     try:
         control = control_length(pairs, known)
-    except GradingError as why:  # the raw rate stands all the same
+    except GradingError as why:  # the raw rate is still valid
         return found.model_copy(update={"difficulties": f"not used: {why.message}"})
     value, spread = compute_mean_percent(control.expected)
     return found.model_copy(
@@ -325,7 +329,7 @@ def _sort_officially(
     places = {instruction: place for place, instruction in enumerate(references)}
     for row in rows:
         if row.instruction not in places:
-            raise UserError(f"{path}: {row.instruction[:60]!r} is no official instruction.", FORMAT)
+            raise UserError(f"{path}: {row.instruction[:60]!r} is not an official instruction.", FORMAT)
     return sorted(rows, key=lambda row: places[row.instruction])
 
 

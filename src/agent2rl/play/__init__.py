@@ -1,10 +1,9 @@
-"""Lets people play a task's training games, with the actions, texts and rewards that a model meets.
+"""Play a task's training games as a person, with the same actions, texts and rewards as a model.
 
-    game       one person's game: turns, reward, what can be done, what an expert would do
-    terminal   the same as lines of text
-    app        the same as web pages; a shop looks like one (`shop_page`)
-    server     serves them on this computer alone
+    game       a game: turns, reward, possible actions, the expert's advice
+    terminal   the game in a terminal
+    web_app    the game as web pages, served on this computer only; a webshop looks like one
 
-It is given a `World` and knows no tasks. It stands apart from `dashboard`, which only reads what runs left,
-and beside `run`, whose runs it takes no part in: the command line brings the two together.
+This package gets a `World` and knows no tasks. It is independent of `dashboard` (which only reads run
+directories) and takes no part in runs; the command line connects it to `run`.
 """

@@ -1,4 +1,4 @@
-"""One person's game in a world: what a model would see, say and be given, turn by turn."""
+"""A game that a person plays in an environment, with the texts, actions and rewards of a model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from agent2rl.core.environment import CommandLister, EnvironmentStep, Redirectab
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 
-SHOWN = 80
-"""Letters of a name in an error."""
+NAME_CHARACTERS = 80
+"""Length of a name in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameTurn:
     action: str
-    """Empty for the first: the game begins by itself."""
+    """Empty for the first turn, which is the reset."""
     step: EnvironmentStep
 
 
 class HumanGame:
-    """One training game after another. They are numbered from 1, and after the last comes the first."""
+    """Plays training games one after another. They are numbered from 1; after the last comes the first."""
 
     def __init__(self, world: World, number: int = 1) -> None:
         self.world = world
@@ -61,46 +61,46 @@ class HumanGame:
 
     @property
     def allowed(self) -> int | None:
-        """Steps, where the game says how many."""
-        said = self.example.meta.get("steps")
-        return said if isinstance(said, int) else None
+        """The step limit, if the game has one."""
+        steps = self.example.meta.get("steps")
+        return steps if isinstance(steps, int) else None
 
     @property
     def reward(self) -> float:
-        """The best step's, as in grading."""
+        """The best reward of any step, as in grading."""
         return max(turn.step.reward for turn in self.turns)
 
     def list_commands(self) -> tuple[str, ...]:
-        """What can be done now, where the world can say it."""
+        """Return the possible actions, if the environment can list them."""
         world = self.environment
         return world.commands() if isinstance(world, CommandLister) and not self.over else ()
 
     def ask_expert(self) -> str:
-        """What the world's expert would do now."""
+        """Return what the expert would do now."""
         if self.world.expert is None:
             raise UserError("This world has no expert.", "The training data may have an answer.")
         if self.over:
             raise UserError("The game is over.", "Play it again, or the next one.")
-        expert, said = self.world.expert(), ""
+        expert, advice = self.world.expert(), ""
         for turn in self.turns:
-            if turn.action != said:
+            if turn.action != advice:
                 if not isinstance(expert, RedirectableExpert):
                     raise UserError(
-                        "This world's expert cannot go on from what another did.",
-                        f"Where you said {turn.action!r}, it said {said!r}. Play again to follow it.",
+                        "This expert cannot continue after another player's actions.",
+                        f"Where you said {turn.action!r}, it said {advice!r}. Play again to follow it.",
                     )
                 expert.instead(turn.action)
-            said = expert.act(turn.step.observation)
-        return said
+            advice = expert.act(turn.step.observation)
+        return advice
 
     def outcome(self) -> str:
-        """How it ended, in words."""
+        """Describe how the game ended."""
         how = "Won" if self.now.won else "Out of steps, not won" if self.now.cut else "Over, not won"
         return f"{how}. Reward {self.reward:.3g} after {self.steps} {'step' if self.steps == 1 else 'steps'}."
 
 
 def find_game_number(world: World, name: str | None) -> int:
-    """The number of the game that a person names by its number or its id; the first, if none is named."""
+    """Return the number of a game given by number or id; 1 if no name is given."""
     if not world.games:
         raise UserError("This world has no training games.")
     if name is None:
@@ -109,21 +109,21 @@ def find_game_number(world: World, name: str | None) -> int:
         if name in (str(number), game.id):
             return number
     raise UserError(
-        f"There is no training game {name[:SHOWN]!r}.",
-        f"They are numbered from 1 to {len(world.games)}; the first is {world.games[0].id!r}. "
-        "Feedback and held-out games are not played.",
+        f"There is no training game {name[:NAME_CHARACTERS]!r}.",
+        f"Games are numbered from 1 to {len(world.games)}; the first is {world.games[0].id!r}. "
+        "Feedback and held-out games cannot be played.",
     )
 
 
 def list_actions(world: World) -> list[tuple[str, str]]:
-    """The world's actions as they are written, each with what it does; none where any text is one."""
+    """Return each action as it is written, with what it does; empty if any text is an action."""
     return [_describe_action(tool) for tool in world.tools]
 
 
 def _describe_action(tool: Callable[..., str]) -> tuple[str, str]:
     about = (tool.__doc__ or "").strip().partition("\n")[0]
     parameters = signature(tool).parameters
-    if all(one.annotation is str for one in parameters.values()):
+    if all(parameter.annotation is str for parameter in parameters.values()):
         return tool(*(f"<{name}>" for name in parameters)), about
     name = getattr(tool, "__name__", "action")
     return f"{name}({', '.join(parameters)})", about

@@ -1,16 +1,17 @@
-"""Games over HTTP, for browsers on this computer: open games, pages, routes and the server.
+"""Play games in a browser on this computer: open games, pages, routes and the server.
 
     GET  /                    which game to play
     POST /begin               episode=NUMBER or ID; leads to the game
-    GET  /play/<name>         a game as it stands; ?expert=1 asks the expert
+    GET  /play/<name>         the current state of a game; ?expert=1 asks the expert
     POST /play/<name>/act     turn=N and action=TEXT; `before` and `after` are put around the text
     POST /play/<name>/again   and /next
 
-There is no script in the pages, and templates escape everything. A game's name is random: without it,
-nobody can see the game or act in it. Other web sites can do nothing: a post from another origin is refused,
-and so are host names that are not ours. A click on a page that is no longer the current one does nothing.
+Pages contain no scripts, and templates escape everything. The name of a game is random; without it, nobody
+can see the game or act in it. Requests from other origins and for other host names are refused, so other web
+sites can do nothing. A click on an outdated page does nothing.
 """
 
+import logging
 import secrets
 import threading
 import webbrowser
@@ -42,32 +43,34 @@ from agent2rl.environments.webshop.shop import UNBOUNDED
 from agent2rl.net.ports import LOOPBACK, open_listening_socket
 from agent2rl.play.game import HumanGame, find_game_number, list_actions
 
-# The games that are being played, by name; bounded in number.
+logger = logging.getLogger(__name__)
+
+# Open games by name, limited in number
 
 MOST_OPEN_GAMES = 64
-"""At once; the one that was left alone the longest makes room."""
+"""If there are more, the least recently used game is closed."""
 
 
 @dataclass
 class GameTable:
     game: HumanGame
     turn: int = 0
-    """What a page says of itself, so that what is clicked on it counts once, and only while it is current."""
+    """Sent with every page, so that a click counts only once and only on the current page."""
     note: str = ""
-    """For the next page."""
+    """Message to show on the next page."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """A browser may ask twice at once."""
+    """Held while the game is used: a browser may send two requests at once."""
 
 
 class OpenGames:
-    """Asked by one thread; what is at a table is for whoever holds its lock."""
+    """The open games. Used by one thread; the game of a table needs the table's lock."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._tables: OrderedDict[str, GameTable] = OrderedDict()
 
     def open(self, number: int) -> str:
-        """Begin a game; its name cannot be guessed."""
+        """Start a game and return its name, which cannot be guessed."""
         name = secrets.token_urlsafe(16)
         self._tables[name] = GameTable(HumanGame(self.world, number))
         self._close_oldest(MOST_OPEN_GAMES)
@@ -88,17 +91,17 @@ class OpenGames:
                 table.game.close()
 
 
-# A visit to the shop, as its page shows it: what can be clicked, and what the purchase was worth.
+# The page of a webshop: what can be clicked, and how the purchase was scored
 
 TILES = 6
-"""Colours of the tiles that stand for pictures."""
-KINDS = {1.0: "the kind of thing that was wanted", 0.0: "another kind of thing"}
-LIKE = "something like what was wanted"
+"""Number of colours of the tiles that replace product pictures."""
+KINDS = {1.0: "the requested kind of product", 0.0: "another kind of product"}
+LIKE = "a similar kind of product"
 
 
 @dataclass(frozen=True)
 class RewardTerm:
-    """A part of the reward: what was asked for, and how much of it the purchase has."""
+    """One part of the reward: the request, and how much of it the purchase fulfils."""
 
     name: str
     wanted: str
@@ -106,10 +109,10 @@ class RewardTerm:
 
 
 def describe_visit(store: WebshopEnvironment) -> dict[str, Any]:
-    """For `shop_page.html`; the environment has begun."""
+    """Return the variables of `shop.html`. The environment must have been reset."""
     visit = store.visit
     if visit is None:
-        raise RuntimeError("An episode is begun with reset() before it can be shown.")
+        raise RuntimeError("Call reset() before showing an episode.")
     there = {*visit.available.clickables}
     buttons = {
         name: [label for label in labels if label.lower() in there]
@@ -141,13 +144,13 @@ def _list_reward_terms(visit: WebshopEpisode, score: PurchaseScore) -> list[Rewa
 
 
 def _format_reward_sum(goal: ShoppingGoal, score: PurchaseScore) -> str:
-    """The official formula with its numbers."""
+    """Format the official reward formula with its numbers."""
     most = len(goal.attributes) + len(goal.options) + 1
     hits = f"{score.attributes} + {score.options} + {int(score.price)}"
     return f"({hits}) / {most} × {score.kind:g} = {score.reward:.3g}"
 
 
-# Games as web pages: templates that escape all they are given, and what they are given.
+# Rendering pages. The templates escape everything.
 
 FOLDER = Path(__file__).with_name("templates")
 STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
@@ -160,7 +163,7 @@ TEMPLATES = Environment(
 )
 Draw = Callable[[Any], dict[str, Any]]
 PAGE_TEMPLATES: dict[type, tuple[str, Draw]] = {WebshopEnvironment: ("shop.html", describe_visit)}
-"""Environments that have pages: a template, and what it shows."""
+"""Environments with their own page: the template, and the function that returns its variables."""
 
 
 def has_pages(world: World) -> bool:
@@ -169,7 +172,7 @@ def has_pages(world: World) -> bool:
 
 
 def render_game(game: HumanGame, name: str, turn: int, title: str, hint: str, note: str) -> str:
-    """A game as it stands. `name` and `turn` are for what is clicked, `hint` is what the expert says."""
+    """Render the state of a game. `name` and `turn` go into its forms; `hint` is the expert's advice."""
     template, draw = PAGE_TEMPLATES.get(type(game.environment), ("transcript.html", lambda _: {}))
     return TEMPLATES.get_template(template).render(
         title=title,
@@ -192,7 +195,7 @@ def render_message(title: str, text: str, hint: str = "") -> str:
     return TEMPLATES.get_template("message.html").render(title=title, text=text, hint=hint)
 
 
-# Games over HTTP, for browsers on the same computer: an ASGI application, and no script in its pages.
+# The ASGI application
 
 T = TypeVar("T")
 BODY_BYTES = 64 << 10
@@ -202,26 +205,26 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # without any, browsers would not say either where a form comes from
+    "Referrer-Policy": "same-origin",  # with `no-referrer`, browsers would not send the origin of a form
     "Cache-Control": "no-store",
 }
-LATER = "That page was an earlier one. This is where you are."
-LOST = "This game is not kept here any more, or never was."
+LATER = "That page was out of date. This is the current state of the game."
+LOST = "There is no such game, or it has been closed."
 
 
 def make_application(games: OpenGames, title: str) -> Starlette:
-    face = _GamePages(games, title)
+    pages = _GamePages(games, title)
     return Starlette(
         routes=[
-            Route("/", face.show_lobby),
-            Route("/begin", face.begin_game, methods=["POST"]),
-            Route("/style.css", face.serve_stylesheet),
-            Route("/play/{name}", face.show_game),
-            Route("/play/{name}/act", face.take_action, methods=["POST"]),
-            Route("/play/{name}/{what:str}", face.restart_or_advance, methods=["POST"]),
+            Route("/", pages.show_lobby),
+            Route("/begin", pages.begin_game, methods=["POST"]),
+            Route("/style.css", pages.serve_stylesheet),
+            Route("/play/{name}", pages.show_game),
+            Route("/play/{name}/act", pages.take_action, methods=["POST"]),
+            Route("/play/{name}/{what:str}", pages.restart_or_advance, methods=["POST"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False)],
-        exception_handlers={HTTPException: face.handle_http_error, Exception: face.handle_server_error},
+        exception_handlers={HTTPException: pages.handle_http_error, Exception: pages.handle_server_error},
     )
 
 
@@ -236,48 +239,48 @@ class _GamePages:
         return Response(STYLE, media_type="text/css", headers=HEADERS)
 
     async def begin_game(self, request: Request) -> Response:
-        asked = await _read_form(request)
+        form = await _read_form(request)
         try:
-            number = find_game_number(self._games.world, asked.get("episode", "").strip() or None)
+            number = find_game_number(self._games.world, form.get("episode", "").strip() or None)
         except Agent2RLError as error:
             raise HTTPException(404, str(error)) from error
         return _redirect_to_game(self._games.open(number))
 
     async def show_game(self, request: Request) -> Response:
         name = request.path_params["name"]
-        asked = "expert" in request.query_params
+        ask_expert = "expert" in request.query_params
 
-        def drawn(table: GameTable) -> str:
+        def render(table: GameTable) -> str:
             note, table.note, hint = table.note, "", ""
-            if asked:
+            if ask_expert:
                 try:
                     hint = table.game.ask_expert()
                 except Agent2RLError as error:
                     note = str(error)
             return render_game(table.game, name, table.turn, self._title, hint, note)
 
-        return _make_page_response(await self._with_locked_game(name, drawn))
+        return _make_page_response(await self._with_locked_game(name, render))
 
     async def take_action(self, request: Request) -> Response:
-        asked = await _read_form(request)
-        action = "".join(asked.get(part, "") for part in ("before", "action", "after"))
-        return await self._change_game(request, asked, lambda game: game.take_action(action))
+        form = await _read_form(request)
+        action = "".join(form.get(part, "") for part in ("before", "action", "after"))
+        return await self._change_game(request, form, lambda game: game.take_action(action))
 
     async def restart_or_advance(self, request: Request) -> Response:
-        """To the beginning, or to the next game."""
+        """Restart this game, or go to the next one."""
         what = request.path_params["what"]
         if what not in ("again", "next"):
             raise HTTPException(404, "There is no such page.")
-        asked = await _read_form(request)
+        form = await _read_form(request)
         return await self._change_game(
-            request, asked, lambda game: game.begin_game(game.number + (what == "next"))
+            request, form, lambda game: game.begin_game(game.number + (what == "next"))
         )
 
     async def _change_game(
-        self, request: Request, asked: dict[str, str], change: Callable[[HumanGame], object]
+        self, request: Request, form: dict[str, str], change: Callable[[HumanGame], object]
     ) -> Response:
-        def done(table: GameTable) -> None:
-            if asked.get("turn") != str(table.turn):
+        def apply(table: GameTable) -> None:
+            if form.get("turn") != str(table.turn):
                 table.note = LATER
                 return
             table.turn += 1
@@ -287,11 +290,11 @@ class _GamePages:
                 table.note = str(error)
 
         name = request.path_params["name"]
-        await self._with_locked_game(name, done)
+        await self._with_locked_game(name, apply)
         return _redirect_to_game(name)
 
     async def _with_locked_game(self, name: str, do: Callable[[GameTable], T]) -> T:
-        """In a thread, since a world may take its time; nothing else happens to the game meanwhile."""
+        """Run a function on a locked game, in a thread because an environment may be slow."""
         table = self._games.get(name)
 
         def locked() -> T:
@@ -305,28 +308,29 @@ class _GamePages:
         return await run_in_threadpool(locked)
 
     async def handle_http_error(self, _: Request, error: Exception) -> Response:
-        status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-        return _make_page_response(render_message(self._title, said), status)
+        status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
+        return _make_page_response(render_message(self._title, text), status)
 
     async def handle_server_error(self, _: Request, error: Exception) -> Response:
-        said = f"A fault of the world ({type(error).__name__}). The terminal says more."
-        return _make_page_response(render_message(self._title, said), 500)
+        logger.debug("A request failed", exc_info=error)
+        text = f"The environment failed ({type(error).__name__}). See the terminal for details."
+        return _make_page_response(render_message(self._title, text), 500)
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """What was posted by one of our own pages."""
+    """Read a form that one of our own pages posted."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin not in (None, f"http://{host}"):
-        raise HTTPException(403, "Another web site asked for this.")
+        raise HTTPException(403, "This request came from another web site.")
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES:
-            raise HTTPException(413, f"What is said here has at most {BODY_BYTES} bytes.")
+            raise HTTPException(413, f"The text is longer than {BODY_BYTES} bytes.")
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS))
     except ValueError as error:
-        raise HTTPException(400, f"This is no form of ours: {error}.") from error
+        raise HTTPException(400, f"Invalid form: {error}.") from error
 
 
 def _redirect_to_game(name: str) -> Response:
@@ -334,18 +338,18 @@ def _redirect_to_game(name: str) -> Response:
 
 
 def _make_page_response(text: str, status: int = 200) -> Response:
-    """Half characters, which a product's text may hold, cannot be sent."""
+    """Make a response. Replaces lone surrogates, which a product's text may contain but UTF-8 cannot."""
     body = text.encode("utf-8", "replace")
     return Response(body, status, media_type="text/html", headers=HEADERS)
 
 
-# Serves games to browsers on this computer, until it is interrupted.
+# The server, which runs until it is interrupted
 
 LEAVE_SECONDS = 2
 
 
-def serve_games(world: World, title: str, number: int, port: int, tell: Callable[[str], None]) -> None:
-    """`port` 0 takes one that is free; `tell` gets the address of a game that has begun."""
+def serve_games(world: World, title: str, number: int, port: int, announce: Callable[[str], None]) -> None:
+    """Serve games. Port 0 is any free port; `announce` gets the address of the first game."""
     games = OpenGames(world)
     with closing(games), closing(open_listening_socket(port)) as line:
         config = uvicorn.Config(
@@ -354,11 +358,11 @@ def serve_games(world: World, title: str, number: int, port: int, tell: Callable
             log_level="error",
             timeout_graceful_shutdown=LEAVE_SECONDS,
         )
-        tell(f"http://{LOOPBACK}:{line.getsockname()[1]}/play/{games.open(number)}")
+        announce(f"http://{LOOPBACK}:{line.getsockname()[1]}/play/{games.open(number)}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[line])
 
 
 def open_browser(address: str) -> None:
-    """In a browser, if there is one."""
+    """Open an address in a browser, if there is one."""
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -8,12 +8,12 @@
 
     model, tokenizer = models.load(Path("models/seedling"))
     sft(model, tokenizer, pairs, SftSettings(epochs=3), TrainingProgress("sft"))  # pairs of prompt and answer
-    grpo(model, tokenizer, asked, reward, GrpoSettings(seconds=60), TrainingProgress("grpo"))  # by text
+    grpo(model, tokenizer, questions, reward, GrpoSettings(seconds=60), TrainingProgress("grpo"))
     models.save(model, tokenizer, Path("output/v1"))                             # ready to be submitted
 
-In a world, `demonstrations` plays an expert's games for `sft.imitate`, and `rollouts.grpo_in_world` learns
-from the model's own; `arena.Arena` says how the world is put to the model.
+For interactive tasks, `rollouts.demonstrations` plays an expert's games for `sft.imitate`, and
+`rollouts.grpo_in_world` learns from the model's own games. `rollouts.Arena` defines the prompts.
 
 A prompt is the text that the model reads: `prompts.render` makes it as the grader does. One device, one
-process; adapters, sharded models and serving are not here.
+process; adapters, sharded models and serving are not supported.
 """

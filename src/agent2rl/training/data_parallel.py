@@ -1,14 +1,15 @@
-"""Trains a small model on all cores: processes that share its weights, one core each.
+"""Train a small model on all cores: worker processes that share its weights, with one core each.
 
 One operation of a model of a few million weights is too little work to divide among threads: on two cores two
-threads were 1.2 times as fast as one, two processes nearly twice (docs/design/training.md). Members are
-forked, so they start at once and know all that the caller knows. The weights lie in memory that all of them
-see; each has gradients of its own, which are added up. On a GPU, or with a larger model, the caller is alone.
+threads were 1.2 times as fast as one, two processes nearly twice (docs/design/training.md). Workers are
+forked, so they start at once and have all data of the caller. The weights are in shared memory; each worker
+has its own gradients, which are added up. On a GPU, or with a larger model, the caller works alone.
 
-    with Crew(model, {"loss": loss}) as crew:      # loss(job) is a tensor
-        total = crew.learn("loss", jobs)           # the sum of the losses; model.parameters() have gradients
+    with DataParallelWorkers(model, {"loss": loss}) as workers:  # loss(job) returns a tensor
+        total = workers.accumulate_gradients("loss", jobs)       # the sum of the losses; sets the gradients
 """
 
+import logging
 import math
 import mmap
 import multiprocessing
@@ -29,12 +30,14 @@ from transformers import PreTrainedModel
 
 from agent2rl.core.errors import MachineError
 
+logger = logging.getLogger(__name__)
+
 SMALL_MODEL_WEIGHTS = 30_000_000
-"""Weights; a larger model keeps the threads of one process busy."""
+"""A model with more weights keeps the threads of one process busy."""
 MAX_WORKERS = 16
 
 JobFunctions = Mapping[str, Callable[[Any], Any]]
-"""What members can do, by name. Jobs and results pass through pipes; the functions never do."""
+"""Functions of workers by name. Jobs and results go through pipes; workers inherit the functions."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,12 @@ class _ForkedWorker:
 
 
 def is_small_model(model: PreTrainedModel) -> bool:
-    """Whether one core is enough for one pass of it."""
+    """Return whether a pass of the model is too small for several threads."""
     return model.device.type == "cpu" and model.num_parameters() <= SMALL_MODEL_WEIGHTS
 
 
 def count_workers(model: PreTrainedModel) -> int:
-    """How many are worth having."""
+    """Return how many workers are worthwhile, including the caller."""
     return (
         1
         if not is_small_model(model)
@@ -59,7 +62,7 @@ def count_workers(model: PreTrainedModel) -> int:
 
 
 def _read_cpu_quota() -> int:
-    """The cores that a container may use, where it has such a limit."""
+    """Return the CPU limit of the container, if it has one."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return MAX_WORKERS if quota == "max" else int(quota) // int(period)
@@ -68,13 +71,13 @@ def _read_cpu_quota() -> int:
 
 
 class DataParallelWorkers:
-    """The caller is the first member; the others live between `__enter__` and `__exit__`."""
+    """The caller is the first worker; the others live between `__enter__` and `__exit__`."""
 
     def __init__(self, model: PreTrainedModel, work: JobFunctions, size: int | None = None) -> None:
         self.size = size or count_workers(model)
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._work = work
-        self._others: list[_ForkedWorker] = []
+        self._workers: list[_ForkedWorker] = []
         self._threads = torch.get_num_threads()
 
     def __enter__(self) -> Self:
@@ -85,49 +88,50 @@ class DataParallelWorkers:
                 weight.data = place.copy_(weight.data)
             try:
                 for _ in range(self.size - 1):
-                    self._others.append(self._fork_worker())
+                    self._workers.append(self._fork_worker())
             except BaseException as error:
                 self.__exit__(None, None, None)
                 if not isinstance(error, OSError):
                     raise
                 raise MachineError(
-                    f"A process of the training cannot be started: {error}.", "Allow more processes."
+                    f"Cannot start a training process: {error}.", "Allow more processes."
                 ) from error
+            logger.debug("Forked %d training processes", len(self._workers))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for member in self._others:
-            member.pipe.close()
-            member.process.kill()
-            member.process.join()
-        self._others = []
+        for worker in self._workers:
+            worker.pipe.close()
+            worker.process.kill()
+            worker.process.join()
+        self._workers = []
         torch.set_num_threads(self._threads)
 
     def map_jobs(self, name: str, jobs: Sequence[Any]) -> list[Any]:
-        """The result of each job, in order."""
+        """Run each job on some worker and return the results in order."""
         shares = self._run_on_workers("ask", name, jobs)
         return [shares[place % self.size][place // self.size] for place in range(len(jobs))]
 
     def accumulate_gradients(self, name: str, jobs: Sequence[Any]) -> float:
-        """Add the gradients of these losses to the model's; their sum."""
+        """Add the gradients of these losses to the model's, and return the sum of the losses."""
         total = math.fsum(self._run_on_workers("learn", name, jobs))
-        for member in self._others:
-            for weight, gradient in zip(self._weights, member.gradients, strict=True):
+        for worker in self._workers:
+            for weight, gradient in zip(self._weights, worker.gradients, strict=True):
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad.add_(gradient)
         return total
 
     def _run_on_workers(self, verb: str, name: str, jobs: Sequence[Any]) -> list[Any]:
-        """What each member makes of its share of the jobs."""
+        """Run the jobs and return the result of each worker for its share."""
         try:
-            for number, member in enumerate(self._others, start=1):
-                member.pipe.send((verb, name, jobs[number :: self.size]))
+            for number, worker in enumerate(self._workers, start=1):
+                worker.pipe.send((verb, name, jobs[number :: self.size]))
             own = self._run_jobs(verb, name, jobs[:: self.size])
-            answers = [member.pipe.recv() for member in self._others]
+            answers = [worker.pipe.recv() for worker in self._workers]
         except (EOFError, OSError) as error:
             raise MachineError(
-                "A process of the training has died.", "See whether there was memory enough."
+                "A training process has died.", "Check whether there was enough memory."
             ) from error
         for answer in answers:
             if isinstance(answer, Exception):
@@ -155,8 +159,8 @@ class DataParallelWorkers:
         return _ForkedWorker(process, here, gradients)
 
     def _serve_jobs(self, here: Connection, pipe: Connection, gradients: Sequence[Tensor]) -> None:
-        """The life of another member, which ends with the caller's side of its pipe."""
-        for closed in (here, *(member.pipe for member in self._others)):
+        """Serve jobs in a worker process until the caller closes its side of the pipe."""
+        for closed in (here, *(worker.pipe for worker in self._workers)):
             closed.close()
         for weight, place in zip(self._weights, gradients, strict=True):
             weight.grad = place
@@ -178,7 +182,7 @@ class DataParallelWorkers:
 
 
 def _allocate_shared_tensors(weights: Sequence[Parameter]) -> list[Tensor]:
-    """Tensors like these, full of zeros, in memory that forks share."""
+    """Return zero tensors of the same shapes in memory that forks share."""
     sizes = [weight.numel() * weight.element_size() for weight in weights]
     memory = mmap.mmap(-1, sum(sizes))
     starts = [sum(sizes[:place]) for place in range(len(sizes))]

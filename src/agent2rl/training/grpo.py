@@ -1,12 +1,12 @@
-"""GRPO: the model tries each question or game several times, and learns from how its attempts compare.
+"""GRPO: the model attempts each question or game several times and learns from how the attempts compare.
 
-An attempt's advantage is its reward against its group's, in the group's standard deviations; a group whose
-attempts are all worth the same teaches nothing and is left out. Every attempt is used for one update and
-comes from the policy that is updated (up to rounding), so the ratio of the two is 1, nothing is clipped, and
-the loss is the advantage times the log-probability, averaged over the tokens that the model said, or over the
-attempts. A penalty for leaving the first model can be added.
+The advantage of an attempt is its reward minus the mean of its group, in standard deviations of the group. A
+group with equal rewards teaches nothing and is left out. Every attempt is used for one update and comes from
+the policy that is updated (up to rounding). So the importance ratio is 1 and nothing is clipped. The loss is
+the negative advantage times the log-probability, averaged over the tokens that the model generated, or over
+the attempts. A KL penalty towards the initial model can be added.
 
-Questions are here; games, whose attempts are whole episodes, are in `rollouts`.
+This module has the training loop and questions; games, with episodes as attempts, are in `rollouts`.
 """
 
 import math
@@ -42,22 +42,22 @@ from agent2rl.training.sampling import PolicySampler, SampleSettings
 class GrpoSettings:
     learning_rate: float = 1e-4
     steps: int = 100
-    """Rounds of sampling and learning from it."""
+    """Rounds of sampling and one update each."""
     seconds: float = math.inf
-    """Ends the training early; the learning rate comes down in time."""
+    """Time limit. The learning rate decays by the time that is left."""
     prompts: int = 16
-    """Questions or games in a step."""
+    """Questions or games per step."""
     group: int = 8
     """Attempts at each."""
     pass_tokens: int = 4096
-    """In one pass forward and back, prompts and padding counted."""
+    """Tokens in one forward and backward pass, including prompts and padding."""
     max_tokens: int = 256
-    """Of an answer; in a game the world's rules say how long a turn may be."""
+    """Limit for an answer. In games, the arena's sampling limits a turn."""
     temperature: float = 1.0
     level: bool = False
-    """Whether all attempts weigh the same, however long they are; else all tokens do."""
+    """Whether all attempts have the same weight, whatever their length. If not, all tokens have."""
     kl: float = 0.0
-    """The weight of the penalty for leaving the model that training began with."""
+    """Weight of the KL penalty towards the initial model."""
     seed: int = 0
 
 
@@ -65,21 +65,21 @@ class GrpoSettings:
 class GrpoResult:
     steps: int
     tokens: int
-    """Sampled."""
+    """Number of sampled tokens."""
     seconds: float
     rewards: tuple[float, ...]
-    """The mean of each step."""
+    """Mean reward of each step."""
 
 
 @dataclass(frozen=True)
 class GrpoRollout:
-    """An answer, or an episode."""
+    """One attempt: an answer or an episode."""
 
     rows: tuple[TrainingSequence, ...]
     text: str = ""
-    """What is to be rewarded, where that is a text."""
+    """The answer, for questions."""
     reward: float = 0.0
-    """Where what was tried in has said it."""
+    """The reward of the environment, for episodes."""
 
     @property
     def tokens(self) -> int:
@@ -88,25 +88,25 @@ class GrpoRollout:
 
 @dataclass(frozen=True)
 class RolloutJob:
-    """What one member of the crew is to try."""
+    """The questions or games that one worker attempts."""
 
     asked: Sequence[int]
     places: Sequence[int]
-    """Of these among all that are asked in a step: attempts are the same however the work is shared."""
+    """Their positions among all of the step: attempts are the same however the work is shared."""
     seed: int
 
 
 class RolloutSource(Protocol):
-    """What is tried again and again: questions, or games."""
+    """The questions or games to attempt."""
 
     def __len__(self) -> int: ...
 
     def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
-        """A group of attempts at each that is asked. Done by any member of the crew, in its own process."""
+        """Return a group of attempts at each item of the job. Any worker process may call this."""
         ...
 
     def reward(self, index: int, attempt: GrpoRollout) -> float:
-        """What an attempt is worth. Done by the caller."""
+        """Return the reward of an attempt. Only the main process calls this."""
         ...
 
 
@@ -122,15 +122,15 @@ class _QuestionRollouts:
         return len(self.prompts)
 
     def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
-        how = SampleSettings(self.settings.max_tokens, self.settings.temperature, trial.seed)
-        asked = [self.prompts[i] for i in trial.asked]
-        found = self.sampler.sample(asked, how, self.settings.group, trial.places)
+        sampling = SampleSettings(self.settings.max_tokens, self.settings.temperature, trial.seed)
+        prompts = [self.prompts[i] for i in trial.asked]
+        samples = self.sampler.sample(prompts, sampling, self.settings.group, trial.places)
         return [
             [
-                GrpoRollout((TrainingSequence.from_answer(self.encoded[i], one.tokens),), one.text)
-                for one in group
+                GrpoRollout((TrainingSequence.from_answer(self.encoded[i], sample.tokens),), sample.text)
+                for sample in group
             ]
-            for i, group in zip(trial.asked, found, strict=True)
+            for i, group in zip(trial.asked, samples, strict=True)
         ]
 
     def reward(self, index: int, attempt: GrpoRollout) -> float:
@@ -146,11 +146,11 @@ def grpo(
     progress: TrainingProgress,
     look: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
-    """Train the model in place. `reward(index, text)` is what a text is worth as the answer to a prompt."""
-    asked = _QuestionRollouts(
+    """Train the model in place. `reward(index, text)` returns the reward of an answer to a prompt."""
+    questions = _QuestionRollouts(
         prompts, encode(tokenizer, prompts), reward, PolicySampler(model, tokenizer), settings
     )
-    return improve(model, asked, settings, progress, look)
+    return improve(model, questions, settings, progress, look)
 
 
 def improve(
@@ -162,79 +162,82 @@ def improve(
 ) -> GrpoResult:
     """Train the model in place on its own attempts.
 
-    `look` is called after each step but the last, to look at the model or save it; its time does not count.
+    `look` is called after each step but the last, to inspect or save the model; its time does not count.
     """
     if not len(practice) or settings.group < 2:
-        raise UserError("GRPO needs something to try, and at least two attempts at each.")
+        raise UserError("GRPO needs at least one question or game, and at least two attempts at each.")
     reference = deepcopy(model).requires_grad_(False) if settings.kl else None
     order = _iterate_shuffled(len(practice), settings.seed)
-    course = TrainingSchedule(settings.steps, settings.seconds)
-    descent = ScheduledAdamW(model, settings.learning_rate)
-    room = limit_pass_tokens(model, settings.pass_tokens)
+    schedule = TrainingSchedule(settings.steps, settings.seconds)
+    optimizer = ScheduledAdamW(model, settings.learning_rate)
+    pass_tokens = limit_pass_tokens(model, settings.pass_tokens)
 
     def loss(part: Sequence[PromptGroup]) -> Tensor:
         return _compute_loss(model, reference, part, settings)
 
     rewards: list[float] = []
-    with DataParallelWorkers(model, {"attempt": practice.attempt, "loss": loss}) as crew:
-        while not course.over:
-            asked = [next(order) for _ in range(min(settings.prompts, len(practice)))]
-            tried = _collect_rollouts(crew, asked, _derive_step_seed(settings, course.steps))
-            worth = [
-                [practice.reward(i, one) for one in group] for i, group in zip(asked, tried, strict=True)
+    with DataParallelWorkers(model, {"attempt": practice.attempt, "loss": loss}) as workers:
+        while not schedule.over:
+            indices = [next(order) for _ in range(min(settings.prompts, len(practice)))]
+            rollouts = _collect_rollouts(workers, indices, _derive_step_seed(settings, schedule.steps))
+            step_rewards = [
+                [practice.reward(i, rollout) for rollout in group]
+                for i, group in zip(indices, rollouts, strict=True)
             ]
-            found = _weigh_by_advantage(tried, worth, settings.level)
-            learnt = sum(row.count for row, _ in found)
-            parts = pack_microbatches(group_by_prompt(found), room, crew.size)
-            lost = crew.accumulate_gradients("loss", parts) / max(1, learnt)
-            if found:
-                descent.step(course.share, 1 / learnt)
-            course.finish_step()
-            rewards.append(fmean(value for values in worth for value in values))
-            tokens = sum(one.tokens for group in tried for one in group)
+            weighted = _weigh_by_advantage(rollouts, step_rewards, settings.level)
+            token_count = sum(row.count for row, _ in weighted)
+            parts = pack_microbatches(group_by_prompt(weighted), pass_tokens, workers.size)
+            mean_loss = workers.accumulate_gradients("loss", parts) / max(1, token_count)
+            if weighted:
+                optimizer.step(schedule.share, 1 / token_count)
+            schedule.finish_step()
+            rewards.append(fmean(value for values in step_rewards for value in values))
+            tokens = sum(rollout.tokens for group in rollouts for rollout in group)
             progress.record_step(
-                course.steps, tokens, course.seconds_left, lost if found else None, rewards[-1]
+                schedule.steps, tokens, schedule.seconds_left, mean_loss if weighted else None, rewards[-1]
             )
-            if look and not course.over:
+            if look and not schedule.over:
                 began = time.monotonic()
-                look(course)
-                for clock in (course, progress):
+                look(schedule)
+                for clock in (schedule, progress):
                     clock.exclude_seconds(time.monotonic() - began)
-    return GrpoResult(course.steps, progress.tokens, course.seconds, tuple(rewards))
+    return GrpoResult(schedule.steps, progress.tokens, schedule.seconds, tuple(rewards))
 
 
-def _collect_rollouts(crew: DataParallelWorkers, asked: Sequence[int], seed: int) -> list[list[GrpoRollout]]:
-    """The attempts at each that is asked, every member trying some."""
-    shares = [range(start, len(asked), crew.size) for start in range(crew.size)]
-    trials = [RolloutJob([asked[place] for place in share], share, seed) for share in shares]
-    found: list[list[list[GrpoRollout]]] = crew.map_jobs("attempt", trials)
-    return [found[place % crew.size][place // crew.size] for place in range(len(asked))]
+def _collect_rollouts(
+    workers: DataParallelWorkers, indices: Sequence[int], seed: int
+) -> list[list[GrpoRollout]]:
+    """Attempt each question or game, shared among the workers."""
+    shares = [range(start, len(indices), workers.size) for start in range(workers.size)]
+    jobs = [RolloutJob([indices[place] for place in share], share, seed) for share in shares]
+    results: list[list[list[GrpoRollout]]] = workers.map_jobs("attempt", jobs)
+    return [results[place % workers.size][place // workers.size] for place in range(len(indices))]
 
 
 def _weigh_by_advantage(
-    tried: Sequence[Sequence[GrpoRollout]], worth: Sequence[Sequence[float]], level: bool
+    rollouts: Sequence[Sequence[GrpoRollout]], rewards: Sequence[Sequence[float]], level: bool
 ) -> list[tuple[TrainingSequence, float]]:
-    """What can be learnt from: the rows of groups that differ in worth, each with its advantage."""
-    found = [
-        (one, advantage)
-        for group, values in zip(tried, worth, strict=True)
+    """Return the training sequences of groups with different rewards, each with its advantage."""
+    weighted = [
+        (rollout, advantage)
+        for group, values in zip(rollouts, rewards, strict=True)
         if max(values) > min(values)
-        for one, advantage in zip(group, _compute_advantages(values), strict=True)
-        if one.tokens
+        for rollout, advantage in zip(group, _compute_advantages(values), strict=True)
+        if rollout.tokens
     ]
-    usual = fmean(one.tokens for one, _ in found) if found else 0.0
+    mean_tokens = fmean(rollout.tokens for rollout, _ in weighted) if weighted else 0.0
     return [
-        (row, advantage * (usual / one.tokens if level else 1.0))
-        for one, advantage in found
-        for row in one.rows
+        (row, advantage * (mean_tokens / rollout.tokens if level else 1.0))
+        for rollout, advantage in weighted
+        for row in rollout.rows
     ]
 
 
 def _iterate_shuffled(count: int, seed: int) -> Iterator[int]:
-    """Each once, in random order, again and again."""
-    dice = random.Random(seed)
+    """Yield all indices in random order, again and again in a new order."""
+    generator = random.Random(seed)
     while True:
-        yield from dice.sample(range(count), count)
+        yield from generator.sample(range(count), count)
 
 
 def _derive_step_seed(settings: GrpoSettings, step: int) -> int:
@@ -252,12 +255,12 @@ def _compute_loss(
     part: Sequence[PromptGroup],
     settings: GrpoSettings,
 ) -> Tensor:
-    """The sum over tokens."""
-    now, said, advantages = compute_weighted_log_probs(model, part, settings.temperature)
-    losses = -advantages * now
+    """Return the loss of some groups, summed over tokens."""
+    log_probs, said, advantages = compute_weighted_log_probs(model, part, settings.temperature)
+    losses = -advantages * log_probs
     if reference is not None:
         with torch.no_grad():
-            then, _, _ = compute_weighted_log_probs(reference, part, settings.temperature)
-        away = then - now
-        losses = losses + settings.kl * (away.exp() - away - 1)
+            reference_log_probs, _, _ = compute_weighted_log_probs(reference, part, settings.temperature)
+        log_ratio = reference_log_probs - log_probs
+        losses = losses + settings.kl * (log_ratio.exp() - log_ratio - 1)
     return (losses * said).sum()

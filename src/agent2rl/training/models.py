@@ -1,43 +1,47 @@
-"""Loads a model to train it, and saves it as a submission: complete, merged, safetensors, with its tokenizer.
+"""Load a model for training, and save it as a complete submission in safetensors with its tokenizer.
 
-Weights are float32 wherever they are trained, since small steps are lost in bfloat16. A GPU multiplies them
-in TF32: GRPO through bfloat16 autocast met gradients that are not finite (docs/design/training.md). Code
-that a model brings along is never run.
+Weights are trained in float32, because bfloat16 loses small steps. A GPU multiplies them in TF32: GRPO with
+bfloat16 autocast produced gradients that are not finite (docs/design/training.md). Code that comes with a
+model is never executed.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
 from agent2rl.core.errors import UserError
 from agent2rl.engines.transformers.loading import disable_onednn_on_arm
 
+logger = logging.getLogger(__name__)
+
 
 def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in float32 on the GPU if there is one, and its tokenizer. Dropout is off, and stays so."""
+    """Load the model in float32 (on the GPU if there is one) and its tokenizer. Dropout is and stays off."""
     if not directory.is_dir():
         raise UserError(f"There is no model directory {str(directory)!r}.")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     disable_onednn_on_arm()
-    where = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    return model.to(where).eval(), tokenizer
+    logger.debug("Loaded %s on %s", directory, device)
+    return model.to(device).eval(), tokenizer
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write the whole checkpoint into a new directory."""
+    """Write a complete checkpoint into a new directory."""
     if directory.exists():
-        raise UserError(f"{directory} is there already.", "Save each checkpoint into a directory of its own.")
+        raise UserError(f"{directory} already exists.", "Save each checkpoint into a new directory.")
     directory.mkdir(parents=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
 
 def count_parameters(model: PreTrainedModel) -> int:
-    """How many weights are trained."""
+    """Return the number of parameters."""
     return sum(tensor.numel() for tensor in model.parameters())

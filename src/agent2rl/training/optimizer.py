@@ -1,7 +1,7 @@
-"""Down the gradient until the steps or the time are used up: AdamW, warm-up, half a cosine, clipping.
+"""AdamW with warm-up, cosine decay and gradient clipping, for a number of steps or an amount of time.
 
-Where time is what ends a training, the learning rate follows the clock, so that it comes down in time. Such
-a training depends on the machine's speed; one that its steps end does not.
+If time ends a training, the learning rate follows the clock, so that it decays in time. Such a training
+depends on the speed of the machine; one that ends after its steps does not.
 """
 
 import math
@@ -13,15 +13,15 @@ from transformers import PreTrainedModel
 from agent2rl.core.errors import UserError
 
 WARMUP_SHARE = 0.05
-"""The share of the training in which the learning rate rises."""
+"""The share of the training with a rising learning rate."""
 FINAL_RATE_SHARE = 0.1
-"""What is left of the learning rate at the end."""
+"""The learning rate at the end, as a share of its peak."""
 MAX_GRADIENT_NORM = 1.0
-"""The longest gradient that is followed as it is."""
+"""Longer gradients are clipped to this norm."""
 
 
 class TrainingSchedule:
-    """How far a training is, in steps and in seconds, whichever ends it first."""
+    """The progress of a training in steps and in seconds; it ends when either is used up."""
 
     def __init__(self, steps: int, seconds: float = math.inf) -> None:
         self.steps = 0
@@ -29,32 +29,32 @@ class TrainingSchedule:
         self._began = time.monotonic()
 
     def finish_step(self) -> None:
-        """A step is done."""
+        """Count a finished step."""
         self.steps += 1
 
     def exclude_seconds(self, seconds: float) -> None:
-        """So long something else was done, which does not count."""
+        """Exclude time that was spent on something else."""
         self._began += seconds
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Time since the start."""
         return time.monotonic() - self._began
 
     @property
     def share(self) -> float:
-        """How much is done once this step is."""
+        """The share of the training that is done after the current step."""
         return min(1.0, max((self.steps + 1) / self._all_steps, self.seconds / self._all_seconds))
 
     @property
     def seconds_left(self) -> float:
-        """Until the end, at the speed so far."""
+        """Estimated time until the end, at the speed so far."""
         by_steps = self._seconds_per_step * (self._all_steps - self.steps)
         return max(0.0, min(by_steps, self._all_seconds - self.seconds))
 
     @property
     def over(self) -> bool:
-        """Whether another step would be one too many, or would end too late."""
+        """Whether another step would exceed the steps or the time."""
         return self.steps >= self._all_steps or self.seconds + self._seconds_per_step > self._all_seconds
 
     @property
@@ -63,7 +63,7 @@ class TrainingSchedule:
 
 
 class ScheduledAdamW:
-    """The optimiser of a model's weights."""
+    """AdamW over a model's weights with a learning rate schedule and gradient clipping."""
 
     def __init__(self, model: PreTrainedModel, learning_rate: float, weight_decay: float = 0.0) -> None:
         self._peak = learning_rate
@@ -71,8 +71,10 @@ class ScheduledAdamW:
         self._adam = torch.optim.AdamW(self._weights, betas=(0.9, 0.999), weight_decay=weight_decay)
 
     def step(self, share: float, scale: float = 1.0) -> None:
-        """Follow `scale` times the gradient that the weights have, and forget it; `share` of the training is
-        done."""
+        """Update the weights with `scale` times their gradient, then clear it.
+
+        `share` is the share of the training that is done.
+        """
         for weight in self._weights:
             if weight.grad is not None:
                 weight.grad.mul_(scale)
@@ -86,6 +88,6 @@ class ScheduledAdamW:
 
 
 def compute_rate_factor(share: float) -> float:
-    """Of the learning rate, when this share of the training is done."""
+    """Return the factor of the learning rate when this share of the training is done."""
     falling = (1 + math.cos(math.pi * share)) / 2
     return min(1.0, share / WARMUP_SHARE) * (FINAL_RATE_SHARE + (1 - FINAL_RATE_SHARE) * falling)

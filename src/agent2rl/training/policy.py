@@ -1,13 +1,14 @@
-"""A model as a policy: token sequences, microbatches of like length, and the log-probability of each token.
+"""The model as a policy: token sequences, microbatches of similar length, and log-probabilities of tokens.
 
-An answer to a question is the case where the model said all of it. An episode is one row, and all its turns
-are learnt in one pass, where the model always read exactly what had been said so far.
+In an answer to a question, the model generated every token after the prompt. An episode is one row with
+tokens of the model and of the environment; all its turns are learnt in one pass, if each turn continues the
+tokens of the last one.
 
-A prompt with several answers is read once: the answers go on from its cache, as in sampling, and gradients
-flow back through it. Prompts are padded on the left and answers on the right, so that they meet.
+A prompt with several answers is read once: the answers continue from its KV cache, as in sampling, and
+gradients flow back through it. Prompts are padded on the left and answers on the right, so that they meet.
 
-SFT and GRPO differ in what a row weighs: 1, or its advantage. Rows that share a prompt are one group, whose
-prompt is read once.
+SFT and GRPO differ in the weight of a row: 1, or its advantage. Rows with the same prompt form a group, and
+the prompt of a group is read once.
 """
 
 import math
@@ -22,7 +23,7 @@ from transformers import Cache, PreTrainedModel
 
 from agent2rl.training.data_parallel import is_small_model
 
-# What was said after a prompt: the model's words and the world's in one row of tokens, and whose each is.
+# Training sequences: tokens of the model and of the environment after a prompt
 
 TokenIds = Sequence[int]
 
@@ -31,9 +32,9 @@ TokenIds = Sequence[int]
 class TrainingSequence:
     prompt: TokenIds
     tokens: TokenIds
-    """After the prompt: what the model said, ends of turns included, and what it was told in between."""
+    """The tokens after the prompt: the model's replies with their end tokens, and the input in between."""
     said: Sequence[bool]
-    """Which of them the model said."""
+    """Which of them the model generated."""
 
     @classmethod
     def from_answer(cls, prompt: TokenIds, tokens: TokenIds) -> Self:
@@ -41,45 +42,45 @@ class TrainingSequence:
 
     @property
     def count(self) -> int:
-        """Tokens that the model said."""
+        """Number of tokens that the model generated."""
         return sum(self.said)
 
 
 def build_sequences(turns: Iterable[tuple[TokenIds, TokenIds]]) -> tuple[TrainingSequence, ...]:
-    """A conversation whose turns are all that the model had read by then, and what it said to that.
+    """Build the sequences of a conversation. A turn is all tokens read so far, and the tokens of the reply.
 
-    A new row begins where a turn does not go on from the tokens of the last one: where a stop string cut a
-    reply, a template rewrote it, its text came back divided into other tokens, or there is no template and
-    messages are set apart by blank lines. So every word is learnt after the tokens that it was said after.
+    A new row begins if a turn does not continue the tokens of the last one: because a stop string cut the
+    reply, a template rewrote it, its text was tokenized differently, or there is no template and messages are
+    separated by blank lines. So every token is learnt after exactly the tokens that it was generated after.
     """
-    found: list[tuple[TokenIds, list[int], list[bool]]] = []
-    whole: list[int] = []
+    rows: list[tuple[TokenIds, list[int], list[bool]]] = []
+    so_far: list[int] = []
     for read, reply in turns:
-        if found and list(read[: len(whole)]) == whole:
-            _, tokens, said = found[-1]
-            told = list(read[len(whole) :])
+        if rows and list(read[: len(so_far)]) == so_far:
+            _, tokens, said = rows[-1]
+            inputs = list(read[len(so_far) :])
         else:
-            tokens, said, told = [], [], []
-            found.append((list(read), tokens, said))
-        tokens += [*told, *reply]
-        said += [False] * len(told) + [True] * len(reply)
-        whole = [*read, *reply]
-    return tuple(TrainingSequence(*row) for row in found)
+            tokens, said, inputs = [], [], []
+            rows.append((list(read), tokens, said))
+        tokens += [*inputs, *reply]
+        said += [False] * len(inputs) + [True] * len(reply)
+        so_far = [*read, *reply]
+    return tuple(TrainingSequence(*row) for row in rows)
 
 
 @dataclass(frozen=True)
 class PrefilledPrompts:
-    """Prompts that the model has read, and what it needs to go on."""
+    """The KV cache of prompts, and the logits of the next token."""
 
     logits: Tensor
-    """What may come next: (rows, 1, vocabulary)."""
+    """Shape (rows, 1, vocabulary)."""
     cache: Cache
     mask: Tensor
     """Which positions of the cache are tokens: prompts are padded on the left."""
 
 
 def prefill_prompts(model: PreTrainedModel, prompts: Sequence[TokenIds], times: int = 1) -> PrefilledPrompts:
-    """Read the prompts; each becomes `times` rows, one after the other."""
+    """Prefill the prompts; each becomes `times` consecutive rows."""
     ids, mask = _pad_rows(model, prompts, left=True)
     out = model(
         input_ids=ids,
@@ -101,10 +102,10 @@ def compute_log_probs(
     temperature: float = 1.0,
     said: Sequence[Sequence[bool]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of each answer's tokens, a row for each answer, and which of them count; the same number of answers for
-    each prompt, in the order of the prompts.
+    """Return the log-probabilities of the answers' tokens, one row per answer, and which of them count.
 
-    Those count that the model `said`, by default all. The others it only reads: theirs are given as 0.
+    There must be the same number of answers for each prompt, in the order of the prompts. Only the tokens
+    that the model `said` count, by default all. The others are input and get 0.
     """
     ids, real = _pad_rows(model, answers, left=False)
     counted = real if said is None else _pad_rows(model, said, left=False)[0]
@@ -119,8 +120,10 @@ def compute_log_probs(
 def _logits_in_one_pass(
     model: PreTrainedModel, prompts: Sequence[TokenIds], ids: Tensor, real: Tensor, columns: Tensor
 ) -> Tensor:
-    """What may stand in these columns of the answers: (rows, columns, vocabulary). The others, most of an
-    episode, are read only, and need no logits."""
+    """Return the logits for these columns of the answers: (rows, columns, vocabulary).
+
+    The other columns, most of an episode, are only input and need no logits.
+    """
     before, mask = _pad_rows(model, prompts, left=True)
     mask = torch.cat([mask, real[:, :-1]], 1)
     out = model(
@@ -153,7 +156,7 @@ def _logits_after_prefill(
 
 
 def _pad_rows(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
-    """The rows in one tensor, and where in it tokens are."""
+    """Return the rows in one padded tensor, and its mask."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -168,16 +171,16 @@ def _compute_position_ids(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
-# Rows of tokens as they go through the model: several in a pass, those of like length together.
+# Microbatches: rows of similar length go through the model together
 
 SMALL_MODEL_PASS_TOKENS = 384
-"""Tokens in a pass of a small model on a CPU: one game, or a few answers. It has nothing to gain from more of
-them in one pass, and padding to lose."""
+"""Tokens in a pass of a small model on a CPU: one game, or a few answers. A larger pass would not be faster
+and would add padding."""
 
 
 @dataclass(frozen=True)
 class PromptGroup:
-    """Rows that share a prompt, and what each weighs."""
+    """Rows with the same prompt, and the weight of each."""
 
     prompt: TokenIds
     rows: Sequence[TrainingSequence]
@@ -185,42 +188,44 @@ class PromptGroup:
 
     @property
     def width(self) -> int:
-        """Of its longest row."""
+        """Length of the longest row."""
         return max(len(row.tokens) for row in self.rows)
 
 
 def group_by_prompt(rows: Iterable[tuple[TrainingSequence, float]]) -> list[PromptGroup]:
-    """By their prompts."""
-    shared: dict[tuple[int, ...], list[tuple[TrainingSequence, float]]] = {}
+    """Group weighted rows by their prompt."""
+    by_prompt: dict[tuple[int, ...], list[tuple[TrainingSequence, float]]] = {}
     for row, weight in rows:
-        shared.setdefault(tuple(row.prompt), []).append((row, weight))
+        by_prompt.setdefault(tuple(row.prompt), []).append((row, weight))
     return [
-        PromptGroup(prompt, [row for row, _ in found], [weight for _, weight in found])
-        for prompt, found in shared.items()
+        PromptGroup(prompt, [row for row, _ in members], [weight for _, weight in members])
+        for prompt, members in by_prompt.items()
     ]
 
 
 def limit_pass_tokens(model: PreTrainedModel, wanted: int) -> int:
-    """In one pass: what is wanted, or what is fastest."""
+    """Return the tokens per pass: as requested, or less if that is faster."""
     return min(wanted, SMALL_MODEL_PASS_TOKENS) if is_small_model(model) else wanted
 
 
-def pack_microbatches(groups: Sequence[PromptGroup], most: int, members: int) -> list[list[PromptGroup]]:
-    """Groups to be passed through the model together: as many rows in each, at most so many tokens in all,
-    padding counted, and something for every member where there is enough."""
-    most = min(most, math.ceil(sum(_count_padded_tokens([group]) for group in groups) / members))
+def pack_microbatches(groups: Sequence[PromptGroup], most: int, workers: int) -> list[list[PromptGroup]]:
+    """Pack groups into microbatches of at most `most` tokens, including padding.
+
+    All groups of a microbatch have the same number of rows. Every worker gets one if there are enough.
+    """
+    most = min(most, math.ceil(sum(_count_padded_tokens([group]) for group in groups) / workers))
     parts = [part for group in groups for part in _split_group(group, most)]
-    found: list[list[PromptGroup]] = []
+    batches: list[list[PromptGroup]] = []
     for part in sorted(parts, key=lambda part: (len(part.rows), len(part.prompt) + part.width)):
         fits = (
-            found
-            and len(found[-1][0].rows) == len(part.rows)
-            and _count_padded_tokens([*found[-1], part]) <= most
+            batches
+            and len(batches[-1][0].rows) == len(part.rows)
+            and _count_padded_tokens([*batches[-1], part]) <= most
         )
         if not fits:
-            found.append([])
-        found[-1].append(part)
-    return found
+            batches.append([])
+        batches[-1].append(part)
+    return batches
 
 
 def _count_padded_tokens(groups: Sequence[PromptGroup]) -> int:
@@ -229,7 +234,7 @@ def _count_padded_tokens(groups: Sequence[PromptGroup]) -> int:
 
 
 def _split_group(group: PromptGroup, most: int) -> Iterator[PromptGroup]:
-    """Where a group is too much for one pass, its prompt is read more than once."""
+    """Split a group that is too large for one pass; its prompt is then read more than once."""
     count = max(1, (most - len(group.prompt)) // group.width)
     if count >= len(group.rows):
         yield group
@@ -244,14 +249,13 @@ def _split_group(group: PromptGroup, most: int) -> Iterator[PromptGroup]:
 def compute_weighted_log_probs(
     model: PreTrainedModel, groups: Sequence[PromptGroup], temperature: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a pass, a row for each of its rows: the log-probability of each token that the model said, which
-    tokens those are, and what the row weighs."""
-    every = [row for group in groups for row in group.rows]
-    found, said = compute_log_probs(
+    """Return the log-probabilities of one pass, which tokens the model generated, and the row weights."""
+    rows = [row for group in groups for row in group.rows]
+    log_probs, said = compute_log_probs(
         model,
         [group.prompt for group in groups],
-        [row.tokens for row in every],
+        [row.tokens for row in rows],
         temperature,
-        [row.said for row in every],
+        [row.said for row in rows],
     )
-    return found, said, found.new_tensor([[weight] for group in groups for weight in group.weights])
+    return log_probs, said, log_probs.new_tensor([[weight] for group in groups for weight in group.weights])

@@ -1,4 +1,4 @@
-"""Says how a training goes: a line every few seconds for people, and the same as JSON lines in a file."""
+"""Report the progress of a training: a line every few seconds, and the same as JSON lines in a file."""
 
 import time
 from pathlib import Path
@@ -7,14 +7,14 @@ from agent2rl.core.records import Record
 
 
 class TrainingProgressEntry(Record):
-    """How it stands; loss and reward are means since the last one."""
+    """The state of a training. Loss and reward are means since the last entry."""
 
     stage: str
     step: int
     seconds: float
-    """Since the stage began."""
+    """Since the start of the stage."""
     loss: float | None
-    """None where no step was worth taking: all answers to each question were worth the same."""
+    """None if no step updated the model, because all answers to each question had the same reward."""
     reward: float | None = None
     tokens_per_second: float
     left_seconds: float
@@ -29,7 +29,7 @@ class TrainingProgressEntry(Record):
 
 
 class TrainingProgress:
-    """Of one stage. `path` is appended to, so that stages can share it."""
+    """The progress of one stage. Appends to `path`, so that stages can share a file."""
 
     def __init__(self, stage: str, path: Path | None = None, every_seconds: float = 5.0) -> None:
         self.tokens = 0
@@ -42,7 +42,7 @@ class TrainingProgress:
     def record_step(
         self, step: int, tokens: int, left_seconds: float, loss: float | None, reward: float | None = None
     ) -> None:
-        """One step is done, of so many tokens."""
+        """Record a finished step with this many tokens."""
         self.tokens += tokens
         self._fresh += tokens
         self._losses += [] if loss is None else [loss]
@@ -51,13 +51,13 @@ class TrainingProgress:
             self._report_progress(step, left_seconds)
 
     def exclude_seconds(self, seconds: float) -> None:
-        """So long something else was done, which does not count."""
+        """Exclude time that was spent on something else."""
         self._began += seconds
         self._last += seconds
 
     def _report_progress(self, step: int, left_seconds: float) -> None:
         now = time.monotonic()
-        moment = TrainingProgressEntry(
+        entry = TrainingProgressEntry(
             stage=self._stage,
             step=step,
             seconds=round(now - self._began, 3),
@@ -66,10 +66,10 @@ class TrainingProgress:
             tokens_per_second=round(self._fresh / max(now - self._last, 1e-9), 1),
             left_seconds=round(left_seconds, 3),
         )
-        print(moment, flush=True)
+        print(entry, flush=True)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(moment.model_dump_json() + "\n")
+                file.write(entry.model_dump_json() + "\n")
         self._last, self._fresh = now, 0
         self._losses, self._rewards = [], []
 

@@ -1,4 +1,4 @@
-"""The text and the tokens that a model reads when it is asked: the same in training and in grading."""
+"""Prompts as text and as tokens, the same in training and in grading."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from agent2rl.core.errors import UserError
 
 
 def render(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
-    """A chat as text, up to where the model answers: by the model's template, else as plain paragraphs."""
+    """Return a chat as text, up to where the model answers: by the model's template, else as paragraphs."""
     if tokenizer.chat_template is None:
         return render_plain_text(chat)
     messages = [{"role": message.role, "content": message.content} for message in chat]
@@ -17,18 +17,18 @@ def render(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
-    """Rendered prompts as tokens. A template has written the special tokens already; plain text has none."""
+    """Return rendered prompts as tokens. A template has already added special tokens; plain text has none."""
     if not prompts:
         return []
     encoded = tokenizer(list(prompts), add_special_tokens=tokenizer.chat_template is None)
     rows = [list(map(int, row)) for row in encoded["input_ids"]]
     if not all(rows):
-        raise UserError("A prompt has no tokens.", "Ask the model something.")
+        raise UserError("A prompt has no tokens.", "Remove empty prompts.")
     return rows
 
 
 def encode_answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Answers as tokens, each with its end, so that the model learns to stop."""
+    """Return answers as tokens, each with the end token, so that the model learns to stop."""
     if tokenizer.eos_token_id is None:
         raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
     if not texts:

@@ -1,15 +1,15 @@
-"""Training in a world: how it is put to the model, expert demonstrations to imitate, and GRPO on the model's
-own episodes.
+"""Train in an environment: prompts, expert demonstrations to imitate, and GRPO on the model's episodes.
 
-Who trains says both, with the values that the grader uses: this package knows neither worlds nor evaluators.
+The caller passes the environment and the prompts (an `Arena`), with the same values as the grader: this
+package knows neither tasks nor evaluators.
 
-Only games that the expert wins are shown. One that outgrows the model's context is shown as far as it fits.
-Not covered: games in which the expert is wrong at first, or takes over from the model.
+Demonstrations are the games that the expert wins. A game that outgrows the model's context is used as far as
+it fits. Not covered: games in which the expert is wrong at first, or takes over from the model.
 
-All episodes of a step are played at once, a batch for each turn, by the engine's own conversations: what the
-model reads and says is, token for token, what it would in grading with the same seed. An episode is worth the
-largest reward of its steps, as in grading. It ends when the world says so, or when the conversation has
-outgrown the model's context.
+All episodes of a step are played at the same time, with one batch per turn, by the engine's own
+conversations. So the model reads and generates exactly the tokens that it would in grading with the same
+seed. The reward of an episode is the largest reward of its steps, as in grading. An episode ends when the
+environment ends it, or when the conversation outgrows the model's context.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ from agent2rl.training.policy import TrainingSequence, build_sequences
 from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sampling import PolicySampler, SampledConversations
 
-# A world as a model meets it in grading: how it is told what it sees, and how its action is read.
+# The environment with its prompts, as in grading
 
 
 class ObservationFormatter(Protocol):
-    """Puts a world to a model that has a chat template, or continues text without one."""
+    """Turns observations into messages, for models with a chat template or without."""
 
     def build_first_message(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
 
@@ -45,18 +45,17 @@ class ObservationFormatter(Protocol):
 @dataclass(frozen=True)
 class Arena:
     world: Callable[[], Environment]
-    """A place to play in; many are used at once."""
+    """Makes an environment; many are used at the same time."""
     telling: ObservationFormatter
     action: Callable[[str], str]
-    """The action in a reply."""
+    """Extracts the action from a reply."""
     sampling: Sampling
-    """How long a reply may be, and what ends it; its temperature and seed are not used."""
+    """Length limit and stop strings of a reply; its temperature and seed are not used."""
     kind: Callable[[Example], str] = lambda _: ""
-    """Of a game, where kinds are told in words of their own."""
+    """Returns the kind of a game, if kinds have different prompts."""
 
 
-# An expert's games as rows to imitate: the tokens that the model would read in grading, and what it
-# should say to them.
+# An expert's games as training sequences: the tokens that the model would read in grading, and its replies
 
 
 def demonstrations(
@@ -66,42 +65,42 @@ def demonstrations(
     expert: Callable[[], ExpertPolicy],
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
-    """What is said in each game that the expert wins, as the games are played."""
+    """Yield the training sequences of each game that the expert wins, as the games are played."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    known = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    reader = PromptEncoder(tokenizer, known, context)
-    place = arena.world()
+    vocabulary = cast(Tensor, model.get_input_embeddings().weight).shape[0]
+    reader = PromptEncoder(tokenizer, vocabulary, context)
+    environment = arena.world()
     try:
         for game in games:
-            if chat := _play_expert_game(place, expert(), game, arena, reader.templated):
+            if chat := _play_expert_game(environment, expert(), game, arena, reader.templated):
                 yield _encode_game(reader, chat, _require_end_token(tokenizer))
     finally:
-        place.close()
+        environment.close()
         reader.close()
 
 
 def _play_expert_game(
-    place: Environment, expert: ExpertPolicy, game: Example, arena: Arena, as_chat: bool
+    environment: Environment, expert: ExpertPolicy, game: Example, arena: Arena, as_chat: bool
 ) -> Chat:
-    """The conversation of a game that is won, from the first observation to the last action; else none."""
-    step = place.reset(game)
+    """Return the conversation of a game up to the winning action, or an empty one if the game is not won."""
+    step = environment.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    told = arena.telling.build_first_message(step.observation, as_chat, arena.kind(game))
+    messages = arena.telling.build_first_message(step.observation, as_chat, arena.kind(game))
     while not step.done:
         action = expert.act(step.observation)
-        chat = (*chat, *told, ChatMessage("assistant", action))
-        step = place.step(action)
-        told = arena.telling.build_next_message(step.observation, as_chat)
+        chat = (*chat, *messages, ChatMessage("assistant", action))
+        step = environment.step(action)
+        messages = arena.telling.build_next_message(step.observation, as_chat)
         if step.won:
             won = chat
     return won
 
 
 def _encode_game(reader: PromptEncoder, chat: Chat, end: int) -> tuple[TrainingSequence, ...]:
-    replies = [place for place, message in enumerate(chat) if message.role == "assistant"]
-    read = reader.encode_chats_unbounded([chat[:place] for place in replies])
-    said = [[*reader.encode_text(chat[place].content), end] for place in replies]
+    replies = [index for index, message in enumerate(chat) if message.role == "assistant"]
+    read = reader.encode_chats_unbounded([chat[:index] for index in replies])
+    said = [[*reader.encode_text(chat[index].content), end] for index in replies]
     turns = zip(read, said, strict=True)
     return build_sequences(
         (before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context
@@ -116,19 +115,19 @@ def _require_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 @dataclass
 class RolloutEpisode:
-    """One game, being played."""
+    """One game that is being played."""
 
     name: str
-    """As the grader names it, which makes its random numbers the grader's."""
+    """The same as in the grader, so that the random numbers are the same."""
     place: Environment
     seen: Chat
-    """What the model has not been told yet."""
+    """Messages that the model has not read yet."""
     reward: float = 0.0
     over: bool = False
 
 
 class EpisodeRollouts:
-    """Games of an arena as GRPO's practice."""
+    """The games of an arena as rollouts for GRPO."""
 
     def __init__(
         self,
@@ -141,7 +140,7 @@ class EpisodeRollouts:
         self._sampler, self._arena, self._games = sampler, arena, games
         self._group, self._temperature = group, temperature
         self._places: list[Environment] = []
-        """Not in use."""
+        """Environments that are free."""
 
     def __len__(self) -> int:
         return len(self._games)
@@ -153,18 +152,21 @@ class EpisodeRollouts:
         return attempt.reward
 
     def play_games(self, games: Sequence[Example], seed: int) -> list[list[GrpoRollout]]:
-        """A group of episodes of each game."""
-        talk = self._sampler.start_conversations()
-        numbers: Counter[str] = Counter()  # a game may be asked twice
+        """Play a group of episodes of each game."""
+        conversations = self._sampler.start_conversations()
+        numbers: Counter[str] = Counter()  # a game may occur twice
         groups = [[self._start_episode(game, numbers) for _ in range(self._group)] for game in games]
         episodes = [episode for group in groups for episode in group]
         sampling = replace(self._arena.sampling, temperature=self._temperature, seed=seed)
         while playing := [episode for episode in episodes if not episode.over]:
-            self._play_turn(playing, talk, sampling)
+            self._play_turn(playing, conversations, sampling)
         self._sampler.release_gpu_memory()
         self._places += [episode.place for episode in episodes]
         return [
-            [GrpoRollout(build_sequences(talk.turns.get(one.name, [])), reward=one.reward) for one in group]
+            [
+                GrpoRollout(build_sequences(conversations.turns.get(episode.name, [])), reward=episode.reward)
+                for episode in group
+            ]
             for group in groups
         ]
 
@@ -174,21 +176,21 @@ class EpisodeRollouts:
         self._places = []
 
     def _start_episode(self, game: Example, numbers: Counter[str]) -> RolloutEpisode:
-        place = self._places.pop() if self._places else self._arena.world()
-        step = place.reset(game)
+        environment = self._places.pop() if self._places else self._arena.world()
+        step = environment.reset(game)
         kind = self._arena.kind(game)
         seen = self._arena.telling.build_first_message(step.observation, self._sampler.templated, kind)
         name = f"{game.id}#{numbers[game.id]}"
         numbers[game.id] += 1
-        return RolloutEpisode(name, place, seen, step.reward, step.done)
+        return RolloutEpisode(name, environment, seen, step.reward, step.done)
 
     def _play_turn(
-        self, playing: Sequence[RolloutEpisode], talk: SampledConversations, sampling: Sampling
+        self, playing: Sequence[RolloutEpisode], conversations: SampledConversations, sampling: Sampling
     ) -> None:
-        replies = talk.extend({episode.name: episode.seen for episode in playing}, sampling)
+        replies = conversations.extend({episode.name: episode.seen for episode in playing}, sampling)
         for episode in playing:
             self._apply_action(episode, replies[episode.name])
-        talk.drop([episode.name for episode in playing if episode.over])
+        conversations.drop([episode.name for episode in playing if episode.over])
 
     def _apply_action(self, episode: RolloutEpisode, reply: Completion) -> None:
         if reply.full:
@@ -211,9 +213,9 @@ def grpo_in_world(
 ) -> GrpoResult:
     """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
     sampler = PolicySampler(model, tokenizer)
-    practice = EpisodeRollouts(sampler, arena, games, settings.group, settings.temperature)
+    rollouts = EpisodeRollouts(sampler, arena, games, settings.group, settings.temperature)
     try:
-        return improve(model, practice, settings, progress, look)
+        return improve(model, rollouts, settings, progress, look)
     finally:
-        practice.close()
+        rollouts.close()
         sampler.close()

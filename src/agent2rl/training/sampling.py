@@ -1,9 +1,9 @@
-"""Samples answers online with the decoder that grades: one batch that is kept full, each prompt read once.
-Rejection sampling keeps the right ones.
+"""Sample answers from the model that is being trained, with the decoder that grades.
 
-Conversations are sampled as they are graded, turn by turn, and their tokens are kept. The same call with the
-same seed gives the same samples. On a GPU a copy of the weights in bfloat16 samples,
-since that is twice as fast, so what it samples from is the trained policy up to rounding.
+The decoder keeps one batch full and reads each prompt once. Conversations are sampled as in grading, turn by
+turn, and their tokens are kept. The same call with the same seed gives the same samples. On a GPU, a copy of
+the weights in bfloat16 samples, which is twice as fast; it equals the trained policy up to rounding.
+Rejection sampling keeps the right answers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,19 +31,19 @@ class SampleSettings:
 @dataclass(frozen=True)
 class SampledAnswer:
     tokens: tuple[int, ...]
-    """With the token that ended it."""
+    """Includes the end token."""
     text: str
     finished: bool
-    """Whether it ended by itself."""
+    """Whether it ended with an end token, and not at the length limit."""
 
 
 class PolicySampler:
-    """Samples from a model that is being trained, as it is at each call."""
+    """Samples from a model that is being trained, with its current weights at each call."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._trained, self._tokenizer = model, tokenizer
-        self._twin = _copy_in_bfloat16(model) if model.device.type == "cuda" else model
-        described = describe_model(self._twin, tokenizer)
+        self._sampling_model = _copy_in_bfloat16(model) if model.device.type == "cuda" else model
+        described = describe_model(self._sampling_model, tokenizer)
         self._ends = described.ends
         self._engine = TransformersEngine(described, measure_batch_limits(described))
         self._decoder = self._engine.decoder
@@ -53,17 +53,17 @@ class PolicySampler:
         return self._engine.templated
 
     def start_conversations(self) -> "SampledConversations":
-        """Conversations with the model as it is now."""
+        """Start conversations with the current weights."""
         self._sync_weights()
         return SampledConversations(self._engine)
 
     def release_gpu_memory(self) -> None:
-        """Leave the memory of a GPU to the update."""
-        if self._twin is not self._trained:
+        """Free GPU memory for the update."""
+        if self._sampling_model is not self._trained:
             self._decoder.forward.release_memory()
 
     def close(self) -> None:
-        """Give back what conversations needed."""
+        """Free the resources of conversations."""
         self._engine.__exit__(None, None, None)
 
     def sample(
@@ -73,10 +73,13 @@ class PolicySampler:
         times: int = 1,
         places: Sequence[int] | None = None,
     ) -> list[list[SampledAnswer]]:
-        """`times` answers to each prompt, in the order of the prompts. Where these are some of many, their
-        `places` among those give them the answers that they would get among all."""
+        """Sample `times` answers to each prompt, in the order of the prompts.
+
+        If these are some of many prompts, `places` are their positions among all: then they get the same
+        answers as they would get among all.
+        """
         self._sync_weights()
-        asked = [
+        requests = [
             GenerationRequest(ids, f"{settings.seed}:{place}", keep=True)
             for place, ids in zip(
                 range(len(prompts)) if places is None else places,
@@ -85,10 +88,13 @@ class PolicySampler:
             )
         ]
         if times > 1:
-            self._decoder.run(asked, Sampling(max_tokens=1))  # for what is kept: the prompt, read
+            self._decoder.run(requests, Sampling(max_tokens=1))  # prefills the prompts, which are kept
         answers = [
-            [GenerationRequest(one.ids, f"{one.seed}:{time}", one.prefix) for time in range(times)]
-            for one in asked
+            [
+                GenerationRequest(request.ids, f"{request.seed}:{time}", request.prefix)
+                for time in range(times)
+            ]
+            for request in requests
         ]
         sampling = Sampling(settings.max_tokens, settings.temperature)
         self._decoder.run([answer for group in answers for answer in group], sampling)
@@ -96,10 +102,12 @@ class PolicySampler:
         return [[self._build_sample(answer) for answer in group] for group in answers]
 
     def _sync_weights(self) -> None:
-        if self._twin is self._trained:
+        if self._sampling_model is self._trained:
             return
         with torch.no_grad():
-            for own, trained in zip(self._twin.parameters(), self._trained.parameters(), strict=True):
+            for own, trained in zip(
+                self._sampling_model.parameters(), self._trained.parameters(), strict=True
+            ):
                 own.copy_(trained)
 
     def _build_sample(self, answer: GenerationRequest) -> SampledAnswer:
@@ -108,11 +116,11 @@ class PolicySampler:
 
 
 class SampledConversations:
-    """Conversations as the engine has them in grading, with an ear for the tokens."""
+    """Conversations as in grading that also record their tokens."""
 
     def __init__(self, engine: TransformersEngine) -> None:
         self.turns: dict[str, list[tuple[list[int], list[int]]]] = {}
-        """Of each conversation, turn by turn: all tokens that had been read by then, and the reply's."""
+        """For each turn of each conversation: all tokens read so far, and the tokens of the reply."""
         self._engine = engine
         self._kept = CachedConversations(self._run_and_record, engine.limits.tokens)
         self._heard: Sequence[GenerationRequest] = ()
@@ -125,7 +133,7 @@ class SampledConversations:
         return replies
 
     def drop(self, names: Iterable[str]) -> None:
-        """Their keys and values; what was said in them stays."""
+        """Drop the KV cache of conversations; their recorded tokens stay."""
         self._kept.drop(names)
 
     def _run_and_record(
@@ -142,19 +150,19 @@ def sample(
     settings: SampleSettings,
     times: int = 1,
 ) -> list[list[SampledAnswer]]:
-    """Sample once; who samples again and again keeps a `PolicySampler`."""
+    """Sample once. To sample repeatedly, keep a `PolicySampler`."""
     return PolicySampler(model, tokenizer).sample(prompts, settings, times)
 
 
 def _copy_in_bfloat16(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy with weights in bfloat16; buffers, which hold the frequencies of positions, stay as they are."""
+    """Copy a model with weights in bfloat16. Buffers with position frequencies keep their precision."""
     twin = deepcopy(model).requires_grad_(False)
     for weight in twin.parameters():
         weight.data = weight.data.to(torch.bfloat16)
     return twin
 
 
-# Rejection sampling: ask the model often, keep what it got right, and train on that.
+# Rejection sampling: sample several answers, keep the right ones, and train on them
 
 
 def right_answers(
@@ -165,10 +173,13 @@ def right_answers(
     settings: SampleSettings,
     times: int = 8,
 ) -> list[tuple[str, str]]:
-    """Pairs of prompt and answer for SFT: of `times` answers to each prompt, those that are `right(index,
-    text)` and ended by themselves, each text once."""
+    """Return pairs of prompt and answer for SFT.
+
+    Of `times` answers to each prompt, keeps those that ended by themselves and for which `right(index, text)`
+    is true, each text once.
+    """
     pairs = []
     for index, group in enumerate(sample(model, tokenizer, prompts, settings, times)):
-        texts = dict.fromkeys(found.text for found in group if found.finished)
+        texts = dict.fromkeys(answer.text for answer in group if answer.finished)
         pairs += [(prompts[index], text) for text in texts if right(index, text)]
     return pairs

@@ -1,14 +1,13 @@
-"""Runs programs that a model wrote against tests that it cannot reach.
+"""Run programs that a model wrote against tests that the programs cannot reach.
 
-A verdict that is made where the program runs can be forged by the program, and the agent trains the model
-that writes it. So the program alone runs in a sandbox, and its tests run outside, against a proxy of its
-function:
+A program could forge a verdict that is made in its own process, and the agent trains the model that writes
+the program. So only the program runs in a sandbox; its tests run outside, against a proxy of its function:
 
-    evaluator   asks the model, takes programs out of its answers (`extraction`), scores
-    pool        hands programs out to workers, in parallel; a worker that dies costs nobody else a verdict
-    tester      trusted, a process for each worker: runs the tests, and calls the proxy
-    ─────────   a unix socket; plain data alone crosses (`plain_data`)
-    server      in the sandbox: forks a child for each program, and that child shuts itself in (`jail`)
+    evaluator   asks the model, extracts programs from its answers, scores them
+    pool        distributes programs to workers in parallel; a dying worker does not affect other verdicts
+    tester      trusted, one process per worker: runs the tests, which call the proxy
+    ─────────   a Unix socket; only plain data crosses it (`plain_data`)
+    server      in the sandbox: forks a child for each program, and the child locks itself in (`jail`)
 
-`server`, `jail` and `plain_data` are all that the sandbox sees, and need nothing but the standard library.
+The sandbox contains only `server`, `jail` and `plain_data`, which need only the standard library.
 """

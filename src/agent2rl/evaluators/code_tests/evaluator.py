@@ -1,11 +1,12 @@
-"""Asks a model for functions and scores what they do: 1 where all tests pass, else 0.
+"""Ask a model for functions and score them: 1 if all tests pass, else 0.
 
-Where a problem's data is not plain (its reference solution takes or returns what cannot cross the line), its
-tests run where the program runs, and the verdict is marked: such a one could be forged. Which problems these
-are, the reference decides and never the program: one that returns what its reference would not has failed.
+If the data of a problem is not plain (its reference solution takes or returns values that cannot cross the
+socket), its tests run inside the sandbox with the program. Such a verdict could be forged, so it is marked.
+The reference decides which problems these are, never the program: a program that returns such a value when
+its reference does not has failed.
 
-`extract_program` finds the program in an answer by textual rules alone: this runs outside the sandbox, and
-the text is never parsed.
+`extract_program` finds the program in an answer by textual rules only: it runs outside the sandbox, so the
+text is never parsed as Python.
 """
 
 import hashlib
@@ -25,12 +26,11 @@ from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool, ProgramVerdict
 from agent2rl.evaluators.single_turn import EvaluationProgress, QuestionPrompt, compute_pass_metrics
 
-# The program in a model's answer, whichever way it was given: a function's rest, or the whole of it,
-# fenced or not.
+# Extracting the program from an answer: a complete function or the rest of one, fenced or not
 
 FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTILINE | re.DOTALL)
 LONGEST = 1 << 16
-"""Characters of an answer that are looked at: a token can be as long as its tokenizer likes."""
+"""Only this many characters of an answer are read: a tokenizer can have very long tokens."""
 ASSIGNMENT = r"[A-Za-z_]\w{0,99}(?: ?:[^=\n]{1,200}| {0,8})=(?!=)"
 START = rf"async def |def |class |import [\w.]|from [\w.]+ import |@\w|{ASSIGNMENT}"
 FIRST_CODE = re.compile(rf"^(?:{START})", re.MULTILINE)
@@ -39,7 +39,7 @@ QUOTES = re.compile(r'"""|\'\'\'')
 
 
 def extract_program(prompt: str, entry: str, answer: str) -> str:
-    """The prompt's function as the answer has it."""
+    """Return the program with the prompt's function as the answer completes it."""
     answer = answer[:LONGEST]
     defined = re.compile(rf"^(?:async )?def {re.escape(entry)}\b", re.MULTILINE)
     before = next((prompt[: found.start()] for found in defined.finditer(prompt)), "")
@@ -54,7 +54,7 @@ def extract_program(prompt: str, entry: str, answer: str) -> str:
 
 
 def _extract_body(answer: str) -> str:
-    """A function's rest: as it stands, or in a block after some words."""
+    """Return the rest of a function: the answer itself, or its first fenced block after some words."""
     block = FENCE.search(answer)
     if block and block[1].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
         return block[1]
@@ -62,12 +62,12 @@ def _extract_body(answer: str) -> str:
 
 
 def _cut_after_code(text: str) -> str:
-    """The text as far as it is code."""
+    """Return the text up to the first line that is not code."""
     return "".join(_iter_code_lines(text))
 
 
 def _iter_code_lines(text: str) -> Iterator[str]:
-    quote = ""  # the kind of quotation marks of the string that goes on from the line before
+    quote = ""  # the quotation marks of a string that continues from the line before
     for line in text.splitlines(keepends=True):
         at_margin = line[:1].strip() != ""
         if at_margin and not quote and not CODE_AT_THE_MARGIN.match(line):
@@ -78,12 +78,12 @@ def _iter_code_lines(text: str) -> Iterator[str]:
 
 
 RULE = "code-tests-1"
-"""Changes whenever the same answers could get other verdicts."""
+"""Must change whenever the same answers could get other verdicts."""
 
 
 @dataclass(frozen=True)
 class CodeTests:
-    """For examples whose prompt begins a function and whose meta has `test` and `entry_point`."""
+    """Evaluates examples whose prompt starts a function, with `test` and `entry_point` in their meta."""
 
     asking: QuestionPrompt = field(default_factory=QuestionPrompt)
     program_workers: int = 8
@@ -104,7 +104,7 @@ class CodeTests:
         )
 
     def chat(self, example: Example, templated: bool) -> Chat:
-        """What the model is asked."""
+        """Return the prompt of an example."""
         return self.asking.build_prompt(example, templated)
 
     def prompted(self, prompts: PromptTemplates) -> Self:
@@ -112,10 +112,10 @@ class CodeTests:
 
 
 def build_job(example: Example, answer: str) -> ProgramJob:
-    """The answer as a program to be judged."""
+    """Build the job that tests an answer."""
     entry, test = example.meta.get("entry_point"), example.meta.get("test")
     if not isinstance(entry, str) or not entry.isidentifier() or not isinstance(test, str):
-        raise GradingError(f"The example {example.id} has no entry_point and test.", "Mend the task's data.")
+        raise GradingError(f"The example {example.id} has no entry_point and test.", "Fix the task's data.")
     return ProgramJob(
         program=extract_program(example.prompt, entry, answer),
         entry=entry,
@@ -125,26 +125,26 @@ def build_job(example: Example, answer: str) -> ProgramJob:
 
 
 def judge_programs(pool: ProgramPool, jobs: Sequence[ProgramJob]) -> list[ProgramVerdict]:
-    """A verdict for each; equal jobs are judged once."""
+    """Return a verdict for each job; equal jobs are judged once."""
     distinct = list(dict.fromkeys(jobs))
-    found = dict(
+    verdicts = dict(
         zip(
             distinct,
             pool.judge_jobs(distinct, EvaluationProgress(len(distinct), "programs judged")),
             strict=True,
         )
     )
-    if unplain := [one for one in distinct if found[one].unplain]:
-        odd = _find_unplain_problems(pool, unplain)
-        inside = [one for one in unplain if (one.entry, one.reference, one.test) in odd]
-        again = pool.judge_jobs([replace(one, inside=True) for one in inside])
-        found |= dict(zip(inside, again, strict=True))
-    return [found[one] for one in jobs]
+    if unplain := [job for job in distinct if verdicts[job].unplain]:
+        unplain_problems = _find_unplain_problems(pool, unplain)
+        inside = [job for job in unplain if (job.entry, job.reference, job.test) in unplain_problems]
+        again = pool.judge_jobs([replace(job, inside=True) for job in inside])
+        verdicts |= dict(zip(inside, again, strict=True))
+    return [verdicts[job] for job in jobs]
 
 
 def _find_unplain_problems(pool: ProgramPool, jobs: Sequence[ProgramJob]) -> set[tuple[str, str, str]]:
-    """Which of these problems have data that is not plain, going by their reference solutions."""
-    problems = list(dict.fromkeys((one.entry, one.reference, one.test) for one in jobs))
+    """Return the problems whose data is not plain according to their reference solutions."""
+    problems = list(dict.fromkeys((job.entry, job.reference, job.test) for job in jobs))
     verdicts = pool.judge_jobs(
         [ProgramJob(reference, entry, reference, test) for entry, reference, test in problems]
     )
@@ -152,7 +152,7 @@ def _find_unplain_problems(pool: ProgramPool, jobs: Sequence[ProgramJob]) -> set
 
 
 def reward(prompt: str, answer: str, reference: str, test: str, entry: str) -> float:
-    """What one answer is worth, for training: in a pool that stays open as long as the process lives."""
+    """Return the reward of one answer, for training. Uses a pool that stays open while the process lives."""
     example = Example("", prompt, reference, {"test": test, "entry_point": entry})
     return float(judge_programs(_open_pool(), [build_job(example, answer)])[0].passed)
 
@@ -162,7 +162,7 @@ _opening = threading.Lock()
 
 
 def _open_pool() -> ProgramPool:
-    """This process's own: a forked one cannot use its parent's."""
+    """Return the pool of this process: a forked process cannot use its parent's."""
     with _opening:
         if os.getpid() not in _pools:
             _pools[os.getpid()] = pool = ProgramPool.open()

@@ -1,10 +1,9 @@
-"""Shuts the process that calls it in, for good: it can compute, and read the interpreter's own files.
+"""Lock in the calling process permanently: it can compute, and read only the interpreter's own files.
 
-A list of permissions, unlike the filter of the agent's sandbox: what is not on it fails with EPERM. No new
-process, no signal to anybody, no socket, nothing opened for writing, no limit changed. Threads are allowed.
-`restrict_process` (limits, and landlock where the kernel has it) is for the server and so for all its
-children; `enter_jail` is for one child. Both hold within the sandbox that the server runs in, and do not
-replace it.
+The seccomp filter is an allowlist, unlike the filter of the agent's sandbox: any other system call fails with
+EPERM. A program cannot start processes, send signals, use sockets, open files for writing or change limits.
+Threads are allowed. `restrict_process` (limits, and landlock if the kernel has it) is for the server and all
+its children; `enter_jail` is for one child. Both add to the sandbox around the server and do not replace it.
 """
 
 import ctypes
@@ -93,7 +92,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | (os.O_TMPFILE & ~o
 CLONE_THREAD = 0x10000
 F_GETFD, F_SETFD, F_GETFL = 1, 2, 3
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""Name: the kernel's word for it, and the column of the table above."""
+"""Name: the kernel's architecture number, and the column of the table above."""
 
 Instruction = tuple[int, int, int, int]
 
@@ -107,7 +106,7 @@ def _return_answer(value: int) -> Instruction:
 
 
 def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instruction]]]:
-    """System calls that are allowed with some arguments alone, and what decides."""
+    """Return the system calls that are allowed only with some arguments, and the instructions to decide."""
     reading = [(ANY_BIT, 0, 1, WRITING), _return_answer(REFUSED), _return_answer(ALLOW)]
     thread = [
         _load_argument(0),
@@ -127,7 +126,7 @@ def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instructio
         (OPENAT[column], [_load_argument(2), *reading]),
         (CLONE[column], thread),
         (FCNTL[column], [_load_argument(1), *flags, _return_answer(REFUSED)]),
-        (PRLIMIT[column], [*pointer, _return_answer(ALLOW)]),  # without new limits it only tells the old
+        (PRLIMIT[column], [*pointer, _return_answer(ALLOW)]),  # without new limits it only reads the old ones
         (
             CLONE3,
             [_return_answer(ABSENT)],
@@ -136,7 +135,7 @@ def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instructio
 
 
 def build_filter(machine: str = os.uname().machine) -> bytes:
-    """The filter, as an array of the kernel's `struct sock_filter`."""
+    """Return the filter as an array of the kernel's `struct sock_filter`."""
     architecture, column = MACHINES[machine]
     code: list[Instruction] = [
         (LOAD, 0, 0, 4),
@@ -169,14 +168,14 @@ def _call_libc(what: str, *arguments: int | bytes | None) -> int:
 
 
 def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
-    """No higher than what holds already, which nobody may raise."""
+    """Set a limit, but not above the current hard limit, which cannot be raised."""
     wanted, most = (soft, soft if hard is None else hard), resource.getrlimit(kind)[1]
     soft, hard = (each if most == resource.RLIM_INFINITY else min(each, most) for each in wanted)
     resource.setrlimit(kind, (soft, hard))
 
 
 def enter_jail() -> None:
-    """From here on this process is a program's, and nothing gives back what it gives up."""
+    """Lock in this process before it runs a program. This cannot be undone."""
     _lower_limit(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)
     _call_libc("prctl", SECCOMP, 2, _filter_head, 0, 0)
 
@@ -189,13 +188,13 @@ NETWORK, SCOPES = 0b11, 0b11
 
 
 def restrict_process(readable: list[str]) -> bool:
-    """Limit this process and all that come of it, and forbid them every file but those below `readable`.
+    """Limit this process and all its children, and deny them all files except those below `readable`.
 
-    False where the kernel has no landlock: then the sandbox around it and the filter must do.
+    Returns False if the kernel has no landlock: then only the sandbox around it and the filter protect.
     """
     for kind, limit in LIMITS.items():
         _lower_limit(kind, limit)
-    _call_libc("prctl", DUMPABLE, 0, 0, 0, 0)  # nobody of this user can look into its memory
+    _call_libc("prctl", DUMPABLE, 0, 0, 0, 0)  # other processes of this user cannot read its memory
     _call_libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     try:
         version = _call_libc("syscall", CREATE_RULESET, None, 0, 1)

@@ -1,12 +1,12 @@
-"""Plain data across the line between trusted tests and an untrusted program.
+"""Serialize plain data between trusted tests and an untrusted program.
 
-Plain are None, booleans, ints of any size, floats and complex numbers to the last bit, text, bytes, and
-lists, tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) crosses as
-what it is underneath. So nothing that arrives has a method that somebody else wrote: `==` means what it says.
+Plain data is None, booleans, ints of any size, exact floats and complex numbers, text, bytes, and lists,
+tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) is sent as its
+builtin base type. So no received value has a method that the program wrote, and `==` can be trusted.
 
-The tagged binary format is that of `marshal`, version 2: the interpreter writes it in one call that touches
-little memory, which counts in a child that has just been forked. It reads it in one call too, but that is for
-trusted data only. What a program says is read by `loads` below: with limits, and every byte checked.
+The format is that of `marshal`, version 2. The interpreter writes it in one call that touches little memory,
+which matters in a child that has just been forked. `marshal.loads` is used only for trusted data. Values of a
+program are read by `loads` below, which has limits and checks every byte.
 """
 
 import marshal
@@ -21,11 +21,11 @@ KINDS = (int, str, float, list, tuple, dict, set, frozenset, bytes, bytearray, c
 
 
 class NotPlain(Exception):
-    """A value that cannot cross; says what it is."""
+    """A value that is not plain data; the message names its type."""
 
 
 def dumps(value: Any) -> bytes:
-    """The value as bytes."""
+    """Return the value as bytes."""
     try:
         return marshal.dumps(value, FORMAT)
     except ValueError:  # something in it is not exactly of a builtin type
@@ -33,7 +33,7 @@ def dumps(value: Any) -> bytes:
 
 
 def make_plain(value: Any, depth: int = DEPTH) -> Any:
-    """The same out of builtin types, read by their own methods, whatever a subclass has."""
+    """Copy a value into builtin types, using the methods of these types and not of subclasses."""
     if value is None or value is True or value is False:
         return value
     kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
@@ -59,7 +59,7 @@ COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 def loads(data: bytes) -> Any:
-    """The value again; ValueError where the bytes are none, NotPlain where it is nested too deeply."""
+    """Read a value; raise ValueError for invalid bytes and NotPlain for data that is nested too deeply."""
     reader = _PlainDataReader(data)
     value = reader.read_value(DEPTH)
     if reader.at != len(data):
@@ -68,7 +68,7 @@ def loads(data: bytes) -> Any:
 
 
 class _PlainDataReader:
-    """Takes bytes off the front, one value at a time."""
+    """Reads values from bytes, one after another."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -100,15 +100,15 @@ class _PlainDataReader:
         return [self.read_value(depth) for _ in range(size)]
 
     def read_pairs(self, depth: int) -> dict[Any, Any]:
-        found = {}
+        pairs = {}
         while self.data[self.at : self.at + 1] != b"0":
             key = self.read_value(depth)
-            found[_require_hashable(key)] = self.read_value(depth)
+            pairs[_require_hashable(key)] = self.read_value(depth)
         self.at += 1
-        return found
+        return pairs
 
     def read_long(self) -> int:
-        """Digits of 15 bits, the lowest first; by way of binary text, which takes linear time."""
+        """Read digits of 15 bits, lowest first. Goes through binary text, which takes linear time."""
         size = self.read_number()
         digits = struct.unpack(f"<{abs(size)}H", self.take_bytes(2 * abs(size)))
         if not digits or max(digits) >> 15:
@@ -144,7 +144,7 @@ READERS: dict[bytes, Callable[[_PlainDataReader, int], Any]] = {
 
 
 def build_frame(kind: bytes, value: Any = None) -> bytes:
-    """A message as it goes over the line: its length, its kind in one byte, and a value."""
+    """Return a message: its length, its kind in one byte, and a value."""
     body = dumps(value)
     if len(body) > FRAME_BYTES:
         raise NotPlain(f"{len(body):,} bytes of data; the limit is {FRAME_BYTES:,}")
@@ -152,9 +152,9 @@ def build_frame(kind: bytes, value: Any = None) -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes]) -> tuple[bytes, bytes] | None:
-    """The kind and the unread value of the next message; None at the end of the line.
+    """Return the kind and the undecoded value of the next message; None at the end of the connection.
 
-    `read` gives at most so many bytes, and none at the end.
+    `read` returns at most the given number of bytes, and none at the end.
     """
     head = _read_exactly(read, 5)
     if head is None:
@@ -167,10 +167,10 @@ def read_frame(read: Callable[[int], bytes]) -> tuple[bytes, bytes] | None:
 
 
 def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
-    found = read(size)
-    while 0 < len(found) < size:
-        piece = read(size - len(found))
+    data = read(size)
+    while 0 < len(data) < size:
+        piece = read(size - len(data))
         if not piece:
             return None
-        found += piece
-    return found if len(found) == size else None
+        data += piece
+    return data if len(data) == size else None

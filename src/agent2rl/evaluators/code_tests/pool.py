@@ -1,16 +1,17 @@
-"""Hands programs out to workers and collects verdicts, in the order they were asked for.
+"""Distribute programs to workers and return their verdicts in order.
 
-A worker is a server that runs programs (in its sandbox) and a tester that judges them (here). The servers are
-the harness's where it has made them: AGENT2RL_PROGRAMS names a directory with a socket for each. Elsewhere,
-inside an agent's sandbox say, the pool starts its own: then the jail alone keeps programs in.
+A worker is a server that runs programs (in its sandbox) and a tester that judges them (here). In a grading,
+the harness starts the servers: AGENT2RL_PROGRAMS is a directory with a socket for each. Elsewhere, such as in
+an agent's sandbox, the pool starts its own servers; then only the jail confines the programs.
 
-Before it judges anything else, a worker has to pass a program that is right: a machine on which nothing works
-must not look like a model that fails. A server that has died is started again by whoever made it, and
-meanwhile its turn goes to the others. The program that it ran is judged once more, so that a dying machine is
-no verdict. Where no server answers at all for a while, there is no verdict, and a GradingError says so.
+A worker must first pass a trial with a correct program: a machine on which nothing works must not look like a
+failing model. A dead server is restarted by its creator, and other workers take over meanwhile. The program
+that it ran is judged again, so that a failing machine never causes a verdict. If no server answers for a
+while, there is no verdict, and a GradingError is raised.
 """
 
 import json
+import logging
 import os
 import select
 import shutil
@@ -31,13 +32,15 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.sandbox import BARE_PYTHON
 from agent2rl.evaluators.code_tests.tester import WALL_SECONDS
 
+logger = logging.getLogger(__name__)
+
 SOCKETS_VARIABLE = "AGENT2RL_PROGRAMS"
 SOCKET = "sock"
 PACKAGE = Path(agent2rl.__file__).parent
 KILL_SECONDS = WALL_SECONDS + 4
-"""When a tester that does not answer is ended."""
+"""A tester that does not answer for this long is killed."""
 PATIENCE_SECONDS = 60.0
-"""How long no server may answer."""
+"""Grading fails if no server answers for this long."""
 PAUSE_SECONDS = 0.02
 MOST_LOSSES = 2
 
@@ -47,17 +50,17 @@ TRIAL_PROGRAM = "def trial(x):\n    return [x, 1.5]\n"
 
 @dataclass(frozen=True)
 class ProgramJob:
-    """A program and what it must do."""
+    """A program and its tests."""
 
     program: str
     entry: str
-    """The function that is tested."""
+    """The name of the function to test."""
     reference: str
-    """A right program; the tests may use what it defines."""
+    """A correct program; the tests may use its definitions."""
     test: str
-    """Defines `check(candidate)`, which raises where the candidate is wrong."""
+    """Defines `check(candidate)`, which raises if the candidate is wrong."""
     inside: bool = False
-    """Run the tests where the program runs, because their data is not plain. The verdict can be forged."""
+    """Run the tests inside the sandbox because their data is not plain. Such a verdict can be forged."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +68,23 @@ class ProgramVerdict:
     passed: bool
     note: str = ""
     unplain: str = ""
-    """What could not cross the line, where that is why it failed."""
+    """The value that could not cross the socket, if that is the reason for the failure."""
     lost: bool = False
-    """Whether the sandbox ended with the program in it."""
+    """Whether the sandbox ended while it ran the program."""
     absent: bool = False
-    """There was no server, and so this is none."""
+    """Whether there was no server; then this is not a verdict."""
     inside: bool = False
-    """Whether the tests ran where the program ran."""
+    """Whether the tests ran inside the sandbox."""
 
 
 TRIAL = ProgramJob(
     TRIAL_PROGRAM, "trial", TRIAL_PROGRAM, "def check(candidate):\n    assert candidate(1) == [1, 1.5]\n"
 )
-"""What every worker must pass first."""
+"""The trial that every worker must pass first."""
 
 
 def build_server_command(socket: str, *options: str) -> tuple[str, ...]:
-    """Starts `server` with the standard library and this package's few modules, and no other path."""
+    """Return the command that starts `server` with only the standard library and the few modules it needs."""
     code = (
         f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
         "from agent2rl.evaluators.code_tests.server import main; sys.path.pop(); main(*sys.argv[1:])"
@@ -90,15 +93,15 @@ def build_server_command(socket: str, *options: str) -> tuple[str, ...]:
 
 
 def list_server_files() -> tuple[Path, ...]:
-    """The files of this package that the server needs to see."""
+    """Return the files of this package that the server needs."""
     return (PACKAGE / "__init__.py", PACKAGE / "evaluators" / "__init__.py", Path(__file__).parent)
 
 
 class ProgramPool:
-    """Use as a context manager: it owns processes, which are those of the process that made it alone."""
+    """A pool of workers. Use it as a context manager; only the process that made it can use and close it."""
 
     def __init__(self, sockets: Sequence[Path] | None = None, own: int = 0) -> None:
-        """Over servers that somebody keeps alive at these sockets, or over so many of its own."""
+        """Use the servers at these sockets, which are managed elsewhere, or start `own` servers."""
         self._owner = os.getpid()
         self._home = Path(tempfile.mkdtemp(prefix="programs-")) if own else None
         self._servers: list[ProgramServer] = []
@@ -115,28 +118,28 @@ class ProgramPool:
 
     @classmethod
     def open(cls) -> Self:
-        """Over the harness's servers where there is a harness, which may have made none."""
+        """Open a pool with the harness's servers in a grading, or with its own servers elsewhere."""
         given = os.environ.get(SOCKETS_VARIABLE)
         if given is None:
             return cls(own=min(8, len(os.sched_getaffinity(0))))
         if not given:
             raise GradingError(
                 "This grading has no sandboxes for programs.",
-                "The task's evaluator must say `program_workers`.",
+                "The task's evaluator must set `program_workers`.",
             )
         places = sorted(Path(given).iterdir(), key=lambda place: int(place.name))
         return cls([place / SOCKET for place in places])
 
     def judge_jobs(self, jobs: Sequence[ProgramJob], tell: Tell = lambda _: None) -> list[ProgramVerdict]:
-        """A verdict for each job; `tell` hears how many are done."""
+        """Return a verdict for each job; `tell` gets the number of finished jobs."""
         if not self._workers:
-            raise GradingError("There is no worker that could run programs.")
-        found = _JudgingRound(jobs, tell)
-        if len(jobs) == 1:  # a reward, perhaps one of thousands
-            found.run_workers(self._workers)
-            return found.collect_verdicts()
+            raise GradingError("There is no worker to run programs.")
+        judging = _JudgingRound(jobs, tell)
+        if len(jobs) == 1:  # a training reward, perhaps one of thousands: no threads
+            judging.run_workers(self._workers)
+            return judging.collect_verdicts()
         threads = [
-            threading.Thread(target=found.run_workers, args=([worker],), daemon=True)
+            threading.Thread(target=judging.run_workers, args=([worker],), daemon=True)
             for worker in self._workers
         ]
         for thread in threads:
@@ -145,12 +148,12 @@ class ProgramPool:
             for thread in threads:
                 thread.join()
         except BaseException as error:  # an interrupt: the threads end with the job they have
-            found.stop(error)
+            judging.stop(error)
             raise
-        return found.collect_verdicts()
+        return judging.collect_verdicts()
 
     def close(self) -> None:
-        if os.getpid() != self._owner:  # a fork: the processes are its parent's
+        if os.getpid() != self._owner:  # a fork: the processes belong to the parent
             return
         for worker in self._workers:
             worker.close()
@@ -180,7 +183,7 @@ class _JudgingRound:
         self._fault: BaseException | None = None
 
     def run_workers(self, workers: Sequence["ProgramWorker"]) -> None:
-        """Take one job after another until all have a verdict; a worker without a server gives way."""
+        """Judge jobs until all have a verdict. If a worker has no server, the next worker takes over."""
         turn = 0
         try:
             while (number := self._take_job()) is not None:
@@ -198,7 +201,7 @@ class _JudgingRound:
             self._changed.notify_all()
 
     def _take_job(self) -> int | None:
-        """The next job. While others have the last ones it waits, since they may have to give one back."""
+        """Return the next job. Waits while others work on the last jobs, because they may return one."""
         with self._changed:
             while not self._is_over():
                 if self._waiting:
@@ -228,13 +231,13 @@ class _JudgingRound:
         if len(self._found) < len(self._jobs):
             raise GradingError(
                 f"No sandbox for programs answered for {PATIENCE_SECONDS:g} s.",
-                "This is no fault of the model; grade it again.",
+                "This is not the model's fault. Grade it again.",
             )
         return [self._found[number] for number in range(len(self._jobs))]
 
 
 class ProgramWorker:
-    """A tester process for one server; started when first needed, and again when it had to be killed."""
+    """The tester process of one server; started when first needed, and again after it was killed."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -250,8 +253,8 @@ class ProgramWorker:
                     return ProgramVerdict(False, absent=True)
                 if not trial.passed:
                     raise GradingError(
-                        f"A program that is right does not pass on this machine: {trial.note}.",
-                        "This is no fault of the model; the grading log says more.",
+                        f"A correct program does not pass on this machine: {trial.note}.",
+                        "This is not the model's fault. See the grading log.",
                     )
                 self._works = True
             return self._ask_tester(job)
@@ -268,13 +271,13 @@ class ProgramWorker:
             waiting.register(process.stdout, select.POLLIN)
             late = not waiting.poll(1000 * KILL_SECONDS)
             answer = b"" if late else process.stdout.readline()
-        except BaseException:  # its answer must not be taken for the next one's
+        except BaseException:  # its late answer must not be taken for that of the next job
             self.close()
             raise
         if answer:
             return ProgramVerdict(**json.loads(answer))
         self.close()
-        # Tests that never end are the program's doing; a tester that died may be anybody's.
+        # Tests that never end are the program's fault; a dead tester may have other causes.
         return ProgramVerdict(False, "its tests did not come to an end", lost=not late)
 
     def close(self) -> None:
@@ -284,7 +287,7 @@ class ProgramWorker:
             self._process = None
 
     def _start_tester(self) -> "subprocess.Popen[bytes]":
-        """In the socket's directory, since a socket's name may not be long; without modules from there."""
+        """Start in the socket's directory, because socket paths must be short; import nothing from there."""
         argv = [sys.executable, "-P", "-m", "agent2rl.evaluators.code_tests.tester", self._socket.name]
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         return subprocess.Popen(
@@ -297,7 +300,7 @@ class ProgramWorker:
 
 
 class ProgramServer:
-    """A server of the pool's own, without a sandbox around it; started again whenever it ends."""
+    """A server of the pool itself, without a sandbox; restarted whenever it ends."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
@@ -317,10 +320,11 @@ class ProgramServer:
                 self._process.wait()
             if self._closed.wait(PAUSE_SECONDS):
                 return
+            logger.debug("A program server exited with %s; restarting it", self._process.returncode)
             self._process = self._start_process()
 
     def close(self) -> None:
         self._closed.set()
-        while self._thread.is_alive():  # it may be starting the next one just now
+        while self._thread.is_alive():  # the thread may be starting the next process
             self._process.kill()
             self._thread.join(PAUSE_SECONDS)

@@ -1,17 +1,17 @@
-"""The program in a sandbox of its own that runs other programs: one fork for each, one at a time.
+"""The server in the sandbox, which runs programs one at a time, each in its own fork.
 
     python -I -S -c "..." SOCKET [--with-parent]
 
-Whoever connects to SOCKET has a child to itself: it sends a program and the name of a function, then calls.
-Hanging up ends the child. The child has the connection and nothing else, so that whatever a program does to
-it, it can only say what its function returns. With --with-parent the server ends when its standard input
+Each connection to SOCKET gets its own child: the client sends a program and the name of a function, then
+calls. Closing the connection ends the child. The child has only the connection. So whatever a program does in
+it, it can only affect what its function returns. With --with-parent, the server ends when its standard input
 does.
 
     P (program, name, None)    -> Y              it is ready to be called
     C (args, kwargs)           -> R value        what it returned
     P (program, name, tests)   -> R None         `check(name)` of these tests did not raise
     any of them                -> E (type, text) it raised, or U type: what it returned cannot cross
-                               -> O code         the child is over: its exit code, or minus a signal's number
+                               -> O code         the child has ended: its exit code, or minus a signal number
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from agent2rl.evaluators.code_tests import jail, plain_data
 
 MOST_SECONDS = 60
-"""A backstop: whoever connected decides when a program has had enough."""
+"""A backstop: normally the client decides when to end a program."""
 COMPILE_SECONDS = 2
 MESSAGE_CHARACTERS = 1000
 PRELOADED = (
@@ -49,7 +49,7 @@ PRELOADED = (
     ),
     *("string", "time", "typing"),
 )
-"""What programs like to import: read once here, and not in each child."""
+"""Modules that programs often import: loaded once here instead of in each child."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
 
 
@@ -78,7 +78,7 @@ def main(path: str, *options: str) -> None:
 
 
 def serve_program(listener: socket.socket, null: int) -> None:
-    """One program from start to end. It is compiled here, which costs a third of what it does in a child."""
+    """Run one program from start to end. It is compiled here, which takes a third of the time in a child."""
     connection, _ = listener.accept()
     with connection:
         job = plain_data.read_frame(connection.recv)
@@ -94,7 +94,7 @@ def serve_program(listener: socket.socket, null: int) -> None:
 
 
 def compile_source(source: str) -> types.CodeType | Exception:
-    """Its code, or why there is none. What takes too long ends the server, which is started again."""
+    """Return the code or the error. Compiling for too long ends the server, which is then restarted."""
     signal.setitimer(signal.ITIMER_REAL, COMPILE_SECONDS)
     try:
         return compile(source, "<program>", "exec")
@@ -105,7 +105,7 @@ def compile_source(source: str) -> types.CodeType | Exception:
 
 
 def wait_for_child(child: int, connection: socket.socket) -> None:
-    """Until the child is over, which is said, or whoever is connected hangs up; afterwards it is gone."""
+    """Wait until the child ends (and report it) or the client disconnects; then kill the child."""
     ended = os.pidfd_open(child)
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
@@ -115,14 +115,14 @@ def wait_for_child(child: int, connection: socket.socket) -> None:
     status = os.waitpid(child, 0)[1]
     os.close(ended)
     if over:
-        with contextlib.suppress(OSError):  # nobody listens any more, or it is clogged
+        with contextlib.suppress(OSError):  # the client is gone or does not read
             connection.send(
                 plain_data.build_frame(b"O", os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT
             )
 
 
 def run_child(connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]) -> NoReturn:
-    """The child's life. Whatever happens in it, it does not come back."""
+    """Run the child. Never returns, whatever happens in it."""
     try:
         for standard in (0, 1, 2):
             os.dup2(null, standard)
@@ -135,7 +135,7 @@ def run_child(connection: int, null: int, entry: str, codes: list[types.CodeType
 
 
 def answer_calls(line: int, entry: str, codes: list[types.CodeType | Exception]) -> None:
-    """Run the program, then answer calls to its function until nobody asks any more."""
+    """Run the program, then answer calls to its function until the connection ends."""
     module = types.ModuleType("program")
     sys.modules["program"] = module
     for code in codes:
@@ -161,7 +161,7 @@ def execute_code(code: types.CodeType | Exception, module: types.ModuleType) -> 
 
 
 def attempt_call(action: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
-    """The message that tells what came of it, whatever it was."""
+    """Call a function and return the message with its result or error."""
     try:
         return plain_data.build_frame(b"R", action(*args, **kwargs))
     except plain_data.NotPlain as fault:
@@ -181,5 +181,5 @@ def write_all(line: int, data: bytes) -> None:
 def _format_error(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_CHARACTERS]
-    except BaseException:  # its __str__ is the program's
+    except BaseException:  # __str__ is code of the program
         return ""

@@ -1,13 +1,12 @@
-"""The trusted side of one worker: runs a problem's tests against a program that runs elsewhere.
+"""The trusted side of one worker: run a problem's tests against a program that runs elsewhere.
 
     python -m agent2rl.evaluators.code_tests.tester SOCKET
 
-Reads a `Job` a line and answers each with a `Verdict`. The tests and the reference solution are the task's
-own and run here; the program runs behind SOCKET, and here it is a proxy that sends arguments and gets
-results, as plain data. Arguments cross as copies, so a program cannot change them.
+Reads a `ProgramJob` per line and answers each with a `ProgramVerdict`. The tests and the reference solution
+belong to the task and run here. The program runs behind SOCKET; here it is a proxy that sends arguments and
+receives results as plain data. Arguments are copied, so a program cannot change them.
 
-A process of its own, because a test may compute for ever with what a program returned: then the pool kills
-it.
+This is a separate process because a test may compute forever with a returned value: then the pool kills it.
 """
 
 import builtins
@@ -27,9 +26,9 @@ from typing import Any
 from agent2rl.evaluators.code_tests import plain_data
 
 WALL_SECONDS = 6.0
-"""For a whole program and its tests. Its processor time is limited more tightly, in `jail`."""
+"""Time limit for a program and its tests. `jail` has a tighter limit for CPU time."""
 MEMORY_BYTES = 2 << 30
-"""For tests and what they make of results."""
+"""Memory limit for tests and the values they build."""
 NOTE_CHARACTERS = 200
 LOST = "the sandbox was lost with the program"
 ENDINGS = {-24: "processor time", -9: "killed: processor time or memory", -11: "crashed"}
@@ -37,30 +36,30 @@ INSIDE = "tests ran inside: this verdict could be forged"
 
 
 ENDS_LOOPS = (StopIteration, StopAsyncIteration)
-"""Raised in a test's loop these would end it, and the test with it."""
+"""Exceptions that would silently end a loop of a test, and so the test."""
 
 
 class ProgramError(Exception):
-    """The program raised an error of its own kind."""
+    """The program raised an error that is not a builtin one."""
 
 
 class ProgramOver(BaseException):
-    """No test can pass any more; no test may catch it."""
+    """The program has ended, so no test can pass any more. A BaseException, so that tests do not catch it."""
 
 
 class ProgramConnection:
-    """A connection to one program, which starts with it and ends with it."""
+    """A connection to one program, which starts and ends with it."""
 
     def __init__(self, path: str) -> None:
         self.over: ProgramOver | None = None
-        """Set for good with the first answer that did not come."""
+        """Set permanently when an answer fails."""
         self.deadline = time.monotonic() + WALL_SECONDS
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(WALL_SECONDS)
         self._socket.connect(path)
 
     def send_request(self, kind: bytes, question: Any) -> tuple[bytes, bytes]:
-        """The kind of the program's answer and its unread value; Over where there is none."""
+        """Return the kind of the program's answer and its undecoded value, or raise ProgramOver."""
         if self.over:
             raise self.over
         try:
@@ -81,14 +80,14 @@ class ProgramConnection:
         return answer
 
     def read(self, data: bytes) -> Any:
-        """What the program said; Over where that is no plain data."""
+        """Decode a value of the program; raise ProgramOver if it is not plain data."""
         try:
             return plain_data.loads(data)
         except (ValueError, plain_data.NotPlain) as error:
             raise self.end(f"it answered nonsense: {error}") from None
 
     def end(self, why: str) -> ProgramOver:
-        """Nothing passes from here on, even if a test catches everything."""
+        """Mark the program as over: nothing passes from here on, even if a test catches everything."""
         self.over = ProgramOver(why)
         return self.over
 
@@ -101,10 +100,10 @@ class ProgramConnection:
         return self._socket.recv(size)
 
     def _compute_time_left(self) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
-        return left
+        return remaining
 
     def close(self) -> None:
         self._socket.close()
@@ -115,12 +114,12 @@ def _describe_exit(code: Any) -> str:
 
 
 class FunctionProxy:
-    """The program's function, as the tests see it."""
+    """The program's function as the tests see it."""
 
     def __init__(self, line: ProgramConnection) -> None:
         self._line = line
         self.unplain = ""
-        """What kind of thing could not cross, if anything."""
+        """The kind of value that could not cross the socket, if any."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -137,18 +136,18 @@ class FunctionProxy:
 
 
 def rebuild_error(found: Any) -> Exception:
-    """The program's error as the tests see it: a builtin one as such, any other as a ProgramError."""
+    """Rebuild the program's error for the tests: a builtin one as it is, any other as a ProgramError."""
     told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
     name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS_LOOPS):
-        with contextlib.suppress(TypeError):  # some take more than a text
+        with contextlib.suppress(TypeError):  # some take other arguments than a text
             return kind(text)
     return ProgramError(f"{name}: {text}")
 
 
 def judge_program(job: dict[str, Any], path: str) -> dict[str, Any]:
-    """The verdict on one program."""
+    """Test one program and return the fields of its verdict."""
     line = ProgramConnection(path)
     proxy = FunctionProxy(line)
     try:
@@ -174,7 +173,7 @@ def judge_program(job: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _format_note(error: BaseException) -> str:
-    """Why it failed, in text that can be written down. What a program says of itself may be any text."""
+    """Return the reason of a failure as valid Unicode: the messages of a program may be any text."""
     try:
         said = str(error) if isinstance(error, ProgramOver) else f"{type(error).__name__}: {error}"
     except ValueError:  # an int with too many digits
@@ -183,7 +182,7 @@ def _format_note(error: BaseException) -> str:
 
 
 def _test_outside(job: dict[str, Any], line: ProgramConnection, proxy: FunctionProxy) -> None:
-    """The tests here. They see what the reference defines, with the proxy in its function's place."""
+    """Run the tests here. They see the definitions of the reference, with the proxy as its function."""
     namespace: dict[str, Any] = {"__name__": "tests"}
     exec(_compile_tests(job["reference"]), namespace)
     namespace[job["entry"]] = proxy
@@ -201,7 +200,7 @@ def _compile_tests(source: str) -> types.CodeType:
 
 
 def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
-    """The tests where the program is, because their data cannot leave: it could forge this."""
+    """Run the tests inside the sandbox, because their data cannot leave it. The program could forge this."""
     kind, _ = line.send_request(b"P", (job["program"], job["entry"], job["test"]))
     if kind != b"R":
         raise ProgramOver("it answered nonsense")
@@ -209,7 +208,7 @@ def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
 
 @contextlib.contextmanager
 def _limit_time(line: ProgramConnection) -> Any:
-    """Ends tests that go on computing by themselves."""
+    """Stop tests that compute for too long."""
 
     def ring(*_: object) -> None:
         raise line.end("it took too long")
@@ -228,7 +227,7 @@ def main(path: str) -> None:
     for text in sys.stdin:
         try:
             verdict = judge_program(json.loads(text), path)
-        except OSError:  # nobody serves there, at the moment
+        except OSError:  # no server at the moment
             verdict = {"passed": False, "absent": True}
         answers.write(json.dumps(verdict) + "\n")
         answers.flush()

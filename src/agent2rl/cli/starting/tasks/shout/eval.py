@@ -1,4 +1,4 @@
-"""Scores one answer between 0 and 1. Runs in the grading child, in a sandbox; the agent never sees this file."""
+"""Score one answer between 0 and 1. Runs in a sandboxed grading process; the agent never sees this file."""
 
 
 def evaluate(question, model_answer, reference_answer, **kwargs):
