@@ -7,9 +7,8 @@ from enum import Enum
 from typing import Union
 
 from agent2rl.analysis.programs.marks import NONE, Marks
+from agent2rl.analysis.workspace_paths import HOLE
 
-HOLE = "\0"
-"""Stands in a text for a part that is not known."""
 MOST_THINGS, MOST_DEPTH, MOST_FIELDS, MOST_SEEN = 6, 4, 200, 300
 LONGEST_TEXT = 10_000
 

@@ -323,7 +323,6 @@ def _split_commands(line: str) -> Iterator[list[str]]:
 
 # Trainers that are started by a command line: what they train by, from what, and to where.
 
-RECIPE = "agent2rl.agents.recipe.train"
 METHODS: dict[str, Route | None] = {
     "sft": "sft",
     "pt": "sft",

@@ -7,7 +7,6 @@ import ast
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import standard_library_calls, value_operations
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
@@ -32,6 +31,7 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import DEEPEST
 from agent2rl.analysis.programs.value_operations import ItemInterpreter
+from agent2rl.analysis.workspace_paths import HOLE
 
 
 class ExpressionInterpreter(ItemInterpreter):

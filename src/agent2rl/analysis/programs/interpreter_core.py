@@ -3,7 +3,6 @@ trace of a program: trainings, weights loaded and saved, files written.
 """
 
 import ast
-import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from pydantic import JsonValue
 from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     AbstractValue,
     CodeLocation,
@@ -26,12 +24,11 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.source_files import AgentSourceFiles
+from agent2rl.analysis.workspace_paths import HOLE, normalise_path, path_covers
 
 # What the programs of an attempt were seen to do: trainings, weights loaded and saved, files written.
 
 MOST_STAGES, MOST_NOTED = 12, 500
-WORKSPACE = "/workspace"
-FOLDERS = ("output", "models", "code", "data")
 
 
 @dataclass(frozen=True)
@@ -125,10 +122,7 @@ class ProgramTrace:
         self.weights[key] = WeightsHistory(made.stages, made.origins, self.launch)
 
     def find_weights(self, path: str) -> WeightsHistory | None:
-        """The newest weights at a path, or of a folder that holds it."""
-        found = [key for key in self.weights if path_covers(key, normalise_path(path))]
-        exact = [key for key in found if key == normalise_path(path)]
-        return self.weights[(exact or found)[-1]] if found else None
+        return find_weights(self.weights, path)
 
     def copy_weights(self, source: str, target: str) -> None:
         made = self.find_weights(source) or WeightsHistory(origins=(source,))
@@ -176,52 +170,18 @@ def _replace_stage(stages: Sequence[DetectedStage], new: DetectedStage) -> list[
     return [*stages, new][:MOST_STAGES]
 
 
+def find_weights(weights: Mapping[str, WeightsHistory], path: str) -> WeightsHistory | None:
+    """Return the history of the newest weights at a path, or in a folder that contains it."""
+    matching = [key for key in weights if path_covers(key, normalise_path(path))]
+    exact = [key for key in matching if key == normalise_path(path)]
+    return weights[(exact or matching)[-1]] if matching else None
+
+
 def merge_histories(found: Iterable[WeightsHistory]) -> WeightsHistory:
     known = list(found)
     stages = tuple(dict.fromkeys(stage for made in known for stage in made.stages))
     origins = tuple(dict.fromkeys(path for made in known for path in made.origins))
     return WeightsHistory(stages[-MOST_STAGES:], origins, max((made.launch for made in known), default=0))
-
-
-def normalise_path(path: str) -> str:
-    """Below the workspace, as far as that can be told."""
-    path = posixpath.normpath(path.strip().removeprefix("file://") or ".")
-    path = path.removeprefix(f"{WORKSPACE}/")
-    if path.startswith("/"):
-        parts = path.split("/")
-        place = next((n for n, part in enumerate(parts) if part in FOLDERS), None)
-        path = "/".join(parts[place:]) if place is not None else path
-    while path.startswith("../"):
-        path = path[3:]
-    return path
-
-
-def path_covers(pattern: str, path: str) -> bool:
-    """Whether weights saved as the one are at the other: the same, with holes, or in a folder of it."""
-    if pattern == HOLE:
-        return False
-    wanted, parts = pattern.split("/"), path.split("/")
-    if len(wanted) > len(parts) or pattern == ".":
-        return False
-    return all(_part_matches(each, part) for each, part in zip(wanted, parts, strict=False))
-
-
-def _part_matches(pattern: str, part: str) -> bool:
-    if HOLE not in pattern and HOLE not in part:
-        return pattern == part
-    if HOLE in part:  # neither is whole: what is known of both must agree
-        first, second = pattern.partition(HOLE)[0], part.partition(HOLE)[0]
-        return first.startswith(second) or second.startswith(first)
-    first, *middle, last = pattern.split(HOLE)
-    if not (part.startswith(first) and part.endswith(last) and len(part) >= len(first) + len(last)):
-        return False
-    at = len(first)
-    for piece in middle:
-        at = part.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True
 
 
 STEPS, ALL_STEPS = 40_000, 200_000

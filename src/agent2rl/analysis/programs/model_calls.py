@@ -7,7 +7,6 @@ import re
 from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     AbstractValue,
     CodeLocation,
@@ -22,6 +21,7 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, DetectedStage, LibraryCall
 from agent2rl.analysis.programs.marks import Marks
+from agent2rl.analysis.workspace_paths import HOLE
 
 # What a training is, by what its gradient is taken of.
 

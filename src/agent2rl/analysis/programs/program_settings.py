@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from agent2rl.analysis.programs import source_files, standard_library_calls
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     UNKNOWN,
     AbstractValue,
@@ -27,6 +26,7 @@ from agent2rl.analysis.programs.abstract_values import (
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
+from agent2rl.analysis.workspace_paths import HOLE
 
 # Hyperparameters, where a program says them: in calls, on its command line, by well-known names.
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import source_files
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     UNKNOWN,
     AbstractValue,
@@ -29,9 +28,10 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
-from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall, normalise_path
+from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.source_files import SHELL_CALL
+from agent2rl.analysis.workspace_paths import HOLE, normalise_path
 
 # The task's world, in the shapes that programs reach it by.
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
@@ -34,6 +33,7 @@ from agent2rl.analysis.programs.abstract_values import (
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import REWARD, AbstractInterpreter
+from agent2rl.analysis.workspace_paths import HOLE
 
 # Constants, worked out where they are known.
 
