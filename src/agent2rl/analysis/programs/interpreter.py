@@ -66,7 +66,6 @@ CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractVa
 MAPPING = {
     "map", "imap", "imap_unordered", "starmap", "vmap", "tree_map", "apply", "thread_map", "process_map",
 }  # fmt: skip
-record_training = model_calls.record_training
 
 
 def interpret_library_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -127,7 +126,7 @@ def _call_callback(
     return make_list([found]) if call.last in MAPPING else found
 
 
-def copy_default(machine: AbstractInterpreter, value: AbstractValue) -> AbstractValue:  # noqa: ARG001
+def copy_default(value: AbstractValue) -> AbstractValue:
     """A default of a class's field: each object has its own list."""
     for one in value.things:
         if isinstance(one, ListValue) and one.elements is not None:
@@ -177,7 +176,7 @@ class CallInterpreter(StatementInterpreter):
         if not CHECK.search(name.rpartition(".")[2].lower()):
             return value
         given, marks = _argument_marks(positional, keywords), collect_marks(value)
-        texts = marks & {m.SAID} and not any(isinstance(v.constant, int | float) for v in [value])
+        texts = marks & {m.SAID} and not isinstance(value.constant, int | float)
         if not given & {m.SAID, m.TOKENS, m.WORLD} or marks & {*m.SCORES, m.LOGITS, m.FORWARD, m.DATA}:
             return value
         if value.things and texts and any(isinstance(one, ListValue | DictValue) for one in value.things):
@@ -330,7 +329,7 @@ class CallInterpreter(StatementInterpreter):
         for name in names if not init else ():
             found = of.find_member(name)
             if found is not None and name not in made.attributes:
-                made.attributes[name] = copy_default(self, found)
+                made.attributes[name] = copy_default(found)
         trainer_calls.attach_trainer_model(self, made)
         program_settings.note_config_class(self, of, made.attributes, self.place)
         return value
@@ -348,7 +347,7 @@ class CallInterpreter(StatementInterpreter):
         given = positional[0] if positional else NOTHING
         if m.select_models(collect_marks(given)):
             loss = AbstractValue(loss.marks | m.select_models(collect_marks(given)))
-        record_training(self, loss, self.place)
+        model_calls.record_training(self, loss, self.place)
         return make_open_list(AbstractValue(collect_marks(loss)))
 
 

@@ -109,7 +109,6 @@ LIKELIHOOD = {
     "softmax_cross_entropy", "sparse_categorical_crossentropy", "fixed_cross_entropy", "LabelSmoother",
     "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits",
     "CEWithChunkedOutputLoss", "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss",
-    "binary_cross_entropy_with_logits_lm",
 }  # fmt: skip
 PICKING = {"gather", "take_along_axis", "take_along_dim", "index_select", "gather_nd"}
 SIGMOIDS = {"logsigmoid", "log_sigmoid", "LogSigmoid", "softplus"}
@@ -134,8 +133,7 @@ PLACED = {
 
 def interpret_array_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
     name, marks = call.last, _call_marks(call)
-    own = collect_marks(call.receiver) | frozenset[str]().union(*map(collect_marks, call.all))
-    if name in PLAIN and not (name == "log" and own & {m.PROBS, m.LOGPROB, m.LOGITS}):
+    if name in PLAIN and not (name == "log" and marks & {m.PROBS, m.LOGPROB, m.LOGITS}):
         return NOTHING
     if name in LIKELIHOOD:
         if not call.all or (name[0].isupper() and call.receiver is None):
@@ -173,9 +171,9 @@ def interpret_array_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
         return AbstractValue(marks | {m.NOISE})
     if name in ("mul", "dot", "einsum", "matmul", "multiply", "bmm", "inner", "vdot", "mm"):
         return _interpret_product(machine, call)
-    if name in IN_PLACE and m.WEIGHTS in collect_marks(call.receiver) | marks:
+    if name in IN_PLACE and m.WEIGHTS in marks:
         return _interpret_in_place(machine, call)
-    if LOG_PROBABILITIES.search(name) and call.receiver is None and not marks & {m.DATA} - marks:
+    if LOG_PROBABILITIES.search(name) and call.receiver is None:
         return AbstractValue((marks - {m.LOGITS, m.FORWARD}) | {machine.record_mark(m.LOGPROB), m.PICKED})
     if LOSSY.search(name.lower()) and m.JUDGED in marks and marks & m.SCORES:
         return AbstractValue(marks | {machine.record_mark(m.WEIGHTED)})
@@ -277,8 +275,7 @@ def interpret_model_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
     if name in TENSORS:
         return _load_tensors(machine, call.get_argument("filename", 0))
     if name in SAVERS or (name == "torch.save" and (m.WEIGHTS in marks or m.select_models(marks))):
-        position = 1
-        return save_model(machine, call.get_argument("filename", position), marks)
+        return save_model(machine, call.get_argument("filename", 1), marks)
     if last in ("save_pretrained", "save_pretrained_merged", "save_model", "save_merged"):
         return _save_pretrained(machine, call, marks)
     if last in (
@@ -314,7 +311,7 @@ def interpret_model_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
     if last in SAYING and call.receiver is not None and m.select_models(collect_marks(call.receiver)):
         return mark_sampled(machine, marks, m.SAID)
     if POLICY.search(name) and call.receiver is not None and not call.receiver.things:
-        return mark_forward(machine, marks)
+        return _mark_forward(marks)
     return None
 
 
@@ -329,13 +326,12 @@ def call_model_object(machine: AbstractInterpreter, call: LibraryCall) -> Abstra
     if _is_named(receiver, "critic"):
         return AbstractValue(marks | {m.CRITIC} | ({m.JUDGED} if marks & m.OWN else m.NONE))
     if _is_named(receiver, "model") or m.select_models(receiver.marks):
-        return mark_forward(machine, marks)
+        return _mark_forward(marks)
     return None
 
 
-def mark_forward(machine: AbstractInterpreter, marks: Marks) -> AbstractValue:  # noqa: ARG001
-    kept = marks - {m.JUDGED, m.WEIGHTED, m.WEIGHTS}
-    return AbstractValue(kept | {m.FORWARD})
+def _mark_forward(marks: Marks) -> AbstractValue:
+    return AbstractValue((marks - {m.JUDGED, m.WEIGHTED, m.WEIGHTS}) | {m.FORWARD})
 
 
 def load_model(machine: AbstractInterpreter, path: AbstractValue | None) -> AbstractValue:

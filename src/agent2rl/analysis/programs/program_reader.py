@@ -307,7 +307,7 @@ def _trace_launch(observed: ObservedLaunch, files: AgentSourceFiles, trace: Prog
         case "tool":
             _trace_tool(observed, files, trace)
         case "shell":
-            return []
+            pass  # replaced before by what it starts
     return []
 
 

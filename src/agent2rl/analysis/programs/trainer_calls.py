@@ -339,7 +339,7 @@ def _add_stage(
 
 
 def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
-    """The recipes and the miniature model that come with the harness."""
+    """The training recipes and the miniature model of agent2rl, by their present and their former names."""
     marks = frozenset[str]().union(collect_marks(call.receiver), *map(collect_marks, call.all))
     given = call.positional[0] if call.positional else NOTHING
     match call.name:
@@ -357,12 +357,16 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
         case "agent2rl.training.rollouts.grpo_in_world":
             models = m.select_models(collect_marks(given)) | {m.WORLD}
             return _add_stage(machine, ("online-rl", 0.95, ()), models, call)
-        case "agent2rl.training.sampling.right_answers":
+        case "agent2rl.training.sampling.right_answers" | "agent2rl.training.rejection.right_answers":
             own = frozenset({machine.record_mark(m.SAID), machine.record_mark(m.FILTERED)})
             return make_open_list(join_values([AbstractValue(own)]))
-        case "agent2rl.training.sampling.sample":
+        case (
+            "agent2rl.training.sampling.sample"
+            | "agent2rl.training.sampling.PolicySampler.sample"
+            | "agent2rl.training.sampling.Sampler.sample"
+        ):
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
-        case "agent2rl.training.rollouts.demonstrations":
+        case "agent2rl.training.rollouts.demonstrations" | "agent2rl.training.demonstrations.demonstrations":
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)
