@@ -3,13 +3,13 @@
 import posixpath
 
 HOLE = "\0"
-"""Stands in a text for a part that is not known."""
+"""Placeholder in a text for a part that is not known."""
 WORKSPACE = "/workspace"
 FOLDERS = ("output", "models", "code", "data")
 
 
 def normalise_path(path: str) -> str:
-    """Below the workspace, as far as that can be told."""
+    """Return a path relative to the workspace, as far as that is known."""
     path = posixpath.normpath(path.strip().removeprefix("file://") or ".")
     path = path.removeprefix(f"{WORKSPACE}/")
     if path.startswith("/"):
@@ -22,19 +22,19 @@ def normalise_path(path: str) -> str:
 
 
 def path_covers(pattern: str, path: str) -> bool:
-    """Whether weights saved as the one are at the other: the same, with holes, or in a folder of it."""
+    """Whether a path equals a pattern, which may have holes, or is in a folder that equals it."""
     if pattern == HOLE:
         return False
-    wanted, parts = pattern.split("/"), path.split("/")
-    if len(wanted) > len(parts) or pattern == ".":
+    patterns, parts = pattern.split("/"), path.split("/")
+    if len(patterns) > len(parts) or pattern == ".":
         return False
-    return all(_part_matches(each, part) for each, part in zip(wanted, parts, strict=False))
+    return all(_part_matches(each, part) for each, part in zip(patterns, parts, strict=False))
 
 
 def _part_matches(pattern: str, part: str) -> bool:
     if HOLE not in pattern and HOLE not in part:
         return pattern == part
-    if HOLE in part:  # neither is whole: what is known of both must agree
+    if HOLE in part:  # both have holes: their known beginnings must agree
         first, second = pattern.partition(HOLE)[0], part.partition(HOLE)[0]
         return first.startswith(second) or second.startswith(first)
     first, *middle, last = pattern.split(HOLE)

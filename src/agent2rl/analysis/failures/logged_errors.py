@@ -228,15 +228,15 @@ def find_logged_errors(span: AttemptSpan, book: EvidenceBook) -> list[LoggedErro
         elsewhere = not places and any(course.values())
         for place, each in enumerate(broke):
             after = _classify_aftermath(each, course[name], places, place == len(broke) - 1)
-            sure = each.confidence * WEIGHT[after] * (0.6 if elsewhere else 1.0)
+            confidence = each.confidence * WEIGHT[after] * (0.6 if elsewhere else 1.0)
             # Of equal errors, prefer the last one, which is nearest to the end.
             key = (each.kind, each.text[:80])
-            if key not in found or sure >= found[key][0]:
-                found[key] = (sure, each, after)
+            if key not in found or confidence >= found[key][0]:
+                found[key] = (confidence, each, after)
     most = sorted(found.values(), key=lambda one: -one[0])[:MOST_ERRORS]
     return [
-        LoggedError(_build_failure(each, after, sure, span.sources, book), after)
-        for sure, each, after in most
+        LoggedError(_build_failure(each, after, confidence, span.sources, book), after)
+        for confidence, each, after in most
     ]
 
 
@@ -245,9 +245,9 @@ def _scan_errors(lines: Sequence[PrintedLine]) -> Iterator[_ErrorMatch]:
     for raised in parse_tracebacks(lines):
         inside |= set(range(raised.begin.place, raised.end.place + 1))
         memory = bool(MEMORY.search(f"{raised.text} ")) or raised.type.endswith(("MemoryError", "bad_alloc"))
-        sure = 0.35 if raised.type in STOPPED else 0.95 if memory else 0.9
+        confidence = 0.35 if raised.type in STOPPED else 0.95 if memory else 0.9
         kind: Literal["code-error", "out-of-memory"] = "out-of-memory" if memory else "code-error"
-        yield _ErrorMatch(kind, raised.text, raised.begin, raised.end, sure, raised)
+        yield _ErrorMatch(kind, raised.text, raised.begin, raised.end, confidence, raised)
     for line in lines:
         if not any(hint in line.text for hint in HINTS) or line.place in inside:
             continue
@@ -281,7 +281,11 @@ def _continues_training(one: MetricReading, other: MetricReading) -> bool:
 
 
 def _build_failure(
-    broke: _ErrorMatch, after: Aftermath, sure: float, sources: Sequence[AgentSourceFile], book: EvidenceBook
+    broke: _ErrorMatch,
+    after: Aftermath,
+    confidence: float,
+    sources: Sequence[AgentSourceFile],
+    book: EvidenceBook,
 ) -> Failure:
     at = broke.end.printed.at
     cited = [book.add_evidence("log", broke.end.where, broke.text, at)]
@@ -298,7 +302,10 @@ def _build_failure(
         said += f" (after {raised.cause[:100]})" if raised.cause else ""
     ends = {"end": "", "fixed": "; another program ran later", "caught": "; the training continued"}
     return Failure(
-        kind=broke.kind, message=f"{said}{ends[after]}.", confidence=round(sure, 3), evidence=tuple(cited)
+        kind=broke.kind,
+        message=f"{said}{ends[after]}.",
+        confidence=round(confidence, 3),
+        evidence=tuple(cited),
     )
 
 
