@@ -5,6 +5,7 @@ JSON that contains the output of its commands; only the texts of such a line are
 the beginning and the end are read.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from agent2rl.record import untrusted_files
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.record.untrusted_files import JsonNode, read_untrusted_slice
+
+logger = logging.getLogger(__name__)
 
 # Printed output, split at submissions: agent.log, and log files in the workspace.
 
@@ -256,6 +259,7 @@ def _read_revisions(view: RunView, commits: Sequence[str], notes: list[str]) -> 
         finally:
             code.close()
     except Exception as error:  # a damaged repository fails in many ways
+        logger.debug("Cannot read the revisions of %s", view.paths.run_id, exc_info=True)
         notes.append(f"revisions cannot be read ({type(error).__name__})")
         return {}
 
